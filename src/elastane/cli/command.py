@@ -71,17 +71,21 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
             function(*args, **kwargs)
         except ElastaneError as error:
             typed = [kwargs.get("job"), kwargs.get("name"), *cast("list[str]", kwargs.get("jobs") or [])]
-            shown = add_suggestion(error, typed)
-            # A program reads the reason from stdout, where the result would be; a person reads it on stderr.
-            if kwargs.get("as_json"):
-                parts = {"what": shown.what, "means": shown.means, "do": shown.do}
-                print_json({"error": parts, "exit_code": error.exit_code})
-            print(f"error: {shown}", file=sys.stderr)
+            print_error(add_suggestion(error, typed), error.exit_code, as_json=bool(kwargs.get("as_json")))
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.STOPPED_BY_USER) from None
 
     return shell
+
+
+def print_error(error: ElastaneError, exit_code: int, *, as_json: bool) -> None:
+    """Print an error on stderr, and with ``--json`` on stdout too."""
+    # A program reads the reason from stdout, where the result would be; a person reads it on stderr.
+    if as_json:
+        parts = {"what": error.what, "means": error.means, "do": error.do}
+        print_json({"error": parts, "exit_code": exit_code})
+    print(f"error: {error}", file=sys.stderr)
 
 
 def add_suggestion(error: ElastaneError, typed: Collection[object]) -> ElastaneError:

@@ -1,11 +1,15 @@
 """The options of unmodified scripts, which ``elastane run`` and ``elastane submit`` share."""
 
+import re
+
 from elastane.api.errors import BadInput
 from elastane.api.spec import TorchrunContract
+from elastane.cli.devices import count_cores, count_devices, count_gpus
 from elastane.cli.option_values import check_at_least, read_duration_s
 from elastane.cli.train_options import TrainOptions
 
 ONLY_WITH_CONTRACT = ("nproc_per_node", "max_restarts", "stall_timeout", "grace")
+DEVICE_WORDS = ("gpu", "cpu", "auto")
 NOT_WITH_CONTRACT = (
     "copies",
     "virtual_ranks",
@@ -27,6 +31,17 @@ NOT_WITH_CONTRACT = (
     "accept_changes",
 )
 """Options about the state of the model, which only the script knows."""
+ON_OTHER_MACHINES = (
+    "listen",
+    "interface",
+    "advertise",
+    "ports",
+    "encrypt",
+    "claims",
+    "hosts",
+    "ssh",
+)
+"""Options about several machines; all processes of an unmodified script run on one."""
 
 
 def build_contract(options: TrainOptions) -> TorchrunContract | None:
@@ -49,15 +64,64 @@ def build_contract(options: TrainOptions) -> TorchrunContract | None:
             means="the model, its data and its snapshots belong to the unmodified script",
             do="omit them; the script has its own arguments, after its name",
         )
+    if typed := list_typed(options, ON_OTHER_MACHINES):
+        raise BadInput(
+            f"--contract torchrun cannot be combined with {', '.join(typed)}",
+            means="all processes of an unmodified script run on one machine",
+            do="omit them, or call elastane.join() in the script (docs/many-machines.md)",
+        )
     defaults = TorchrunContract()
-    processes = defaults.processes if options.nproc_per_node is None else options.nproc_per_node
+    processes = read_process_count(options) or defaults.processes
     restarts = defaults.max_restarts if options.max_restarts is None else options.max_restarts
-    check_at_least("--nproc-per-node", processes, 1)
     check_at_least("--max-restarts", restarts, 0)
     grace_s = defaults.grace_s if options.grace is None else read_duration_s("--grace", options.grace)
     return TorchrunContract(
         processes=processes, max_restarts=restarts, grace_s=grace_s, stall_s=read_stall_timeout_s(options)
     )
+
+
+def read_process_count(options: TrainOptions) -> int | None:
+    """Return the number of processes of each worker, as torchrun counts them; None: it was not typed.
+
+    Raises:
+        BadInput: it is not a number of processes, or this machine has no GPU to count.
+    """
+    text = options.nproc_per_node
+    if text is None:
+        return None
+    if text == "cpu":
+        return count_cores()
+    if text == "auto":
+        return count_devices()[0]
+    if text == "gpu":
+        if gpus := count_gpus():
+            return gpus
+        raise BadInput(
+            "--nproc-per-node gpu: this machine has no NVIDIA GPU that the run may use",
+            means="a worker would have no process",
+            do="write a number, or auto for the cores of a machine without GPUs",
+        )
+    if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
+        raise BadInput(
+            f"invalid --nproc-per-node: {text!r}", do="write a number of processes, or gpu, cpu or auto"
+        )
+    check_at_least("--nproc-per-node", int(text), 1)
+    return int(text)
+
+
+def read_job_process_count(options: TrainOptions) -> int | None:
+    """Return the number of processes of each worker of a job; None: it was not typed.
+
+    Raises:
+        BadInput: it is not a number of processes, or it counts the devices of a machine.
+    """
+    if options.nproc_per_node in DEVICE_WORDS:
+        raise BadInput(
+            f"--nproc-per-node {options.nproc_per_node} cannot be used for a job",
+            means="it counts the devices of this machine, and the job may run on another one",
+            do="write a number, such as --nproc-per-node 8",
+        )
+    return read_process_count(options)
 
 
 def read_stall_timeout_s(options: TrainOptions) -> float | None:

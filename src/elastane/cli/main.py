@@ -32,17 +32,17 @@ from elastane.cli.operators.token import token
 from elastane.cli.operators.trigger import trigger
 from elastane.cli.operators.up import down, up
 from elastane.cli.operators.usage import usage
+from elastane.cli.options import spell_with_hyphens
 from elastane.cli.recipes.recipe import recipe
-from elastane.cli.runs.address_options import CommandWithListen
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
 from elastane.cli.runs.join import join_run
-from elastane.cli.runs.launch import launch
+from elastane.cli.runs.launch import LaunchCommand, launch
 from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
 from elastane.cli.runs.report import report
 from elastane.cli.runs.resize import resize
-from elastane.cli.runs.run import run
+from elastane.cli.runs.run import RunCommand, run
 from elastane.cli.runs.stop import stop
 from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
@@ -116,7 +116,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # torchrun and accelerate launch take underscores in options too.
+        "token_normalize_func": spell_with_hyphens,
+    },
 )
 
 
@@ -136,8 +140,8 @@ def elastane(
 
 # All arguments after SCRIPT belong to the script, options too.
 SCRIPT_LAST = {"allow_interspersed_args": False}
-app.command(rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=CommandWithListen)(wrap_command(run))
-app.command("launch", rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=CommandWithListen)(
+app.command(rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=RunCommand)(wrap_command(run))
+app.command("launch", rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=LaunchCommand)(
     wrap_command(launch)
 )
 app.command("join", rich_help_panel=TRAIN)(wrap_command(join_run))

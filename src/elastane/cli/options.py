@@ -70,6 +70,9 @@ def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] =
     for parameter in context.command.params:
         if parameter.param_type_name != "option" or parameter.name is None:
             continue
+        # A hidden option changes nothing.
+        if getattr(parameter, "hidden", False):
+            continue
         source = context.get_parameter_source(parameter.name)
         if source is None or source.name != "COMMANDLINE":
             continue
@@ -78,6 +81,12 @@ def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] =
         if parameter.name not in left_out:
             words += [long_form] if value is True else [long_form, f"{value}"]
     return tuple(words)
+
+
+def spell_with_hyphens(word: str) -> str:
+    """Return an option as its help spells it: torchrun and Accelerate also take underscores."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
 
 
 def replace_given(before: S, /, **changes: object) -> S:

@@ -34,15 +34,17 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             metavar="torchrun",
             help="SCRIPT is an unmodified script for torchrun, with its own snapshots. A resize or a death "
-            "restarts its processes: each gets SIGTERM, and time to save.",
+            "restarts its processes: each gets SIGTERM, and time to save. Options of torchrun that change "
+            "nothing here are accepted, such as --standalone, --nnodes 1 and --rdzv-backend.",
             rich_help_panel=CONTRACT,
         ),
     ] = None
     nproc_per_node: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            metavar="N",
-            help="Processes of each worker, so WORLD_SIZE is N times the number of workers. Default: 1.",
+            metavar="N|gpu|cpu|auto",
+            help="Processes of each worker, so WORLD_SIZE is N times the number of workers. gpu: the GPUs of "
+            "this machine; cpu: its cores; auto: its GPUs or, without any, its cores. Default: 1.",
             rich_help_panel=CONTRACT,
         ),
     ] = None

@@ -25,7 +25,8 @@ def find_command(words: str) -> Any:
 
 def list_options(words: str) -> list[Any]:
     params = find_command(words).params
-    return [one for one in params if one.param_type_name == "option" and one.name not in LEFT_OUT]
+    options = [one for one in params if one.param_type_name == "option" and not one.hidden]
+    return [one for one in options if one.name not in LEFT_OUT]
 
 
 def format_names(option: Any) -> str:

@@ -42,7 +42,7 @@ def test_the_contract_has_the_defaults_of_torchrun_and_no_checkpoints(train):
 
 def test_the_options_of_the_contract_are_kept(train):
     spec = build(
-        train, contract="torchrun", nproc_per_node=2, max_restarts=3, grace="2min", stall_timeout="1h"
+        train, contract="torchrun", nproc_per_node="2", max_restarts=3, grace="2min", stall_timeout="1h"
     )
     assert spec.contract == TorchrunContract(processes=2, grace_s=120.0, max_restarts=3, stall_s=3600.0)
 
@@ -50,7 +50,7 @@ def test_the_options_of_the_contract_are_kept(train):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"nproc_per_node": 2}, "--nproc-per-node needs --contract torchrun"),
+        ({"nproc_per_node": "2"}, "--nproc-per-node needs --contract torchrun"),
         ({"grace": "1s", "max_restarts": 1}, "--max-restarts and --grace need --contract torchrun"),
         (
             {"contract": "torchrun", "copies": "2", "checkpoint_every": "5min"},
@@ -60,7 +60,12 @@ def test_the_options_of_the_contract_are_kept(train):
             {"contract": "torchrun", "save_optimizer": True},
             "--contract torchrun cannot be combined with --save-optimizer",
         ),
-        ({"contract": "torchrun", "nproc_per_node": 0}, "--nproc-per-node 0 is less than 1"),
+        (
+            {"contract": "torchrun", "listen": "default"},
+            "--contract torchrun cannot be combined with --listen",
+        ),
+        ({"contract": "torchrun", "nproc_per_node": "two"}, "invalid --nproc-per-node: 'two'"),
+        ({"contract": "torchrun", "nproc_per_node": "0"}, "--nproc-per-node 0 is less than 1"),
         ({"contract": "torchrun", "max_restarts": -1}, "--max-restarts -1 is less than 0"),
         ({"contract": "torchrun", "stall_timeout": "0s"}, "--stall-timeout 0 leaves no time for anything"),
         ({"stall_timeout": "1h"}, "--stall-timeout needs --contract torchrun"),
@@ -83,7 +88,7 @@ def test_a_job_of_an_unmodified_script_uses_a_device_for_each_process(train):
     job = submit(
         train,
         contract="torchrun",
-        nproc_per_node=2,
+        nproc_per_node="2",
         workers="1:3",
         grace="90s",
         max_restarts=1,
@@ -99,7 +104,7 @@ def test_a_job_of_an_unmodified_script_uses_a_device_for_each_process(train):
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"nproc_per_node": 2}, "nprocPerNode"),
+        ({"nproc_per_node": "2"}, "nprocPerNode"),
         ({"max_restarts": 1}, "maxRestarts"),
         ({"stall_timeout": "1s"}, "stallTimeoutSeconds"),
     ],

@@ -13,7 +13,7 @@ from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.api.quotas import Team
 from elastane.attempts.script_modules import find_module_file
-from elastane.cli.contract_options import build_contract, read_stall_timeout_s
+from elastane.cli.contract_options import build_contract, read_job_process_count, read_stall_timeout_s
 from elastane.cli.jobs.job_file import anchor_paths, is_job_file, read_job
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.option_values import read_duration_s, read_future_time, read_worker_range
@@ -74,11 +74,12 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
     Raises:
         BadInput: an option has a value that cannot be read, or does not fit to an unmodified script.
     """
+    processes = read_job_process_count(options)
     if options.contract is not None:
         build_contract(options)
     kinds = None if options.kind is None else tuple(options.kind)
     # Each process of an unmodified script uses a device.
-    devices = options.nproc_per_node if options.devices is None else options.devices
+    devices = processes if options.devices is None else options.devices
     resources = replace_given(spec.resources_per_worker, devices=devices, kinds=kinds)
     deadline = (
         None if options.deadline is None else read_future_time("--deadline", options.deadline, invocation.now)
@@ -96,7 +97,7 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
         env=spec.env | read_environment(options.env, invocation.environment) if options.env else None,
         resources_per_worker=resources,
         contract=options.contract,
-        nproc_per_node=options.nproc_per_node,
+        nproc_per_node=processes,
         max_restarts=options.max_restarts,
         stall_timeout_seconds=read_stall_timeout_s(options),
         elastic_policy=_change_policy(spec.elastic_policy, options),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.exit_codes import ExitCode
@@ -21,7 +20,8 @@ from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.job_polling import poll_job
 from elastane.cli.jobs.own_team import DEFAULT_TEAM, find_team_of
 from elastane.cli.jobs.submission import Invocation, build_job, check_program, format_limits, list_notes
-from elastane.cli.options import expand_options
+from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
+from elastane.cli.options import expand_options, spell_with_hyphens
 from elastane.cli.terminal import indent_quotation, write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
 from elastane.client.context import connect, find_context, read_running
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CODES = {"finished": ExitCode.OK, "cancelled": ExitCode.STOPPED_BY_USER}
 
 
-class Submit(TyperCommand):
+class Submit(LauncherCommand):
     """The command, with an error that explains where the options of the script belong."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -43,10 +43,11 @@ class Submit(TyperCommand):
         known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
         valued = {name for one in options if not getattr(one, "is_flag", False) for name in one.opts}
         for word in ours:
-            name, equals, _ = word.partition("=")
+            name, equals, _ = spell_with_hyphens(word).partition("=")
             if name in valued and not equals:
                 next(ours, None)  # skip its value, which may begin with a dash: --budget -5
             elif word.startswith("-") and name not in known:
+                self.refuse(name, args)
                 long = [one.removeprefix("--") for one in known if one.startswith("--")]
                 near = get_close_matches(name.removeprefix("--"), long, n=1)
                 hint = f"Did you mean --{near[0]}?\n" if near else ""
@@ -57,6 +58,7 @@ class Submit(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+@accept_launcher_options(TORCHRUN)
 @expand_options
 def submit(
     what: Annotated[

@@ -27,7 +27,6 @@ class AccelerateOptions(RunOptions, frozen=True, kw_only=True):
         Path | None,
         typer.Option(
             "--config_file",
-            "--config-file",
             metavar="FILE",
             help="Settings of accelerate config. Default: its default_config.yaml, if there is one.",
             rich_help_panel=CONTRACT,
@@ -37,7 +36,6 @@ class AccelerateOptions(RunOptions, frozen=True, kw_only=True):
         int | None,
         typer.Option(
             "--num_processes",
-            "--num-processes",
             "-np",
             metavar="N",
             help="Number of processes, unless --workers gives a range.",
@@ -48,7 +46,6 @@ class AccelerateOptions(RunOptions, frozen=True, kw_only=True):
         Precision | None,
         typer.Option(
             "--mixed_precision",
-            "--mixed-precision",
             metavar="|".join(get_args(Precision)),
             help="Precision of the script's Accelerator, unless the script sets it.",
             rich_help_panel=CONTRACT,
@@ -58,11 +55,19 @@ class AccelerateOptions(RunOptions, frozen=True, kw_only=True):
         bool,
         typer.Option("--cpu", help="Train on the CPU, even if there are GPUs.", rich_help_panel=CONTRACT),
     ] = False
+    gpu_ids: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu_ids",
+            metavar="N,N,…|all",
+            help="GPUs that the script may use, as CUDA_VISIBLE_DEVICES. Default: all.",
+            rich_help_panel=CONTRACT,
+        ),
+    ] = None
     gradient_accumulation_steps: Annotated[
         int | None,
         typer.Option(
             "--gradient_accumulation_steps",
-            "--gradient-accumulation-steps",
             metavar="N",
             help="Batches for each step of the optimizer, unless the script sets it.",
             rich_help_panel=CONTRACT,
@@ -141,8 +146,8 @@ def build_accelerate_environment(options: AccelerateOptions, file: AccelerateFil
         if steps < 1:
             raise BadInput(f"--gradient_accumulation_steps {steps} is below 1", do="use 1 or more")
         environment["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(steps)
-    if file.gpu_ids != "all":
-        environment["CUDA_VISIBLE_DEVICES"] = file.gpu_ids
+    if (gpus := options.gpu_ids or file.gpu_ids) != "all":
+        environment["CUDA_VISIBLE_DEVICES"] = gpus
     return environment
 
 

@@ -17,7 +17,7 @@ from elastane.api.addresses import (
 )
 from elastane.api.errors import BadInput
 from elastane.api.machine_address import MachineAddress, count_needed_ports
-from elastane.cli.options import WORKERS
+from elastane.cli.options import WORKERS, spell_with_hyphens
 
 DEFAULT_ADDRESS = "default"
 """The value of ``--listen`` without an address."""
@@ -65,7 +65,7 @@ def complete_listen(words: Sequence[str], valued: AbstractSet[str], *, script_la
 
     Args:
         words: as typed.
-        valued: the options that have a value.
+        valued: the options that have a value, spelt with hyphens.
         script_last: all words from the first argument on belong to the script.
     """
     completed = list(words)
@@ -75,7 +75,7 @@ def complete_listen(words: Sequence[str], valued: AbstractSet[str], *, script_la
             break
         if completed[place] == "--listen" and not is_address("".join(completed[place + 1 : place + 2])):
             completed.insert(place + 1, DEFAULT_ADDRESS)
-        place += 2 if completed[place] in valued else 1
+        place += 2 if spell_with_hyphens(completed[place]) in valued else 1
     return completed
 
 

@@ -8,7 +8,8 @@ import typer
 
 from elastane.api.extras import require
 from elastane.cli.command import AsJson, open_console
-from elastane.cli.contract_options import NOT_WITH_CONTRACT
+from elastane.cli.contract_options import NOT_WITH_CONTRACT, ON_OTHER_MACHINES
+from elastane.cli.launcher_options import ACCELERATE, LauncherCommand, accept_launcher_options
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.runs.accelerate_settings import (
     AccelerateOptions,
@@ -18,8 +19,14 @@ from elastane.cli.runs.accelerate_settings import (
 )
 from elastane.cli.runs.run import open_new_run, train_to_end
 
-OF_OTHER_SCRIPTS = (*NOT_WITH_CONTRACT, "contract", "nproc_per_node", "resume")
+OF_OTHER_SCRIPTS = (*NOT_WITH_CONTRACT, *ON_OTHER_MACHINES, "contract", "nproc_per_node", "resume")
 """Options of ``elastane run`` that a script of Accelerate has no use for."""
+
+
+class LaunchCommand(LauncherCommand):
+    """The command: it refuses options of ``accelerate launch`` in words."""
+
+    launcher = ACCELERATE
 
 
 def launch_script(
@@ -38,7 +45,9 @@ def launch_script(
     """Run a script of Accelerate elastically, in place of accelerate launch.
 
     It restarts at each new size from its own snapshot, as with
-    elastane run --contract torchrun. Options come before SCRIPT.
+    elastane run --contract torchrun. Options come before SCRIPT. Options of
+    accelerate launch that change nothing here are accepted, such as --multi_gpu,
+    --num_machines 1 and --main_process_port.
 
       $ elastane launch --workers 1:4 --mixed_precision bf16 train.py --lr 3e-4
       $ elastane launch --config_file accelerate.yaml train.py
@@ -58,4 +67,4 @@ def launch_script(
     train_to_end(opened, console, as_json=as_json)
 
 
-launch = expand_options(launch_script, left_out=OF_OTHER_SCRIPTS)
+launch = accept_launcher_options(ACCELERATE)(expand_options(launch_script, left_out=OF_OTHER_SCRIPTS))

@@ -24,10 +24,11 @@ from elastane.attempts.shipped_code import check_shipped_code, compute_code_dige
 from elastane.attempts.supervision import run_to_end
 from elastane.claims.urls import find_claims, prepare_claims
 from elastane.cli.command import AsJson, open_console
-from elastane.cli.devices import count_devices
+from elastane.cli.devices import count_cores, count_devices
+from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.run_names import generate_name
-from elastane.cli.runs.address_options import DEFAULT_ADDRESS
+from elastane.cli.runs.address_options import DEFAULT_ADDRESS, CommandWithListen
 from elastane.cli.runs.conclusion import conclude_run
 from elastane.cli.runs.debugger import NOTE, DebugTerminal, check_debug_options
 from elastane.cli.runs.ownership import find_own_run
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
     from elastane.cli.runs.watcher import Watcher
 
 
+class RunCommand(CommandWithListen, LauncherCommand):
+    """The command: it has ``--listen``, and refuses options of torchrun in words."""
+
+
+@accept_launcher_options(TORCHRUN)
 @expand_options
 def run(
     context: typer.Context,
@@ -179,7 +185,7 @@ def open_new_run(
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)
     check_name_is_free(name, options.run_dir)
-    spec = build_spec(options, script, args, name=name, cpus=_count_cpus())
+    spec = build_spec(options, script, args, name=name, cpus=count_cores())
     _check_connections(spec)
     spec = msgspec.structs.replace(restrict_sizes(spec, sizes), preload=preload)
     if spec.contract is not None and environment:
@@ -231,7 +237,7 @@ def _open_ended_run(
         do="elastane resume {job}; elastane explain {job} shows what the job waits for",
     )
     with reclaim_run_directory(ended) as directory:
-        spec = change_spec(read_record(directory).spec, options, _count_cpus())
+        spec = change_spec(read_record(directory).spec, options, count_cores())
         _check_connections(spec)
         spec = _start_as_discovered(spec, console)
         if spec.code:
@@ -275,10 +281,6 @@ def _check_connections(spec: RunSpec) -> None:
     """Raise `BadInput` if this machine has too few descriptors for the workers; see `check_worker_limit`."""
     if spec.contract is None:  # the workers of an unmodified script do not connect to each other
         check_worker_limit(spec.least_ranks)
-
-
-def _count_cpus() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _start_as_discovered(spec: RunSpec, console: "Console") -> RunSpec:
