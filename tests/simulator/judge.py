@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
+from elastane.coordinator.deaths import DEATHS
 from elastane.coordinator.decide import ENDS
 from tests.simulator import faults
 from tests.simulator.checkers import Checker, expect
@@ -61,17 +62,22 @@ class Judge:
         )
 
     def check_last_checkpoint(self) -> None:
-        """Check that a checkpoint has the last state, if the last workers had all of it and could write."""
+        """Check that a checkpoint has the last state, if the last workers had all of it and could write.
+
+        A worker that the run has given up, because its node was silent, cannot: it is no member any more.
+        """
         layout = self.plan.shape.layout
         if not layout.checkpoints or layout.copies == 1:
             return
+        deaths = (event for event in self.files.events if event.kind in DEATHS)
+        given_up = {worker for event in deaths for worker in event.workers}
         able = [
             worker.worker
             for worker in self.workers.values()
             if worker.state == "finished"
             and worker.member.complete
             and worker.checkpoint_writer.refused_until_s == 0.0
-            if worker.worker in self.checker.finished
+            if worker.worker in self.checker.finished.difference(given_up)
         ]
         held = set().union(*(self.workers[worker].member.held for worker in able))
         kept = self.storage.find_newest()
