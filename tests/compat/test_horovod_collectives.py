@@ -184,6 +184,16 @@ def test_names_of_parameters_must_be_complete_and_distinct(alone):
         hvd.DistributedOptimizer(optimizer, [("weight", model.weight)])
 
 
+def test_grouping_changes_nothing_and_a_part_of_the_processes_is_refused(alone):
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+    made = hvd.DistributedOptimizer(
+        optimizer, num_groups=2, groups=[list(optimizer.param_groups[0]["params"])]
+    )
+    assert isinstance(made, torch.optim.SGD)
+    with pytest.raises(BadInput, match="process_set"):
+        hvd.DistributedOptimizer(optimizer, process_set=[0])
+
+
 def test_a_process_without_init_has_no_rank():
     with pytest.raises(BadInput, match=r"hvd\.init\(\) was not called"):
         hvd.rank()

@@ -30,7 +30,10 @@ def DistributedOptimizer(  # noqa: N802 - scripts call it by this name
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,  # noqa: ARG001 - see its description
+    groups: object = None,  # noqa: ARG001
     sparse_as_dense: bool = False,
+    process_set: object = None,
 ) -> Optimizer:
     """Return an optimizer with the groups and the state of another; its steps average gradients first.
 
@@ -41,12 +44,21 @@ def DistributedOptimizer(  # noqa: N802 - scripts call it by this name
         backward_passes_per_step: before each step; their gradients add up.
         op: `Average` or `Sum`.
         gradient_predivide_factor: divides gradients before the exchange, and multiplies their average.
+        num_groups: for Horovod, how many messages the gradients form; here their size decides.
+        groups: likewise.
         sparse_as_dense: sparse gradients become dense.
+        process_set: None: all processes.
 
     Raises:
-        BadInput: the arguments contradict each other.
+        BadInput: the arguments contradict each other, or name a part of the processes.
     """
     check_op(op)
+    if process_set is not None:
+        raise BadInput(
+            "hvd.DistributedOptimizer got a process_set",
+            means="elastane.compat.horovod averages gradients over all processes",
+            do="omit process_set",
+        )
     if backward_passes_per_step < 1:
         raise BadInput(f"backward_passes_per_step {backward_passes_per_step} is below 1", do="use 1 or more")
     if gradient_predivide_factor != 1.0 and op is not Average:
