@@ -30,8 +30,8 @@ def DistributedOptimizer(  # noqa: N802 - scripts call it by this name
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,  # noqa: ARG001 - see its description
-    groups: object = None,  # noqa: ARG001
+    num_groups: int = 0,
+    groups: object = None,
     sparse_as_dense: bool = False,
     process_set: object = None,
 ) -> Optimizer:
