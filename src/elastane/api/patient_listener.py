@@ -4,6 +4,9 @@ When accept(2) fails with EMFILE, asyncio tries again as often as the backlog is
 starts a timer each time, and repeats all of that a second later. With a backlog of 2,048 this writes
 megabytes of log a second and leaves no time for other work. This socket makes one attempt a second, and one
 log line a minute.
+
+It also accepts few connections between two turns of the event loop. A flood would otherwise take all
+descriptors before the loop has closed the first connections of it.
 """
 
 import logging
@@ -13,34 +16,43 @@ import time
 
 from elastane.api.unproven_connections import EXHAUSTED, REPORT_EVERY_S, AdmissionRules
 
+MOST_AT_ONCE = 16
 RETRY_S = 1.0
 """asyncio tries to accept again after this many seconds."""
 UNLIMITED = 1 << 20
 
 
 class PatientListener(socket.socket):
-    """A socket that, without descriptors or memory, tries accept(2) only once a second.
+    """A socket that accepts few connections at once, and without descriptors or memory tries once a second.
 
     It takes the arguments of `socket.socket`, usually ``fileno``.
     """
 
     _failed_s = -RETRY_S
+    _accepted = 0
 
     def accept(self) -> tuple[socket.socket, object]:
         """Accept as `socket.socket.accept` does.
 
         Raises:
-            BlockingIOError: no connection waits, or the last attempt has just failed.
+            BlockingIOError: no connection waits, the last attempt has just failed, or `MOST_AT_ONCE` were
+                accepted; asyncio then calls again in its next turn.
             OSError: accept(2) failed for another reason.
         """
         if time.monotonic() - self._failed_s < RETRY_S / 2:
             raise BlockingIOError
+        if self._accepted == MOST_AT_ONCE:
+            self._accepted = 0
+            raise BlockingIOError
         try:
-            return super().accept()
+            accepted = super().accept()
         except OSError as error:
+            self._accepted = 0
             if error.errno in EXHAUSTED:
                 self._failed_s = time.monotonic()
             raise
+        self._accepted += 1
+        return accepted
 
 
 class _Rarely(logging.Filter):

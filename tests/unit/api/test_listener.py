@@ -1,10 +1,12 @@
 """A server without free descriptors waits for them; it does not fail, spin or fill its log."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import resource
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +71,47 @@ def test_a_server_without_descriptors_logs_one_line_and_serves_again_when_it_has
 
     asyncio.run(story())
     assert sum("out of system resource" in record.getMessage() for record in caplog.records) <= 1
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def wait_for_end(visitor: socket.socket, descriptors: list[int]) -> None:
+    """Wait until a server has ended a connection; note the number of descriptors in each turn of the loop."""
+    visitor.setblocking(False)
+    with contextlib.suppress(ConnectionError):
+        while True:
+            descriptors.append(count_descriptors())
+            try:
+                visitor.recv(1)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+            else:
+                return
+
+
+def test_a_server_accepts_few_connections_of_a_flood_before_it_has_closed_others():
+    descriptors: list[int] = []
+
+    class Refusal(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.abort()
+
+    async def story() -> None:
+        listening = make_patient_listener(socket.create_server(("127.0.0.1", 0), backlog=4 * BACKLOG))
+        visitors = [socket.create_connection(listening.getsockname()) for _ in range(2 * BACKLOG)]
+        descriptors.append(count_descriptors())
+        server = await asyncio.get_running_loop().create_server(Refusal, sock=listening, backlog=4 * BACKLOG)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                for visitor in visitors:
+                    await wait_for_end(visitor, descriptors)
+        finally:
+            for visitor in visitors:
+                visitor.close()
+            server.close()
+            await server.wait_closed()
+
+    asyncio.run(story())
+    assert descriptors[0] < max(descriptors) < descriptors[0] + BACKLOG

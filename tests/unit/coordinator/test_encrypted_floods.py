@@ -158,7 +158,7 @@ def test_strangers_take_few_descriptors_and_a_client_is_answered(port, come):
     port.process.terminate()
     _, errors = port.process.communicate(timeout=WAIT_S)
     assert len(errors) < 2000, errors[:2000]
-    assert b"Traceback" not in errors
+    assert b"Traceback" not in errors, errors.decode()
 
 
 def test_a_slow_handshake_succeeds(port):
