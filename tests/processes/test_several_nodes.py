@@ -99,6 +99,7 @@ def test_a_machine_on_which_no_worker_starts_takes_no_place_from_the_others(stag
         await run.wait_for_step(4)
         async with join(stage, run, "b", say=said.append) as unfit, join(stage, run, "c"):
             await run.wait_for_event("node.closed", "node b")
+            await run.wait_until(lambda answer: get_state(answer, 200) == get_state(answer, 201) == "ready")
             answer = await step_until_members(run, 0, 1, 200, 201)
             assert {row.node for row in answer.processes if row.role == "worker"} == {"", "c"}
             await run.wait_for_event("node.left", "node b")
