@@ -8,7 +8,7 @@ from elastane.api.control import WorkerReport
 from elastane.api.membership import NodeName, WorkerId
 from elastane.api.spec import Pinned, Probe
 from elastane.coordinator.nodes import describe_node, lower_target
-from elastane.coordinator.placement import list_open_nodes
+from elastane.coordinator.placement import build_orders, list_open_nodes
 from elastane.coordinator.roster import Roster, Troubles, find_worker_node, list_node_workers
 from elastane.coordinator.run_end import fail_run
 from elastane.coordinator.turn import Turn
@@ -110,6 +110,8 @@ def _close_node(turn: Turn, node: NodeName, worker: WorkerId, how: str) -> None:
         f"{describe_node(node)} gets no further workers: {MOST_FAILED_JOINS} in a row ended before they "
         f"joined; the last, {last}; see logs/worker-{worker}.log"
     )
+    # An agent may not have reported its last order yet.
+    targets = {name: order.target for name, order in build_orders(roster).items()}
     report = roster.nodes.reports.get(node)
     turn.roster = replace(
         roster,
@@ -119,10 +121,11 @@ def _close_node(turn: Turn, node: NodeName, worker: WorkerId, how: str) -> None:
     turn.record("node.closed", who=describe_node(node), why=why)
     if report is None or target is None:
         return
-    members = set(roster.list_living(list_node_workers(report))) - roster.wanted.draining
-    free = report.target - len(members.difference(roster.candidates))
-    wanted = lower_target(turn.roster, target, free, without={node}) if free > 0 else target
-    turn.set_target(wanted, roster.wanted.draining)
+    members = roster.joined.intersection(roster.list_living(list_node_workers(report)))
+    free = targets[node] - len(members - roster.wanted.draining)
+    if free > 0:
+        target = lower_target(turn.roster, target, free, without={node}, targets=targets)
+    turn.set_target(target, roster.wanted.draining)
 
 
 def _stop_replacing(turn: Turn, node: NodeName, worker: WorkerId, how: str) -> None:

@@ -3,7 +3,7 @@
 Every node has an agent. The one on which the run began has no name; otherwise it is a node like the others.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from elastane.api.control import AgentReport, LeaveRecorded
@@ -166,7 +166,14 @@ def _lose_node(turn: Turn, report: AgentReport) -> None:
         turn.set_target(wanted, turn.roster.wanted.draining)
 
 
-def lower_target(roster: Roster, target: int, fewer: int, *, without: Collection[NodeName]) -> int:
+def lower_target(
+    roster: Roster,
+    target: int,
+    fewer: int,
+    *,
+    without: Collection[NodeName],
+    targets: Mapping[NodeName, int] | None = None,
+) -> int:
     """Return the number of workers after some nodes have gone; at least 1.
 
     A node that joined when the run had its most workers has free slots, which now take the place of those
@@ -177,9 +184,10 @@ def lower_target(roster: Roster, target: int, fewer: int, *, without: Collection
         target: the number of workers before.
         fewer: the workers of the nodes that go.
         without: these nodes.
+        targets: the numbers of workers of the nodes; None: as they have reported.
     """
     free = sum(
-        max(0, report.slots - report.target)
+        max(0, report.slots - (report.target if targets is None else targets[name]))
         for name, report in roster.nodes.reports.items()
         if name not in without
         and report.slots is not None
