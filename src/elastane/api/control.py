@@ -351,7 +351,7 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
         nodes: all nodes of the run.
         numbers: more numbers for workers, as first number and end; None: the agent has enough.
         leave: the node must leave the run, because a user has drained it.
-        claimed: the number of the newest generation that was claimed; 0: there is none. A node that does not
+        claimed: the number of the newest claimed generation; 0: none was claimed. A node that does not
             hear the coordinator finds later ones in the claim list.
         closed: why the node gets no further workers; empty: it does.
     """

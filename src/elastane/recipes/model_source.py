@@ -170,7 +170,7 @@ def _explain_hub_errors(name: str) -> Iterator[None]:
             FIELD,
             f"{name} has no config.json",
             means="the architecture of the model is unknown",
-            do="name a model of the hub for transformers; an adapter or a GGUF file is none",
+            do="name a model of the hub that transformers can load, not an adapter or a GGUF file",
         ) from error
     except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
         raise BadField(
