@@ -74,7 +74,7 @@ def test_a_missing_folder_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("error", "words", "do"),
     [
-        (errors.RemoteEntryNotFoundError, "org/model has no config.json", "for transformers"),
+        (errors.RemoteEntryNotFoundError, "org/model has no config.json", "that transformers can load"),
         (errors.GatedRepoError, "org/model is a gated model", "accept the licence"),
         (errors.RepositoryNotFoundError, "the hub has no model org/model", "correct the name"),
         (errors.LocalEntryNotFoundError, "cannot be downloaded", "check the network"),
