@@ -405,6 +405,8 @@ class NodesHistory(History):
             self.get_node(worker.worker).index in inside
             for worker in self.workers.values()
             if worker.alive and worker.member.works_in > 0
+            # The run soon goes on without these, so it does not matter where they are.
+            if not self.get_node(worker.worker).agent.leaving
         )
         return (inside if sizes[True] <= sizes[False] else set()) | (
             outside if sizes[False] <= sizes[True] else set()

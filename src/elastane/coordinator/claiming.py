@@ -144,12 +144,10 @@ def _list_possible(roster: Roster) -> tuple[tuple[WorkerId, ...], ...]:
     A claimed generation may be at work although no report names it: the coordinator that claimed it may have
     died before it reached more than a few members. Generations before one that has begun are over.
     """
-    complete = [report.generation for report in roster.reports.values() if report.complete]
-    begun = max(roster.times.newest, *complete, 0)
     reported = [
         generation.workers for generation in (roster.newest, roster.at_work) if generation is not None
     ]
     return (
-        *(claim.members for claim in roster.claiming.earlier if claim.number >= begun),
+        *(claim.members for claim in roster.claiming.earlier if claim.number >= roster.begun),
         *reported,
     )

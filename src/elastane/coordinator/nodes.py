@@ -5,6 +5,7 @@ Every node has an agent. The one on which the run began has no name; otherwise i
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 from elastane.api.control import AgentReport, LeaveRecorded
 from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
@@ -59,6 +60,7 @@ def advance_nodes(turn: Turn) -> None:
     """Let nodes take part, leave or count as lost, as their agents' reports show."""
     if turn.roster.wanted.target is None:
         return
+    _watch_minority(turn)
     _reopen_nodes(turn)
     nodes, now = turn.roster.nodes, turn.now
     silent = {
@@ -273,14 +275,34 @@ def waits_in_minority(roster: Roster, now: float) -> bool:
     """Return whether to wait, because most of the run's workers are on nodes that are not heard.
 
     The larger part of the run can claim the next term in this time, see `MINORITY_S`. A tie does not wait.
+    When most workers are heard again, wait a little longer: the network heals, and the last nodes follow.
     """
+    waited_s = _find_minority(roster, now)
+    if waited_s is None:
+        return now - roster.nodes.minority_s < WORKER_QUIET_S
+    return waited_s < SILENCE_S + MINORITY_S
+
+
+def _watch_minority(turn: Turn) -> None:
+    """Remember until when this coordinator waited in a smaller part of the run.
+
+    The silence of the others was its own then. After it has waited in vain, it was theirs.
+    """
+    roster, now = turn.roster, turn.now
+    # A new coordinator has not heard the others yet.
+    if now - roster.term.began < SILENCE_S or (waited_s := _find_minority(roster, now)) is None:
+        return
+    minority_s = now if waited_s < SILENCE_S + MINORITY_S else -inf
+    turn.roster = replace(roster, nodes=replace(roster.nodes, minority_s=minority_s))
+
+
+def _find_minority(roster: Roster, now: float) -> float | None:
+    """Return for how long most of the run's workers have not been heard; None: at least half of them are."""
     if not roster.spec.listen:
-        return False
+        return None
     away = _find_away(roster, now)
     present = set(roster.list_living(roster.needed)) - away.keys()
-    if len(present) >= len(away):
-        return False
-    return now - min(away.values()) < SILENCE_S + MINORITY_S
+    return None if len(present) >= len(away) else now - min(away.values())
 
 
 def _find_away(roster: Roster, now: float) -> dict[WorkerId, float]:

@@ -134,11 +134,13 @@ def _find_breaks(roster: Roster) -> Mapping[Pair, float]:
 
 
 def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float], now: float) -> Evidence:
-    needed = roster.list_living(roster.needed)
+    needed, newest = roster.list_living(roster.needed), roster.newest
+    # The report of a member that has joined may be late, or lost with its connection.
+    working = newest.workers if newest is not None and roster.begun >= newest.number else ()
     return Evidence(
         reports=frozenset(breaks),
         members=frozenset(needed),
-        newcomers=frozenset(worker for worker in needed if worker not in roster.joined),
+        newcomers=frozenset(needed).difference(roster.joined, working),
         holders=frozenset(worker for worker in needed if roster.holds_state(worker)),
         quiet=frozenset(worker for worker in needed if _is_quiet(roster, worker, now)),
     )

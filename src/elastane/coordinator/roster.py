@@ -8,6 +8,7 @@ the files of the run.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 from elastane.api.checkpoints import WrittenFile
 from elastane.api.control import (
@@ -153,6 +154,7 @@ class Nodes:
         lost: the nodes that have been lost or have left, and were not heard again.
         drained: the nodes that a user has asked to leave, until they have left.
         closed: the nodes that get no further workers, with the reasons.
+        minority_s: when this coordinator last waited for most of the run's workers to be heard again.
     """
 
     reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
@@ -163,6 +165,7 @@ class Nodes:
     lost: frozenset[NodeName] = frozenset()
     drained: frozenset[NodeName] = frozenset()
     closed: Mapping[NodeName, str] = field(default_factory=dict)
+    minority_s: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +442,12 @@ class Roster:
         if adopted >= newest.number or adopted == 0:
             return newest
         return self.known.by_number.get(adopted) or _rebuild(self, adopted)
+
+    @cached_property
+    def begun(self) -> int:
+        """The number of the newest generation that is known to have begun: a member has all its state."""
+        complete = (report.generation for report in self.reports.values() if report.complete)
+        return max(self.times.newest, *complete, 0)
 
     @cached_property
     def needed(self) -> frozenset[WorkerId]:
