@@ -155,6 +155,24 @@ def test_members_stay_when_a_joiner_reaches_none_of_them(training) -> None:
     assert stage.newest.workers == (0, 1, 2)
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_joiner_is_a_member_once_its_generation_has_begun_although_it_has_not_reported(
+    training, begun
+) -> None:
+    stage = training(2)
+    stage.ask(AskResize(workers=3))
+    stage.start(2)
+    assert stage.newest.workers == (0, 1, 2)
+    # All members begin together; the network parts before the others can report that.
+    if begun:
+        stage.adopt(1)
+    for one, other in part((0,), (1, 2)):
+        lose(stage, one, other)
+        lose(stage, other, one)
+    stage.wait(REPORTS_S)
+    assert list_killed(stage) == ([0] if begun else [1, 2])
+
+
 def test_a_broken_connection_between_workers_that_the_run_does_not_need_costs_nobody(training) -> None:
     stage = training(2)
     stage.start(2)
