@@ -160,17 +160,18 @@ def test_a_joiner_is_a_member_once_its_generation_has_begun_although_it_has_not_
     training, begun
 ) -> None:
     stage = training(2)
-    stage.ask(AskResize(workers=3))
-    stage.start(2)
-    assert stage.newest.workers == (0, 1, 2)
+    stage.ask(AskResize(workers=5))
+    stage.start(2, 3, 4)
+    stage.adopt()
+    assert stage.newest.workers == (0, 1, 2, 3, 4)
     # All members begin together; the network parts before the others can report that.
     if begun:
-        stage.adopt(1)
-    for one, other in part((0,), (1, 2)):
+        stage.adopt(2)
+    for one, other in part((0, 1), (2, 3, 4)):
         lose(stage, one, other)
         lose(stage, other, one)
     stage.wait(REPORTS_S)
-    assert list_killed(stage) == ([0] if begun else [1, 2])
+    assert list_killed(stage) == ([0, 1] if begun else [2, 3, 4])
 
 
 def test_a_broken_connection_between_workers_that_the_run_does_not_need_costs_nobody(training) -> None:
