@@ -86,6 +86,11 @@ SHARDED = LauncherOption(
     "elastane launch runs plain data parallelism, as torchrun does",
     "use elastane.join() for sharded optimizer state (--copies), or accelerate launch",
 )
+OTHER_DEVICES = LauncherOption(
+    ("--tpu*", "--no-tpu-cluster", "--vm", "--env", "--aws-*", "--mpirun-*"),
+    "elastane launch starts processes on the CPUs or GPUs of this machine",
+    "use accelerate launch",
+)
 
 TORCHRUN = (
     LauncherOption(("--standalone",), "each start has its own store, on a free port", accepted=FLAG),
@@ -196,11 +201,7 @@ ACCELERATE = (
         "--mixed_precision is no, fp16 or bf16",
         "omit it, or pass the settings to the script's Accelerator",
     ),
-    LauncherOption(
-        ("--tpu*", "--no-tpu-cluster", "--vm", "--env", "--aws-*", "--mpirun-*"),
-        "elastane launch starts processes on the CPUs or GPUs of this machine",
-        "use accelerate launch",
-    ),
+    OTHER_DEVICES,
 )
 """Options of ``accelerate launch``, for ``elastane launch``."""
 

@@ -1,23 +1,42 @@
-"""The settings of ``accelerate launch``, typed or from its file, as the environment of a script."""
+"""The settings of ``accelerate launch``, typed or from its file, as the environment of a script.
+
+A key of the file is honoured, or accepted or refused as the option of the same name.
+"""
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import typer
 
 from elastane.api.documents import read_yaml
 from elastane.api.errors import BadInput
+from elastane.cli.launcher_options import (
+    ACCELERATE,
+    FLAG,
+    OTHER_DEVICES,
+    SHARDED,
+    LauncherOption,
+    find_launcher_option,
+)
 from elastane.cli.options import CONTRACT
 from elastane.cli.runs.run_options import RunOptions
 
 Precision = Literal["no", "fp16", "bf16"]
-KINDS = frozenset({"NO", "MULTI_CPU", "MULTI_GPU"})
-IGNORED = frozenset(
-    {"compute_environment", "debug", "machine_rank", "main_training_function", "rdzv_backend"}
+ONLY_IN_THE_FILE = (
+    OTHER_DEVICES._replace(names=("--compute-environment",), accepted="LOCAL_MACHINE"),
+    LauncherOption(
+        ("--distributed-type",),
+        "elastane launch runs plain data parallelism on the CPUs or GPUs of this machine",
+        SHARDED.do,
+        accepted="NO|MULTI_CPU|MULTI_GPU",
+    ),
+    SHARDED._replace(names=("--parallelism-config",)),
+    OTHER_DEVICES._replace(names=("--commands", "--command-file")),
 )
-"""Fields of the file that change nothing on one machine. Accelerate writes them into every file."""
+"""Keys of the file that are no options of ``accelerate launch``, written as options."""
 
 
 class AccelerateOptions(RunOptions, frozen=True, kw_only=True):
@@ -76,17 +95,13 @@ class AccelerateOptions(RunOptions, frozen=True, kw_only=True):
 
 
 class AccelerateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of a file of ``accelerate config`` that make sense under the contract of torchrun."""
+    """The keys of a file of ``accelerate config`` that change how the script runs."""
 
-    distributed_type: str = "NO"
     mixed_precision: Precision = "no"
     num_processes: int | None = None
-    num_machines: int = 1
     use_cpu: bool = False
     gpu_ids: str = "all"
-    same_network: bool = True
-    downcast_bf16: str = "no"
-    enable_cpu_affinity: bool = False
+    debug: bool = False
 
 
 def read_accelerate_file(named: Path | None) -> AccelerateFile:
@@ -109,20 +124,48 @@ def read_accelerate_file(named: Path | None) -> AccelerateFile:
         raise BadInput(f"{path}: {error.what}", means=error.means, do=error.do) from error
     if not isinstance(document, dict):
         raise BadInput(f"{path} has no settings", do="write it with: accelerate config")
-    wanted = {name: value for name, value in document.items() if name not in IGNORED}
-    unused = {name: value for name, value in wanted.items() if name not in AccelerateFile.__struct_fields__}
-    if asked := sorted(name for name, value in unused.items() if value not in (None, False, "", {}, [])):
-        raise _refuse(f"{path} sets {', '.join(map(str, asked))}")
-    try:
-        settings = msgspec.convert(
-            {name: value for name, value in wanted.items() if name not in unused}, AccelerateFile
+    # A key without a value counts as missing, as for Accelerate.
+    given = {str(name): value for name, value in document.items() if value is not None}
+    for name in sorted(given.keys() - set(AccelerateFile.__struct_fields__)):
+        _check_key(path, name, given.pop(name))
+    if (precision := given.get("mixed_precision", "no")) not in get_args(Precision):
+        raise BadInput(
+            f"{path} sets mixed_precision to {precision}",
+            means="elastane launch has no, fp16 and bf16",
+            do="write one of them; for fp8, pass the settings to the script's Accelerator",
         )
+    try:
+        return msgspec.convert(given, AccelerateFile)
     except msgspec.ValidationError as error:
         raise BadInput(f"{path}: {error}", do="write it with: accelerate config") from error
-    if settings.distributed_type not in KINDS or settings.num_machines != 1:
-        kind = f"distributed_type {settings.distributed_type} on {settings.num_machines} machines"
-        raise _refuse(f"{path} asks for {kind}")
-    return settings
+
+
+def find_key(name: str) -> LauncherOption | None:
+    """Return what becomes of a key of the file that is not honoured; None: Accelerate has no such key."""
+    return find_launcher_option(f"--{name}", (*ONLY_IN_THE_FILE, *ACCELERATE))
+
+
+def _check_key(path: Path, name: str, value: Any) -> None:
+    """Check a key of the file that the script does not notice.
+
+    Raises:
+        BadInput: it is unknown, or its value asks for something that cannot be given.
+    """
+    option = find_key(name)
+    if option is None:
+        raise BadInput(
+            f"{path} has an unknown key: {name}",
+            means="accelerate config writes no such key",
+            do="correct or remove it, or write the file again with: accelerate config",
+        )
+    if option.accepted is None:
+        unchanged = value in (False, "", {}, [])
+    else:
+        pattern = ".*" if option.accepted == FLAG else option.accepted
+        unchanged = re.fullmatch(pattern, str(value), re.IGNORECASE) is not None
+    if not unchanged:
+        shown = "" if isinstance(value, (dict, list)) else f" to {value}"
+        raise BadInput(f"{path} sets {name}{shown}", means=option.means, do=option.do)
 
 
 def find_default_file() -> Path:
@@ -142,6 +185,8 @@ def build_accelerate_environment(options: AccelerateOptions, file: AccelerateFil
         "ACCELERATE_USE_CPU": str(options.cpu or file.use_cpu),
         "ACCELERATE_DYNAMO_BACKEND": "NO",
     }
+    if file.debug:
+        environment["ACCELERATE_DEBUG_MODE"] = "true"
     if (steps := options.gradient_accumulation_steps) is not None:
         if steps < 1:
             raise BadInput(f"--gradient_accumulation_steps {steps} is below 1", do="use 1 or more")
@@ -165,11 +210,3 @@ def choose_worker_range(options: AccelerateOptions, file: AccelerateFile) -> str
     if number < 1:
         raise BadInput(f"--num_processes {number} is below 1", do="use 1 or more")
     return str(number)
-
-
-def _refuse(what: str) -> BadInput:
-    return BadInput(
-        what,
-        means="elastane launch runs plain data parallelism on one machine, under the contract of torchrun",
-        do="use elastane.join() for sharded optimizer state (--copies), or accelerate launch",
-    )
