@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,6 +83,31 @@ def test_a_run_is_started_resized_drained_and_verified_from_the_shell(play_refer
     shares = [json.loads(line)["workers"].keys() for line in files.ledger.read_text().splitlines()]
     assert {"0", "1", "2"} in shares
     assert shares[-1] == {"0", "2"}
+
+
+SCRIPT_THAT_IS_KILLED_ONCE = """
+import os, signal, sys
+print("loaded", *sorted(sys.modules.keys() & {"torch", "wave"}), "parent", os.getppid(), flush=True)
+import torch
+import wave
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_restarted_script_does_not_import_torch_again(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT_THAT_IS_KILLED_ONCE)
+    options = ("--contract=torchrun", "--workers=1", f"--run-dir={tmp_path / 'run'}")
+    # In the session's warm process torch would be loaded whatever the fork server does.
+    run = subprocess.run(
+        [*ELASTANE, "run", *options, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    # Both starts are forks of the same process, which had loaded what the script imports.
+    first, second = re.findall(r"^loaded .*$", run.stdout, re.MULTILINE)
+    assert first == second
+    assert first.startswith("loaded torch wave parent ")
 
 
 def start_under_hash_seed(seed, log, *words):
