@@ -1,29 +1,23 @@
 """A training loop of Accelerate with its own checkpoints, as its documentation describes it.
 
 Each process appends to the journal what it was told, and the main process each epoch that it has completed.
-The file ``hold-EPOCH`` in the folder makes the script wait, until a test has done what it wants.
+An epoch can be held before its checkpoint.
 """
 
 import argparse
-import time
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from journal import Journal
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
-parser.add_argument("--epochs", type=int, default=4)
+parser.add_argument("--epochs", type=int, default=7)
 options = parser.parse_args()
-
-
-def note(text: str) -> None:
-    with (options.folder / "journal").open("a") as file:
-        file.write(f"{text}\n")
-
-
+journal = Journal(options.folder)
 accelerator = Accelerator()
 torch.manual_seed(0)
 pixels, labels = load_digits(return_X_y=True)
@@ -36,18 +30,17 @@ if saved:
     accelerator.load_state(saved[-1])
 first = len(saved)
 place = f"{accelerator.process_index}/{accelerator.num_processes}"
-note(f"start {place} from {first} in {accelerator.mixed_precision} on {accelerator.device.type}")
+journal.note(f"start {place} from {first} in {accelerator.mixed_precision} on {accelerator.device.type}")
 for epoch in range(first, options.epochs):
     for inputs, targets in loader:
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         accelerator.backward(loss)
         optimizer.step()
+    journal.wait_at(epoch)
     accelerator.save_state(options.folder / f"epoch-{epoch}")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        note(f"epoch {epoch} of {accelerator.num_processes}")
-    while (options.folder / f"hold-{epoch}").exists():
-        time.sleep(0.01)
+        journal.note(f"epoch {epoch} of {accelerator.num_processes}")
 del model, optimizer
 accelerator.end_training()

@@ -1,14 +1,13 @@
 """Horovod's elastic MNIST example, as its documentation describes it; only the import is changed.
 
-Each process appends to the journal what it has trained on. The file ``hold-EPOCH-BATCH`` in the folder makes
-the script wait after a commit, until a test has done what it wants.
+Each process appends to the journal what it has trained on. It can be held after a commit, at EPOCH-BATCH.
 """
 
 import argparse
-import time
 from pathlib import Path
 
 import torch
+from journal import Journal
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,12 +20,7 @@ parser.add_argument("--samples", type=int, default=96)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--lr", type=float, default=0.01)
 options = parser.parse_args()
-
-
-def note(text: str) -> None:
-    with (options.folder / "journal").open("a") as file:
-        file.write(f"{text}\n")
-
+journal = Journal(options.folder)
 
 hvd.init()
 torch.manual_seed(42)
@@ -44,7 +38,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 def scale_learning_rate() -> None:
     for group in optimizer.param_groups:
         group["lr"] = options.lr * hvd.size()
-    note(f"reset {hvd.rank()}/{hvd.size()}")
+    journal.note(f"reset {hvd.rank()}/{hvd.size()}")
 
 
 def train_epoch(state: hvd.elastic.State) -> None:
@@ -54,18 +48,17 @@ def train_epoch(state: hvd.elastic.State) -> None:
         optimizer.step()
         state.sampler.record_batch(number, options.batch_size)
         indices = state.sampler.get_indices(number, options.batch_size)
-        note(f"trained {state.epoch} " + ",".join(map(str, indices)))
+        journal.note(f"trained {state.epoch} " + ",".join(map(str, indices)))
         state.batch += 1
         state.commit()
         if hvd.rank() == 0:
-            note(f"batch {state.epoch}-{state.batch}")
-        while (options.folder / f"hold-{state.epoch}-{state.batch}").exists():
-            time.sleep(0.01)
+            journal.note(f"batch {state.epoch}-{state.batch}")
+        journal.wait_at(f"{state.epoch}-{state.batch}")
 
 
 @hvd.elastic.run
 def train(state: hvd.elastic.State) -> None:
-    note(f"start {hvd.rank()}/{hvd.size()} from {state.epoch}-{state.batch}")
+    journal.note(f"start {hvd.rank()}/{hvd.size()} from {state.epoch}-{state.batch}")
     while state.epoch < options.epochs:
         train_epoch(state)
         state.epoch += 1
@@ -73,7 +66,7 @@ def train(state: hvd.elastic.State) -> None:
         state.sampler.set_epoch(state.epoch)
         state.commit()
     if hvd.rank() == 0:
-        note(f"end {optimizer.param_groups[0]['lr']:.3f} {hvd.size()}")
+        journal.note(f"end {optimizer.param_groups[0]['lr']:.3f} {hvd.size()}")
 
 
 state = hvd.elastic.TorchState(model, optimizer, epoch=0, batch=0, sampler=sampler)

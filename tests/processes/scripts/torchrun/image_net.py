@@ -3,11 +3,11 @@
 import argparse
 import os
 import shutil
-import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from journal import Journal
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=8)
     args = parser.parse_args()
+    journal = Journal(args.folder)
     dist.init_process_group("gloo", init_method="env://")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
@@ -48,7 +49,7 @@ def main() -> None:
     data = Pictures()
     sampler = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size // size, sampler=sampler, num_workers=args.workers)
-    note(args.folder, f"start {rank}/{size} from {start_epoch}, local {os.environ['LOCAL_RANK']}")
+    journal.note(f"start {rank}/{size} from {start_epoch}, local {os.environ['LOCAL_RANK']}")
     for epoch in range(start_epoch, args.epochs):
         sampler.set_epoch(epoch)
         right = torch.zeros(2)
@@ -61,12 +62,11 @@ def main() -> None:
             right += torch.tensor([(output.argmax(1) == target).sum(), len(target)])
         dist.all_reduce(right)
         scheduler.step()
-        while (args.folder / f"hold-{epoch}").exists():
-            time.sleep(0.01)
+        journal.wait_at(epoch)
         accuracy = (right[0] / right[1]).item()
         if rank == 0:
             save(args.folder, epoch + 1, model, optimizer, scheduler, max(best, accuracy), accuracy > best)
-            note(args.folder, f"epoch {epoch} of {size}: {int(right[1])} samples")
+            journal.note(f"epoch {epoch} of {size}: {int(right[1])} samples")
         best = max(best, accuracy)
     # torch 2.13 may hang forever if DDP outlives its group: the group's destructor waits for a thread that
     # waits for the interpreter's lock.
@@ -86,11 +86,6 @@ def save(folder, epoch, model, optimizer, scheduler, best, is_best):  # noqa: PL
     (folder / "checkpoint.new").replace(folder / "checkpoint.pth.tar")
     if is_best:
         shutil.copyfile(folder / "checkpoint.pth.tar", folder / "model_best.pth.tar")
-
-
-def note(folder: Path, text: str) -> None:
-    with (folder / "journal").open("a") as file:
-        file.write(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ import math
 import os
 import signal
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from journal import Journal
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
 from torch.nn import functional
@@ -68,11 +68,7 @@ def get_batch(step, micro):
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def note(text):
-    with (out_dir / "journal").open("a") as file:
-        file.write(f"{text}\n")
-
-
+journal = Journal(out_dir)
 model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
 iter_num = 0
@@ -85,7 +81,7 @@ if checkpoint.exists():
 raw_model = model
 if ddp:
     model = DistributedDataParallel(model)
-note(f"start {rank}/{world_size} from {iter_num}")
+journal.note(f"start {rank}/{world_size} from {iter_num}")
 
 
 def save():
@@ -104,21 +100,19 @@ while iter_num < max_iters:
     optimizer.param_groups[0]["lr"] = learning_rate * 0.5 * (1 + math.cos(math.pi * iter_num / max_iters))
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    iter_num += 1
+    journal.wait_at(iter_num, until=lambda: stopping)
     # All processes must leave after the same iteration.
     wanted = torch.tensor(float(stopping))
     if ddp:
         torch.distributed.all_reduce(wanted)
-    while (out_dir / f"hold-{iter_num}").exists() and not stopping:
-        time.sleep(0.01)
+    if master_process:
+        journal.note(f"iteration {iter_num} of {world_size}")
+    iter_num += 1
     if wanted.item():
         save()
-        note(f"saved {rank} at {iter_num}")
         sys.exit(0)
     if iter_num % eval_interval == 0:
         save()
-    if master_process:
-        note(f"iteration {iter_num} of {world_size}")
 save()
 if ddp:
     destroy_process_group()
