@@ -26,15 +26,15 @@ from elastane.cli.runs.run_options import RunOptions
 
 Precision = Literal["no", "fp16", "bf16"]
 ONLY_IN_THE_FILE = (
-    OTHER_DEVICES._replace(names=("--compute-environment",), accepted="LOCAL_MACHINE"),
+    LauncherOption(("--compute-environment",), OTHER_DEVICES.means, OTHER_DEVICES.do, "LOCAL_MACHINE"),
     LauncherOption(
         ("--distributed-type",),
         "elastane launch runs plain data parallelism on the CPUs or GPUs of this machine",
         SHARDED.do,
         accepted="NO|MULTI_CPU|MULTI_GPU",
     ),
-    SHARDED._replace(names=("--parallelism-config",)),
-    OTHER_DEVICES._replace(names=("--commands", "--command-file")),
+    LauncherOption(("--parallelism-config",), SHARDED.means, SHARDED.do),
+    LauncherOption(("--commands", "--command-file"), OTHER_DEVICES.means, OTHER_DEVICES.do),
 )
 """Keys of the file that are no options of ``accelerate launch``, written as options."""
 
