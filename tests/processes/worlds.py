@@ -20,7 +20,7 @@ from elastane.observability.run_files import read_events
 
 from .stage import SCRIPTS, Stage
 
-WAIT_S = 15
+WAIT_S = 60
 POLL_S = 0.01
 SHORT_S = 2
 
