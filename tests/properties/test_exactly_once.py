@@ -72,11 +72,11 @@ class History:
             dead = self.chance.choice(self.members)
             self.members.remove(dead)
             shares.pop(dead)
-            claims = dict(shares)
+            assigned = dict(shares)
             alive = dict.fromkeys(self.members, 1.0)
-            missing = assign_missing(self.virtual_ranks, claims, alive)
+            missing = assign_missing(self.virtual_ranks, assigned, alive)
             shares = {
-                worker: claims[worker] | expand_spans(missing.get(worker, ())) for worker in self.members
+                worker: assigned[worker] | expand_spans(missing.get(worker, ())) for worker in self.members
             }
         return shares
 

@@ -66,30 +66,30 @@ def test_no_other_rounding_has_fewer_nodes(size, speeds):
 
 
 @st.composite
-def draw_claims(draw):
+def draw_missing(draw):
     size = draw(st.integers(1, 24))
     workers = draw(st.integers(1, 5))
     owner = draw(st.lists(st.integers(-1, workers), min_size=size, max_size=size))
-    claims = {w: frozenset(r for r in range(size) if owner[r] == w) for w in range(workers + 1)}
+    assigned = {w: frozenset(r for r in range(size) if owner[r] == w) for w in range(workers + 1)}
     own = draw(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=workers, max_size=workers))
-    return size, claims, dict(enumerate(own))
+    return size, assigned, dict(enumerate(own))
 
 
-@given(draw_claims())
+@given(draw_missing())
 def test_all_missing_virtual_ranks_are_assigned_once(situation):
-    size, claims, speeds = situation
-    assigned = assign_missing(size, claims, speeds)
-    missing = set(range(size)) - set().union(*claims.values())
-    ranks = [rank for some in assigned.values() for rank in expand_spans(some)]
+    size, assigned, speeds = situation
+    added = assign_missing(size, assigned, speeds)
+    missing = set(range(size)) - set().union(*assigned.values())
+    ranks = [rank for some in added.values() for rank in expand_spans(some)]
     assert sorted(ranks) == sorted(missing)
-    assert assigned.keys() <= speeds.keys()
+    assert added.keys() <= speeds.keys()
 
 
-@given(draw_claims())
+@given(draw_missing())
 def test_no_worker_finishes_earlier_by_passing_on_a_virtual_rank(situation):
-    size, claims, speeds = situation
-    assigned = assign_missing(size, claims, speeds)
-    load = {w: len(claims[w]) + len(expand_spans(assigned.get(w, ()))) for w in speeds}
-    for giver in assigned:
+    size, assigned, speeds = situation
+    added = assign_missing(size, assigned, speeds)
+    load = {w: len(assigned[w]) + len(expand_spans(added.get(w, ()))) for w in speeds}
+    for giver in added:
         done = load[giver] / speeds[giver]
         assert all((load[w] + 1) / speeds[w] >= done - 1e-9 for w in speeds)

@@ -19,7 +19,7 @@ USUAL = {
 STORMS = {
     (1, None): "a joiner did not know the step, so its vote lacked its digests",
     (1, 2): "a worker without state reported a planned generation before that had begun",
-    (2, 3): "with fewer virtual ranks than workers no worker had claims, and whole sums were not passed on",
+    (2, 3): "with fewer virtual ranks than workers no worker was assigned any, and whole sums were stuck",
     (3, 1): "a worker reported complete state before its new generation had begun; leavers were dismissed",
     (5, None): "another change was planned while leavers still handed over state",
     (7, 1): "a member that knew of lost state continued to train",

@@ -62,7 +62,7 @@ class CheckpointWriter:
             self.write_snapshot()
             return
         took_s = self.worker.draw_duration(self._world.pace.leaf_s)
-        self.worker.schedule(took_s, lambda: self.worker.handle(events.SnapshotTaken(snapshot.ticket)))
+        self.worker.schedule(took_s, lambda: self.worker.handle(events.SnapshotTaken(snapshot.request)))
 
     def write_snapshot(self) -> None:
         """Write the last snapshot: its round has committed."""

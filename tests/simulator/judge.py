@@ -113,6 +113,6 @@ def describe_processes(coordinator: SimCoordinator | None, workers: Mapping[Work
             lines.append(
                 f"worker {worker.worker}: {worker.state} generation {number} "
                 f"committed {member.committed} step {member.step} held {sorted(member.held)} "
-                f"behind {sorted(member.behind)} claims {sorted(member.claims)}"
+                f"behind {sorted(member.behind)} assigned {sorted(member.assigned)}"
             )
     return "\n".join(lines)

@@ -75,7 +75,7 @@ class Reporter:
             newest=member.newest,
             step=member.step,
             complete=member.complete,
-            virtual_ranks=len(member.claims),
+            virtual_ranks=len(member.assigned),
             blocks=len(member.held),
             compute_s=compute_s,
             pinned=None if state == "starting" else self.world.pinned,

@@ -272,7 +272,7 @@ class SimWorker(WorkerProcess):
     def _answer_measurement(self, action: actions.Measure) -> None:
         norms = {block: compute_norm(self.memory.slots[0][block]) for block in action.norms}
         digests = {block: self._compute_digest(block) for block in action.digests}
-        self.handle(events.Measured(action.ticket, norms, digests))
+        self.handle(events.Measured(action.request, norms, digests))
 
     def _compute_digest(self, block: int) -> tuple[str, str]:
         units = self.world.shape.list_units(block)

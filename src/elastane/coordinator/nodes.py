@@ -286,7 +286,7 @@ def waits_in_minority(roster: Roster, now: float) -> bool:
 def _watch_minority(turn: Turn) -> None:
     """Remember until when this coordinator waited in a smaller part of the run.
 
-    The silence of the others was its own then. After it has waited in vain, it was theirs.
+    The silence of the others was its own then. If they are not heard in this time, it was theirs.
     """
     roster, now = turn.roster, turn.now
     # A new coordinator has not heard the others yet.

@@ -14,7 +14,7 @@ from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.nodes import waits_in_minority
-from elastane.coordinator.roster import Roster
+from elastane.coordinator.roster import Roster, find_begun
 from elastane.coordinator.turn import Turn
 
 REPORTS_S = 0.25
@@ -136,7 +136,7 @@ def _find_breaks(roster: Roster) -> Mapping[Pair, float]:
 def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float], now: float) -> Evidence:
     needed, newest = roster.list_living(roster.needed), roster.newest
     # The report of a member that has joined may be late, or lost with its connection.
-    working = newest.workers if newest is not None and roster.begun >= newest.number else ()
+    working = newest.workers if newest is not None and find_begun(roster) >= newest.number else ()
     return Evidence(
         reports=frozenset(breaks),
         members=frozenset(needed),

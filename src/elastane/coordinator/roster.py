@@ -444,12 +444,6 @@ class Roster:
         return self.known.by_number.get(adopted) or _rebuild(self, adopted)
 
     @cached_property
-    def begun(self) -> int:
-        """The number of the newest generation that is known to have begun: a member has all its state."""
-        complete = (report.generation for report in self.reports.values() if report.complete)
-        return max(self.times.newest, *complete, 0)
-
-    @cached_property
     def needed(self) -> frozenset[WorkerId]:
         """The workers for which others wait: the newest members, and those with which some still work."""
         newest = self.newest
@@ -531,6 +525,12 @@ def find_worker_node(roster: Roster, worker: WorkerId) -> NodeName:
 def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:
     """Return the names of the nodes that an agent knows of."""
     return frozenset(node.name for node in report.nodes)
+
+
+def find_begun(roster: Roster) -> int:
+    """Return the number of the newest generation that is known to have begun: a member has all its state."""
+    complete = (report.generation for report in roster.reports.values() if report.complete)
+    return max(roster.times.newest, *complete, 0)
 
 
 def create_roster(

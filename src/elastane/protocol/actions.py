@@ -88,7 +88,7 @@ class Compute(msgspec.Struct, frozen=True):
 class Measure(msgspec.Struct, frozen=True):
     """Compute norms of the sums of some blocks and digests of the state of others; answer `Measured`."""
 
-    ticket: int
+    request: int
     norms: tuple[int, ...]
     digests: tuple[int, ...]
 
@@ -102,7 +102,7 @@ class TakeSnapshot(msgspec.Struct, frozen=True):
     snapshot without ``blocks`` means that the writers together lack some of the state.
     """
 
-    ticket: int
+    request: int
     step: int
     blocks: tuple[int, ...]
     writers: tuple[int, ...]

@@ -56,7 +56,7 @@ class SumsMerged(msgspec.Struct, frozen=True):
 class Measured(msgspec.Struct, frozen=True):
     """The answer to `Measure`; ``replicated`` as in `elastane.protocol.messages.Vote`."""
 
-    ticket: int
+    request: int
     norms: dict[int, float]
     digests: dict[int, tuple[str, str]]
     replicated: dict[str, str] = {}
@@ -96,7 +96,7 @@ class CheckpointRequested(msgspec.Struct, frozen=True):
 class SnapshotTaken(msgspec.Struct, frozen=True):
     """The answer to `TakeSnapshot`: the copy is complete."""
 
-    ticket: int
+    request: int
 
 
 class StorageRefused(msgspec.Struct, frozen=True):

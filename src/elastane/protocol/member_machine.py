@@ -71,8 +71,8 @@ class MemberMachine(MemberState):
                     self.round.parts = parts
             case SumsMerged():
                 send_merged_sums(self, event)
-            case Measured(ticket):
-                if ticket == self.round.measure_ticket:
+            case Measured(request):
+                if request == self.round.measure_request:
                     cast_vote(self, event)
             case Applied():
                 self.applied = True
@@ -94,8 +94,9 @@ class MemberMachine(MemberState):
                 self.storage_refused = refused
             case RewriteRequested(writers):
                 retake_snapshot(self, writers)
-            case SnapshotTaken(ticket):
-                self.round.snapshot_taken = self.round.snapshot_taken or ticket == self.round.snapshot_ticket
+            case SnapshotTaken(request):
+                if request == self.round.snapshot_request:
+                    self.round.snapshot_taken = True
 
     def _advance(self) -> None:
         switch_generation(self)

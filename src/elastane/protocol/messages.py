@@ -125,7 +125,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
         worker: the sender.
         committed: the last committed round; -1: the sender has no state at all yet.
         outcome: the outcome of that round.
-        claims: the virtual ranks of the next round that it has computed, or computes in any case.
+        assigned: the virtual ranks of the next round that it has computed, or computes in any case.
         leaves: all leaves of the next round that it knows, its own and those from votes.
         rooted: the blocks of which it has the whole sum.
         held: the units of which it has the optimizer state, after ``committed``.
@@ -137,7 +137,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     worker: int
     committed: int
     outcome: RoundOutcome | None = None
-    claims: tuple[Span, ...] = ()
+    assigned: tuple[Span, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     rooted: tuple[Span, ...] = ()
     held: tuple[Span, ...] = ()

@@ -56,51 +56,51 @@ def _compute_quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
 
 
 def assign_missing(
-    size: int, claims: Mapping[int, frozenset[int]], speeds: Mapping[int, float]
+    size: int, assigned: Mapping[int, frozenset[int]], speeds: Mapping[int, float]
 ) -> dict[int, tuple[Span, ...]]:
-    """Assign the virtual ranks that no worker claims, so that all workers finish at about the same time.
+    """Assign the virtual ranks that no worker has, so that all workers finish at about the same time.
 
     Args:
         size: V.
-        claims: the virtual ranks that each worker has computed, or computes in any case.
-        speeds: the speeds of the workers that may get more; others keep their claims.
+        assigned: the virtual ranks that each worker has computed, or computes in any case.
+        speeds: the speeds of the workers that may get more; others keep what they have.
 
     Returns:
         The additional virtual ranks of each worker that gets any.
     """
-    taken = frozenset[int]().union(*claims.values())
+    taken = frozenset[int]().union(*assigned.values())
     missing = [rank for rank in range(size) if rank not in taken]
-    load = {worker: float(len(claims.get(worker, ()))) for worker in speeds}
+    load = {worker: float(len(assigned.get(worker, ()))) for worker in speeds}
     counts = dict.fromkeys(speeds, 0)
     for _ in missing:
         # The worker that would finish first with one more; the order of the members breaks ties.
         worker = min(speeds, key=lambda w: (load[w] + 1) / speeds[w])
         load[worker] += 1
         counts[worker] += 1
-    assigned: dict[int, tuple[Span, ...]] = {}
+    added: dict[int, tuple[Span, ...]] = {}
     start = 0
     for worker, count in counts.items():
         if count:
-            assigned[worker] = find_spans(missing[start : start + count])
+            added[worker] = find_spans(missing[start : start + count])
             start += count
-    return assigned
+    return added
 
 
 def assign_ranks(
-    size: int, speeds: Mapping[int, float], claims: Mapping[int, frozenset[int]], known: frozenset[int]
+    size: int, speeds: Mapping[int, float], assigned: Mapping[int, frozenset[int]], known: frozenset[int]
 ) -> dict[int, frozenset[int]]:
-    """Return all virtual ranks of each member: its claims, and its part of the ranks without a claim.
+    """Return all virtual ranks of each member: those that it has, and its part of the others.
 
     Args:
         size: V.
         speeds: the speeds of the members, in their order.
-        claims: the virtual ranks that each member has computed, or computes in any case.
+        assigned: the virtual ranks that each member has computed, or computes in any case.
         known: the virtual ranks that no member needs to compute, because their results are known.
     """
-    if not (any(claims.values()) or known):
+    if not (any(assigned.values()) or known):
         shares = assign_shares(size, tuple(speeds.values()))
         return {worker: expand_spans((share,)) for worker, share in zip(speeds, shares, strict=True)}
-    missing = assign_missing(size, {**claims, FRESH: known}, speeds)
+    missing = assign_missing(size, {**assigned, FRESH: known}, speeds)
     return {
-        worker: claims.get(worker, frozenset()) | expand_spans(missing.get(worker, ())) for worker in speeds
+        worker: assigned.get(worker, frozenset()) | expand_spans(missing.get(worker, ())) for worker in speeds
     }

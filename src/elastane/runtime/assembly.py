@@ -239,7 +239,7 @@ def build_checkpoint_writer(
             origin=resumed.checkpoint if resumed is not None else "",
         ),
         describe=describe,
-        report_copied=lambda ticket: post(events.SnapshotTaken(ticket)),
+        report_copied=lambda request: post(events.SnapshotTaken(request)),
         report_publication=reporter.send,
         report_change=reporter.request_report,
         report_refusal=lambda refused: post(events.StorageRefused(refused)),

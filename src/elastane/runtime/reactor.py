@@ -350,8 +350,8 @@ class Reactor:
             case actions.RestoreState():
                 assert self.source is not None, "only a run that resumes restores"
                 self._events.appendleft(_restore(self.source, action))
-            case actions.Measure(ticket, norms, digests):
-                self._events.appendleft(self.meter.measure(ticket, norms, digests))
+            case actions.Measure(request, norms, digests):
+                self._events.appendleft(self.meter.measure(request, norms, digests))
             case actions.EndProcess():
                 exit_for_replacement("the other workers made a step that this worker cannot apply any more")
             case actions.ReportLostPeer(peer):

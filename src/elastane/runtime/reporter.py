@@ -244,7 +244,7 @@ class Reporter:
             newest=member.newest,
             step=member.step,
             complete=member.complete,
-            virtual_ranks=len(member.claims),
+            virtual_ranks=len(member.assigned),
             blocks=member.blocks_held,
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,

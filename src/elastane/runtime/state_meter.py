@@ -28,11 +28,11 @@ class StateMeter:
         self._member, self._gradients, self._state = member, gradients, state
         self._measure_norms = measure_norms
 
-    def measure(self, ticket: int, norms: tuple[int, ...], digests: tuple[int, ...]) -> events.Measured:
+    def measure(self, request: int, norms: tuple[int, ...], digests: tuple[int, ...]) -> events.Measured:
         """Return squared norms of some blocks' sums, and digests of the state of other blocks.
 
         Args:
-            ticket: the ticket of the request; the answer carries it.
+            request: the number of the request; the answer carries it.
             norms: the blocks of which to return norms.
             digests: the blocks of which to return digests.
         """
@@ -40,7 +40,7 @@ class StateMeter:
         pairs = {block: self._digest(block) for block in digests}
         if digests and (replicated := self._state.replicated.digest()) != ("", ""):
             pairs[REPLICATED_BLOCK] = replicated
-        return events.Measured(ticket, squares, pairs, self._state.replicated.digest_parts())
+        return events.Measured(request, squares, pairs, self._state.replicated.digest_parts())
 
     def _square_sums(self, blocks: tuple[int, ...]) -> dict[int, float]:
         slots = self._gradients.slots

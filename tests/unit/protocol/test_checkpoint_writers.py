@@ -32,7 +32,7 @@ def make_member(
         roles=SimpleNamespace(auditors=auditors, holders=holders),
         holders=holders,
         step=9,
-        ticket=5,
+        requests=5,
         actions=[],
         held=set(range(5)),
         behind=set(),
@@ -83,7 +83,7 @@ def test_able_workers_copy_the_settled_state_again():
 def test_writers_report_that_they_lack_a_block():
     me = make_member(0, copies=2)
     retake_snapshot(me, (0,))
-    assert me.actions == [TakeSnapshot(ticket=5, step=9, blocks=(), writers=(0,), settled=True)]
+    assert me.actions == [TakeSnapshot(request=5, step=9, blocks=(), writers=(0,), settled=True)]
 
 
 def test_a_member_cannot_write_a_block_that_it_does_not_hold_yet():

@@ -161,7 +161,7 @@ def test_a_step_with_different_replicated_values_is_not_committed():
     )
     answers = member.handle(events.PartialSumsFinal(1, (0, 1), (PartialSum(((0, 2),), 0),)))
     (measure,) = [answer for answer in answers if isinstance(answer, actions.Measure)]
-    answers = member.handle(events.Measured(measure.ticket, {}, {}, replicated={"run.keep": "mine"}))
+    answers = member.handle(events.Measured(measure.request, {}, {}, replicated={"run.keep": "mine"}))
     assert list_kinds(answers) == ["Send", "FailDisagreement"]
     assert member.step == 0
 
@@ -176,7 +176,7 @@ def test_state_of_a_leaver_is_loaded_after_the_last_step_is_applied():
         events.Received(1, messages.PartialSumsReady(generation=1, round=1, blocks=(0,), parts=(part,)))
     )
     answers = member.handle(events.PartialSumsFinal(1, (0, 1), (PartialSum(((0, 2),), 0),)))
-    member.handle(events.Measured(answers[-1].ticket, {}, {}))
+    member.handle(events.Measured(answers[-1].request, {}, {}))
     vote = messages.Vote(generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)))
     (commit,) = member.handle(events.Received(1, vote))
     assert commit.held == {0}

@@ -8,7 +8,7 @@ from elastane.protocol.transitions.transfer import fetch_more
 
 
 def assign_round(me: MemberState) -> None:
-    """Assign the virtual ranks of the round: all or, if some are claimed already, the missing ones."""
+    """Assign the virtual ranks of the round: all or, if some are assigned already, the missing ones."""
     round_, generation = me.round, me.generation
     if not (me.begun and round_.entered and generation) or round_.phase > RoundPhase.WAITING:
         return
@@ -20,17 +20,17 @@ def assign_round(me: MemberState) -> None:
     round_.phase = RoundPhase.ASSIGNED
     size = round_.entered.size
     speeds = {member.worker: member.speed for member in generation.members}
-    claims, known = dict[int, frozenset[int]](), frozenset[int]()
-    if round_.resumed and (any(me.claims_at.values()) or me.known_at):
+    assigned, known = dict[int, frozenset[int]](), frozenset[int]()
+    if round_.resumed and (any(me.assigned_at.values()) or me.known_at):
         blocks = me.layout.blocks if round_.entered.kind == "train" else 0
         rooted = frozenset[int]().union(*me.rooted_at.values())
         # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
-        claims, known = me.claims_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
-    ranks = assign_ranks(size, speeds, claims, known)
+        assigned, known = me.assigned_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
+    ranks = assign_ranks(size, speeds, assigned, known)
     round_.node_ranks = sum(len(ranks[w]) for w, node in me.nodes.items() if node == me.nodes[me.worker])
-    new = tuple(sorted(ranks[me.worker] - round_.claims))
+    new = tuple(sorted(ranks[me.worker] - round_.assigned))
     if new:
-        round_.claims.update(new)
+        round_.assigned.update(new)
         round_.to_compute += new
         round_.final.clear()
         me.assignment += 1

@@ -17,10 +17,10 @@ def take_snapshot(me: MemberState) -> None:
         or me.wanted_states
     ):
         return
-    if round_.snapshot_ticket or not is_checkpoint_due(me, entered.kind):
+    if round_.snapshot_request or not is_checkpoint_due(me, entered.kind):
         return
-    me.ticket += 1
-    round_.snapshot_ticket = me.ticket
+    me.requests += 1
+    round_.snapshot_request = me.requests
     _request_copy(me, choose_writers(me))
 
 
@@ -39,9 +39,9 @@ def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
     lacks = me.behind or (me.layout.copies is not None and not mine <= me.held)
     if not chosen or None in chosen or lacks:
         # A block has no holder among them: the shell reports that they cannot write it.
-        me.actions.append(TakeSnapshot(me.ticket, me.step, (), able, settled=True))
+        me.actions.append(TakeSnapshot(me.requests, me.step, (), able, settled=True))
     elif me.worker in chosen:
-        me.ticket += 1
+        me.requests += 1
         _request_copy(me, chosen, settled=True)
 
 
@@ -72,7 +72,7 @@ def _choose_among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, .
 def _request_copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = False) -> None:
     me.actions.append(
         TakeSnapshot(
-            ticket=me.ticket,
+            request=me.requests,
             step=me.step,
             blocks=tuple(block for block, writer in enumerate(chosen) if writer == me.worker),
             writers=tuple(sorted({writer for writer in chosen if writer is not None})),

@@ -81,7 +81,7 @@ def send_status(me: MemberState, generation: Generation) -> None:
         worker=me.worker,
         committed=me.committed,
         outcome=me.outcome,
-        claims=() if fresh else find_spans(round_.claims),
+        assigned=() if fresh else find_spans(round_.assigned),
         leaves=() if fresh else tuple(round_.leaves.values()),
         rooted=() if fresh else find_spans(round_.rooted),
         held=find_spans(me.held),
@@ -156,7 +156,7 @@ def resume_round(
     round_ = me.round
     round_.resumed = True
     current = {w: statuses[w] for w in generation.workers if statuses[w].committed == newest}
-    me.claims_at = {worker: expand_spans(status.claims) for worker, status in current.items()}
+    me.assigned_at = {worker: expand_spans(status.assigned) for worker, status in current.items()}
     me.released_at = {worker for worker, status in current.items() if status.released}
     me.released_at |= {w for w in generation.workers if statuses[w].committed == FRESH}
     me.rooted_at = {worker: find_rooted_blocks(status, newest) for worker, status in current.items()}

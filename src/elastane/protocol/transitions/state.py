@@ -33,8 +33,8 @@ class RoundState:
         phase: the progress of this worker in the round.
         entered: the training thread's entry into the round; None: it has not entered.
         resumed: the generation began with this round, so some of its work may be done already.
-        claims: the virtual ranks that this worker has computed or is computing.
-        to_compute: the claims that the training thread has not received yet.
+        assigned: the virtual ranks that this worker has computed or is computing.
+        to_compute: those of them that the training thread has not received yet.
         leaves: the known results of virtual ranks, by virtual rank.
         rooted: the blocks with a whole sum on this worker.
         available_sums: the blocks with a whole sum on a peer that has announced it, each with that peer.
@@ -45,8 +45,8 @@ class RoundState:
         node_ranks: the number of virtual ranks of all members on this worker's node.
         merged: the blocks of which this worker has merged the partial sums of its node.
         votes: the received votes and this worker's own, by worker.
-        measure_ticket: the ticket of the requested measurement; 0: none.
-        snapshot_ticket: the ticket of the requested snapshot; 0: none.
+        measure_request: the number of the request for the measurement; 0: none.
+        snapshot_request: the number of the request for the snapshot; 0: none.
         snapshot_taken: the shell has made the snapshot.
     """
 
@@ -54,7 +54,7 @@ class RoundState:
         self.phase = RoundPhase.WAITING
         self.entered: RoundEntered | None = None
         self.resumed = False
-        self.claims: set[int] = set()
+        self.assigned: set[int] = set()
         self.to_compute: tuple[int, ...] = ()
         self.leaves: dict[int, messages.Leaf] = {}
         self.rooted: set[int] = set()
@@ -66,8 +66,8 @@ class RoundState:
         self.node_ranks = 0
         self.merged: set[int] = set()
         self.votes: dict[int, messages.Vote] = {}
-        self.measure_ticket = 0
-        self.snapshot_ticket = 0
+        self.measure_request = 0
+        self.snapshot_request = 0
         self.snapshot_taken = False
 
     def restart(self) -> None:
@@ -77,7 +77,7 @@ class RoundState:
         """
         self.phase = RoundPhase.WAITING
         self.resumed = self.snapshot_taken = False
-        self.snapshot_ticket = 0
+        self.snapshot_request = 0
         self.announced.clear()
         self.ready.clear()
         self.merged.clear()
@@ -119,7 +119,7 @@ class MemberState:
         cannot_commit: this generation cannot commit: some state is lost, or scripts disagree.
         roles: the roles in ``generation``.
         rooted_at: the blocks of which each member had whole sums when the generation began.
-        claims_at: the virtual ranks that each member had computed or was computing then.
+        assigned_at: the virtual ranks that each member had computed or was computing then.
         known_at: the virtual ranks with leaves that a member knew then.
         wanted_values: the units with requested values that have not arrived.
         wanted_states: the units with requested optimizer state that has not arrived.
@@ -131,7 +131,7 @@ class MemberState:
         checkpointed_step: the last step with a checkpoint of the state after it.
         storage_refused: storage refused this worker's last part of a checkpoint.
         assignment: counts the assignments of virtual ranks; see `elastane.protocol.actions.Compute`.
-        ticket: counts the requests to the shell.
+        requests: the number of requests to the shell so far.
         actions: the actions so far for the present event.
     """
 
@@ -163,13 +163,13 @@ class MemberState:
         self.storage_refused = False
         self.next: Generation | None = None
         self.assignment = 0
-        self.ticket = 0
+        self.requests = 0
         self.round = RoundState()
         self.statuses: dict[int, dict[int, messages.Status]] = {}
         self.begun = self.cannot_commit = False
         self.roles: Roles | None = None
         self.rooted_at: dict[int, frozenset[int]] = {}
-        self.claims_at: dict[int, frozenset[int]] = {}
+        self.assigned_at: dict[int, frozenset[int]] = {}
         self.known_at: frozenset[int] = frozenset()
         self.wanted_values: set[int] = set()
         self.wanted_states: set[int] = set()
@@ -209,9 +209,9 @@ class MemberState:
         return len(self.held & set(range(self.layout.blocks)))
 
     @property
-    def claims(self) -> frozenset[int]:
+    def assigned(self) -> frozenset[int]:
         """The virtual ranks of the present round that this worker computes."""
-        return frozenset(self.round.claims)
+        return frozenset(self.round.assigned)
 
     @property
     def holders(self) -> tuple[Holders, ...]:

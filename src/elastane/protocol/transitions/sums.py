@@ -20,7 +20,7 @@ def announce_sums(me: MemberState) -> None:
         return
     old = frozenset[int]().union(*me.rooted_at.values()) if round_.resumed else frozenset[int]()
     # A worker that computes all virtual ranks of its node has nothing to merge.
-    alone, nodes = round_.node_ranks == len(round_.claims), me.nodes
+    alone, nodes = round_.node_ranks == len(round_.assigned), me.nodes
     by_receiver: dict[int, list[int]] = {}
     for block in sorted(round_.final - round_.announced):
         round_.announced.add(block)

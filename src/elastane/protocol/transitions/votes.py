@@ -44,20 +44,20 @@ def request_measurements(me: MemberState) -> None:
         or (is_checkpoint_due(me, entered.kind) and not round_.snapshot_taken)
     ):
         return
-    if any(rank not in round_.leaves or round_.leaves[rank].worker != me.worker for rank in round_.claims):
+    if any(rank not in round_.leaves or round_.leaves[rank].worker != me.worker for rank in round_.assigned):
         return
     is_training = entered.kind == "train"
     needed = [block for block, holders in enumerate(me.holders) if me.worker in holders]
     if is_training and any(block not in round_.rooted for block in needed):
         return
     round_.phase = RoundPhase.MEASURING
-    me.ticket += 1
-    round_.measure_ticket = me.ticket
+    me.requests += 1
+    round_.measure_request = me.requests
     owned = tuple(block for block, owner in enumerate(me.owners) if owner == me.worker)
     digests = (
         (*find_audited_blocks(me), *find_witnessed_blocks(me)) if has_due_digests(me, entered.kind) else ()
     )
-    me.actions.append(Measure(round_.measure_ticket, owned if is_training else (), digests))
+    me.actions.append(Measure(round_.measure_request, owned if is_training else (), digests))
 
 
 def has_due_digests(me: MemberState, kind: RoundKind) -> bool:

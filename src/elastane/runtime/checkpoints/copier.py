@@ -43,7 +43,7 @@ class StateCopier:
         reports: the reports of the parts.
         resumed: the number of times that the run has been resumed.
         describe: returns the plain values of the state; called by the thread that handles the round.
-        report_copied: called with the ticket of a snapshot after its copy.
+        report_copied: called with the number of the request for a snapshot after its copy.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class StateCopier:
             self._reports.report(report)
         else:
             self._part_writer.leave_to_others()
-        self._report_copied(snapshot.ticket)
+        self._report_copied(snapshot.request)
         if snapshot.settled:
             self.commit()
 

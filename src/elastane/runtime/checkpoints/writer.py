@@ -28,7 +28,7 @@ class CheckpointWriter:
         resumed: the number of times that the run has been resumed.
         retention: which checkpoints to retain when a newer one exists.
         describe: returns the plain values of the state; called by the thread that handles the round.
-        report_copied: called with the ticket of a snapshot after its copy.
+        report_copied: called with the number of the request for a snapshot after its copy.
         report_publication: called with the result of a publication.
         report_refusal: called with True when storage refuses a part, with False when it accepts one again.
         report_change: called after a change of `parts`.
