@@ -16,7 +16,7 @@ from elastane.claims.terms import Superseded
 from elastane.coordinator.actions import Claimable, ClaimHeld, ClaimUnanswered, Ending
 from elastane.coordinator.deaths import format_worker_list
 from elastane.coordinator.nodes import waits_in_minority
-from elastane.coordinator.roster import Roster, find_begun
+from elastane.coordinator.roster import Roster
 from elastane.coordinator.run_end import announce_end, fail_run
 from elastane.coordinator.turn import Turn
 
@@ -144,7 +144,7 @@ def _list_possible(roster: Roster) -> tuple[tuple[WorkerId, ...], ...]:
     A claimed generation may be at work although no report names it: the coordinator that claimed it may have
     died before it reached more than a few members. Generations before one that has begun are over.
     """
-    begun = find_begun(roster)
+    begun = max(roster.times.newest, roster.known.begun)
     reported = [
         generation.workers for generation in (roster.newest, roster.at_work) if generation is not None
     ]

@@ -249,13 +249,17 @@ def _store_report(turn: Turn, report: WorkerReport) -> None:
     joined = report.generation > 0 and worker not in roster.joined
     highest = max(report.generation, 0 if newest is None else newest.number)
     known, progress, troubles = roster.known, roster.progress, roster.troubles
+    if highest > known.highest:
+        known = replace(known, highest=highest)
+    if report.complete and report.generation > known.begun:
+        known = replace(known, begun=report.generation, begun_s=turn.now)
     roster = replace(
         roster,
         reports={**roster.reports, worker: report},
         connected=roster.connected | {worker},
         joined=roster.joined | {worker} if report.generation > 0 else roster.joined,
         held=roster.held | {worker} if report.complete else roster.held,
-        known=replace(known, highest=highest) if highest > known.highest else known,
+        known=known,
         progress=replace(progress, step=report.step) if report.step > progress.step else progress,
         troubles=forget_failed_joins(troubles, report.node) if joined else troubles,
     )

@@ -14,7 +14,7 @@ from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.nodes import waits_in_minority
-from elastane.coordinator.roster import Roster, find_begun
+from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 REPORTS_S = 0.25
@@ -134,16 +134,25 @@ def _find_breaks(roster: Roster) -> Mapping[Pair, float]:
 
 
 def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float], now: float) -> Evidence:
-    needed, newest = roster.list_living(roster.needed), roster.newest
-    # The report of a member that has joined may be late, or lost with its connection.
-    working = newest.workers if newest is not None and find_begun(roster) >= newest.number else ()
+    needed = roster.list_living(roster.needed)
     return Evidence(
         reports=frozenset(breaks),
         members=frozenset(needed),
-        newcomers=frozenset(needed).difference(roster.joined, working),
+        newcomers=frozenset(worker for worker in needed if _is_newcomer(roster, worker)),
         holders=frozenset(worker for worker in needed if roster.holds_state(worker)),
         quiet=frozenset(worker for worker in needed if _is_quiet(roster, worker, now)),
     )
+
+
+def _is_newcomer(roster: Roster, worker: WorkerId) -> bool:
+    """Return whether a worker has not begun to work, as far as known.
+
+    Once another member has begun, so has this one, unless it has reported since that it has not: its first
+    report as a member may be late, or lost with its connection.
+    """
+    newest, known = roster.newest, roster.known
+    has_begun = newest is not None and worker in newest and known.begun >= newest.number
+    return worker not in roster.joined and not (has_begun and roster.heard.get(worker, 0.0) <= known.begun_s)
 
 
 def _is_quiet(roster: Roster, worker: WorkerId, now: float) -> bool:

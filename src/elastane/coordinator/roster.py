@@ -112,11 +112,15 @@ class KnownGenerations:
         highest: the highest number in any message; the next generation gets a higher one.
         contested: a worker knows a generation that this coordinator did not propose: a new one must follow.
         by_number: the last few generations, by number.
+        begun: the number of the newest one that is known to have begun: a member has all its state.
+        begun_s: when that was heard.
     """
 
     highest: int = 0
     contested: bool = False
     by_number: Mapping[int, Generation] = field(default_factory=dict)
+    begun: int = 0
+    begun_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,12 +529,6 @@ def find_worker_node(roster: Roster, worker: WorkerId) -> NodeName:
 def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:
     """Return the names of the nodes that an agent knows of."""
     return frozenset(node.name for node in report.nodes)
-
-
-def find_begun(roster: Roster) -> int:
-    """Return the number of the newest generation that is known to have begun: a member has all its state."""
-    complete = (report.generation for report in roster.reports.values() if report.complete)
-    return max(roster.times.newest, *complete, 0)
 
 
 def create_roster(

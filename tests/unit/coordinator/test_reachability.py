@@ -155,9 +155,13 @@ def test_members_stay_when_a_joiner_reaches_none_of_them(training) -> None:
     assert stage.newest.workers == (0, 1, 2)
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_joiner_is_a_member_once_its_generation_has_begun_although_it_has_not_reported(
-    training, begun
+@pytest.mark.parametrize(
+    ("begun", "refuted", "killed"),
+    [(True, False, [0, 1]), (True, True, [2, 3, 4]), (False, False, [2, 3, 4])],
+    ids=["begun", "begun, but not here", "not begun"],
+)
+def test_a_joiner_is_a_member_once_its_generation_has_begun_unless_it_reports_otherwise(
+    training, begun, refuted, killed
 ) -> None:
     stage = training(2)
     stage.ask(AskResize(workers=5))
@@ -167,11 +171,15 @@ def test_a_joiner_is_a_member_once_its_generation_has_begun_although_it_has_not_
     # All members begin together; the network parts before the others can report that.
     if begun:
         stage.adopt(2)
+    if refuted:
+        stage.now += 0.01
+        for worker in (3, 4):
+            stage.report_worker(worker)
     for one, other in part((0, 1), (2, 3, 4)):
         lose(stage, one, other)
         lose(stage, other, one)
     stage.wait(REPORTS_S)
-    assert list_killed(stage) == ([0, 1] if begun else [2, 3, 4])
+    assert list_killed(stage) == killed
 
 
 def test_a_broken_connection_between_workers_that_the_run_does_not_need_costs_nobody(training) -> None:
