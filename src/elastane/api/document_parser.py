@@ -35,7 +35,8 @@ TYPE_EXAMPLES = {
     "datetime": "a time with its time zone, such as 2026-12-01T18:00:00Z",
     "time": "a time of day, such as 18:00:00",
 }
-PAGE, PAGES = "docs/operating.md", {"JobSpec": "docs/concepts/job.md"}
+PAGE = "docs/operating.md"
+PAGES = {"JobSpec": "docs/concepts/job.md", "Recipe": "docs/recipes.md"}
 """The pages that describe the fields of documents: the usual one, and those of some types."""
 
 

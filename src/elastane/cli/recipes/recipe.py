@@ -86,7 +86,7 @@ def eject_files(
     trains the same bytes as the recipe:
 
       $ elastane recipe eject llama-tiny mine
-      $ elastane run mine/train.py mine/recipe.yaml
+      $ elastane run mine/train.py
 
     Nothing is downloaded: the script downloads a model of the hub when it starts,
     if it is not in the cache of its machine.
@@ -100,7 +100,7 @@ def eject_files(
         return
     console = open_console()
     console.print(f"wrote {script} and {written}; train with:", markup=False)
-    console.print(f"  elastane run {script} {written}", markup=False)
+    console.print(f"  elastane run {script}", markup=False)
 
 
 recipe = typer.Typer(

@@ -1,10 +1,11 @@
-"""Train a model to prefer the better of two answers (DPO): ``elastane run prefer.py recipe.yaml``.
+"""Train a model to prefer the better of two answers (DPO): ``elastane run prefer.py``.
 
 The recipe decides everything: the model and its adapter, the data, the global batch, the schedule. It also
 runs under plain ``python``, on one worker, with the same bytes.
 """
 
-import sys
+import argparse
+from pathlib import Path
 
 import torch
 
@@ -22,7 +23,10 @@ from elastane.recipes.training_length import count_training_steps
 
 
 def main() -> None:
-    recipe = resolve_recipe(read_recipe(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    beside = Path(__file__).with_name("recipe.yaml")
+    parser.add_argument("recipe", nargs="?", default=beside, help="default: recipe.yaml beside this script")
+    recipe = resolve_recipe(read_recipe(str(parser.parse_args().recipe)))
     run = elastane.join()
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
