@@ -40,6 +40,7 @@ from tests.simulator.chain import ChainCheck
 from tests.simulator.checkers import expect
 from tests.simulator.claims import SimClaimList
 from tests.simulator.faults import Fault
+from tests.simulator.faulty_network import is_between
 from tests.simulator.history import History
 from tests.simulator.node_faults import (
     AskOneSide,
@@ -81,6 +82,7 @@ class NodesHistory(History):
     ) -> None:
         self.nodes: list[SimNode] = []
         self.partitions: list[NodePartition] = []
+        self.healed: list[NodePartition] = []
         self.skews: dict[NodeName, float] = {}
         self.excused: set[int] = set()
         """The nodes that a partition has cut off from others, so that their workers may be killed."""
@@ -336,7 +338,7 @@ class NodesHistory(History):
         for worker in node.agent.living:
             self.workers[worker].die(silent=silent)
         # Another part may be the larger one now, and the coordinator perhaps has not decided yet.
-        for partition in self.partitions:
+        for partition in self._list_open_partitions():
             self.excused |= self._choose_excused(partition.fault)
 
     def _list_staying_nodes(self) -> list[SimNode]:
@@ -390,16 +392,28 @@ class NodesHistory(History):
 
         def heal() -> None:
             self.partitions.remove(partition)
+            self.healed.append(partition)
             if fault.mesh:
                 self.peer_network.heal(partition)
             self.record_fault()
 
         self.clock.schedule_after(fault.for_s, heal)
 
+    def _list_open_partitions(self) -> list[NodePartition]:
+        """Return the partitions of now, and the healed ones on which no coordinator has decided yet.
+
+        The connections that those have broken are still between members.
+        """
+        members = {w.worker for w in self.workers.values() if w.alive and w.member.works_in > 0}
+        broken = [tuple(pair) for pair in self.peer_network.broken if pair <= members]
+        return self.partitions + [
+            partition for partition in self.healed if any(is_between(partition, a, b) for a, b in broken)
+        ]
+
     def _choose_excused(self, fault: PartNodes) -> set[int]:
         """Return the nodes that may lose their workers: the smaller part, or all if that is not clear."""
         inside, outside = set(fault.side), {node.index for node in self.nodes} - set(fault.side)
-        if fault.one_way or len(self.partitions) > 1:
+        if fault.one_way or len(self._list_open_partitions()) > 1:
             return inside | outside
         sizes = Counter(
             self.get_node(worker.worker).index in inside
