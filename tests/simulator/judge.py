@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
 from elastane.coordinator.deaths import DEATHS
-from elastane.coordinator.decide import ENDS
+from elastane.coordinator.event_summary import ENDS
 from tests.simulator import faults
 from tests.simulator.checkers import Checker, expect
 from tests.simulator.coordinator import RunFiles, SimCoordinator

@@ -15,6 +15,7 @@ from elastane.api.control import CANNOT_GO_ON, LARGEST_SCRIPT_CODE, KillWorker, 
 from elastane.api.membership import WorkerId
 from elastane.api.resources import RESOURCES
 from elastane.coordinator.actions import WriteEvent
+from elastane.coordinator.event_summary import ENDS
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
@@ -39,8 +40,8 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None
         since: when the first of them reported it.
     """
     roster = turn.roster
-    # An earlier coordinator may have recorded the leave of a worker that the newest generation still names.
-    if not any((kind, worker) in roster.events.of_workers for kind in (*DEATHS, "worker.left")):
+    # An earlier coordinator may have recorded the end of a worker that the newest generation still names.
+    if not any((kind, worker) in roster.events.of_workers for kind in ENDS):
         draft = turn.build_worker_event("worker.died", worker, f"{why}; how it ended is not known")
         draft = msgspec.structs.replace(draft, time=turn.wall_s - (turn.now - since))
         roster = replace(

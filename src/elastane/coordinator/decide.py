@@ -58,7 +58,7 @@ from elastane.coordinator.deaths import (
     record_death,
     record_overdue_deaths,
 )
-from elastane.coordinator.event_summary import find_key_step
+from elastane.coordinator.event_summary import ENDS, find_key_step
 from elastane.coordinator.exhaustion import count_exhausted
 from elastane.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
 from elastane.coordinator.join_warning import warn_of_unjoined
@@ -71,9 +71,9 @@ from elastane.coordinator.run_end import end_as_claimed, end_when_done, fail_run
 from elastane.coordinator.step_times import add_step_report, take_complete
 from elastane.coordinator.traffic import record_traffic
 from elastane.coordinator.turn import Turn
+from elastane.coordinator.unwritten_ends import exclude_lost_workers
 
 LISTEN_S = 1.0
-ENDS = (*DEATHS, "worker.left", "worker.refused", "worker.failed")
 PROPOSING = (replace_dead_workers, begin_first_generation, plan_generation)
 """The rules that propose a generation; while one is being claimed, no other is proposed."""
 STATES = ("starting", "ready", "member", "leaving", "finished")
@@ -147,6 +147,7 @@ def _advance(turn: Turn) -> None:
         _fail_on_script_exit,
         advance_checkpoints,
         end_when_done,
+        exclude_lost_workers,
         advance_nodes,
         exclude_unreachable,
         replace_dead_workers,

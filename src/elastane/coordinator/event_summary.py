@@ -14,6 +14,8 @@ FIRST_NODE_PHRASE = "the first node"
 """The ``who`` of events about the machine without a name."""
 
 GONE = ("node.left", "node.lost")
+ENDS = ("worker.died", "worker.hung", "worker.left", "worker.refused", "worker.failed")
+"""The kinds of events of which each worker has one."""
 
 WorkerEvents: TypeAlias = frozenset[tuple[str, WorkerId]]
 
@@ -24,6 +26,8 @@ class EventSummary:
 
     Args:
         worker_events: the written ``worker.*`` events, by kind and worker.
+        unended: the workers of this attempt without a written end, each with the machine that the run has lost
+            with it; empty: none that is known.
         keys: the keys of written `elastane.api.control.WorkerEvent`, with their steps.
         generation: the highest number in any event.
         generation_started: the highest number in a ``generation.started``.
@@ -35,6 +39,7 @@ class EventSummary:
     """
 
     worker_events: WorkerEvents = frozenset()
+    unended: Mapping[WorkerId, str] = field(default_factory=dict)
     keys: Mapping[str, int | None] = field(default_factory=dict)
     generation: int = 0
     generation_started: int = 0
@@ -55,6 +60,20 @@ def _update_drained(drained: set[NodeName], event: EventLine) -> None:
         drained.clear()
 
 
+def _update_unended(unended: dict[WorkerId, str], event: EventLine) -> None:
+    """Add a worker that starts, remove one that ends, and mark those that the run loses with a machine."""
+    if event.kind == "run.resumed":
+        # All processes of the attempt before have ended with it.
+        unended.clear()
+    for worker in event.workers:
+        if event.kind == "worker.started":
+            unended.setdefault(worker, "")
+        elif event.kind in ENDS:
+            unended.pop(worker, None)
+        elif event.kind == "node.lost" and worker in unended:
+            unended[worker] = event.who
+
+
 def find_key_step(event: EventLine) -> int | None:
     """Return the step until which workers may report the event again; None: as long as the run lasts.
 
@@ -66,6 +85,7 @@ def find_key_step(event: EventLine) -> int | None:
 def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     """Summarise the events of a run, in the order of its log."""
     worker_events: set[tuple[str, WorkerId]] = set()
+    unended: dict[WorkerId, str] = {}
     keys: dict[str, int | None] = {}
     generation = started = traffic_of = 0
     over = None
@@ -82,6 +102,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
             checkpoint_step = max(checkpoint_step, int(event.detail.get("step") or 0))
         if event.kind.startswith("worker."):
             worker_events.update((event.kind, worker) for worker in event.workers)
+        _update_unended(unended, event)
         if event.key:
             keys[event.key] = find_key_step(event)
         generation = max(generation, event.generation or 0)
@@ -96,6 +117,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
             )
     return EventSummary(
         worker_events=frozenset(worker_events),
+        unended=unended,
         keys=keys,
         generation=generation,
         generation_started=started,

@@ -219,7 +219,7 @@ def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
     waits_for = [name for name in missing if name != roster.term.from_node or roster.term.follows_new]
     if silent_s < SILENCE_S and waits_for:
         return
-    workers = _list_unplaced(roster, turn.now)
+    workers = list_unplaced(roster, roster.needed, turn.now)
     for name in missing:
         # Which of the lost nodes a worker was on is not known.
         _exclude_workers(turn, name, workers, silent_s)
@@ -237,21 +237,21 @@ def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
 
 
 def _exclude_unplaced(turn: Turn) -> None:
-    """Exclude needed workers that no node has and that are silent.
+    """Exclude workers that no node has and that are silent.
 
     An earlier coordinator has lost their node and told the agents, but not the members: another one had
-    claimed a higher term by then.
+    claimed a higher term by then. Or it did not live to write their ends.
     """
-    for worker in _list_unplaced(turn.roster, turn.now):
+    for worker in list_unplaced(turn.roster, turn.roster.needed | turn.roster.unended, turn.now):
         exclude_worker(turn, worker, "no node of the run has it any more", since=turn.now)
 
 
-def _list_unplaced(roster: Roster, now: float) -> tuple[WorkerId, ...]:
-    """Return the needed workers of which neither an agent nor they themselves report anything."""
+def list_unplaced(roster: Roster, workers: Iterable[WorkerId], now: float) -> tuple[WorkerId, ...]:
+    """Return the living ones of some workers of which neither an agent nor they themselves report anything."""
     placed = {worker for report in roster.nodes.reports.values() for worker in list_node_workers(report)}
     return tuple(
         worker
-        for worker in sorted(roster.list_living(roster.needed))
+        for worker in sorted(roster.list_living(workers))
         if worker not in placed
         and (worker not in roster.heard or now - roster.heard[worker] >= WORKER_QUIET_S)
     )

@@ -33,7 +33,7 @@ from elastane.coordinator.checkpoints import (
     compute_first_due,
     group_by_checkpoint,
 )
-from elastane.coordinator.event_summary import WorkerEvents, summarize_events
+from elastane.coordinator.event_summary import ENDS, WorkerEvents, summarize_events
 from elastane.coordinator.step_times import StepTimes
 
 FIRST_NODE: NodeName = ""
@@ -248,11 +248,14 @@ class WrittenEvents:
 
     Args:
         of_workers: the written ``worker.*`` events, by kind and worker.
+        unended: the workers whose start an earlier term of this attempt has written and their end no term, each
+            with the machine with which the earlier term has lost it; empty: none that is known.
         keys: the keys of written events that workers may report again, with their steps.
         traffic_of: the last generation of which the bytes between machines are written.
     """
 
     of_workers: WorkerEvents = frozenset()
+    unended: Mapping[WorkerId, str] = field(default_factory=dict)
     keys: Mapping[str, int | None] = field(default_factory=dict)
     traffic_of: int = 0
 
@@ -464,6 +467,21 @@ class Roster:
         return frozenset(needed)
 
     @cached_property
+    def unended(self) -> frozenset[WorkerId]:
+        """The workers without a written end that earlier terms knew and the run does not need.
+
+        None before the newest generation is known: its members may be at work where nothing is heard of them.
+        """
+        if self.newest is None:
+            return frozenset()
+        written = self.events.of_workers
+        return frozenset(
+            worker
+            for worker in self.events.unended.keys() - self.needed
+            if not any((kind, worker) in written for kind in ENDS)
+        )
+
+    @cached_property
     def fully_reported_step(self) -> int:
         """The step up to which all living members have reported everything.
 
@@ -605,5 +623,5 @@ def create_roster(
             numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1,
             drained=past.drained,
         ),
-        events=WrittenEvents(past.worker_events, past.keys, past.traffic_of),
+        events=WrittenEvents(past.worker_events, past.unended, past.keys, past.traffic_of),
     )

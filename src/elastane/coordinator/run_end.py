@@ -10,6 +10,7 @@ from elastane.coordinator.actions import Ending
 from elastane.coordinator.checkpointing import ASK_AGAIN_S, is_last_checkpoint_settled, reopen_last_checkpoint
 from elastane.coordinator.deaths import describe_causes, record_all_deaths
 from elastane.coordinator.turn import Turn
+from elastane.coordinator.unwritten_ends import exclude_unheard_workers
 
 LATE_REPORTS_S = 30.0
 """How long the end of a run waits for reports of its last steps."""
@@ -38,6 +39,7 @@ def announce_end(turn: Turn, ending: Ending) -> None:
     """Write the outcome and dismiss all workers; inform the agent first, so that it replaces none of them."""
     over = ending.over
     detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
+    exclude_unheard_workers(turn)
     record_all_deaths(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)

@@ -1,0 +1,26 @@
+"""The ends of workers that earlier terms have not written, because a coordinator died before it did.
+
+A new coordinator learns from the agents how the processes on their machines have ended. Of a lost machine it has
+only the events: which workers began, and which of them have ended.
+"""
+
+from elastane.coordinator.deaths import exclude_worker
+from elastane.coordinator.nodes import list_unplaced
+from elastane.coordinator.turn import Turn
+
+
+def exclude_lost_workers(turn: Turn) -> None:
+    """Exclude the workers that an earlier term has lost with their machine, which prepares their events."""
+    for worker in list_unplaced(turn.roster, turn.roster.unended, turn.now):
+        if machine := turn.roster.events.unended[worker]:
+            exclude_worker(turn, worker, f"{machine} was lost", since=turn.now)
+
+
+def exclude_unheard_workers(turn: Turn) -> None:
+    """Exclude the former members of which nothing is heard at the end of the run.
+
+    While the run goes on, this waits until each machine was heard or counts as lost. A worker that never was a
+    member may be on a machine that has just joined.
+    """
+    for worker in list_unplaced(turn.roster, turn.roster.unended & turn.roster.joined, turn.now):
+        exclude_worker(turn, worker, "nothing was heard of it before the run ended", since=turn.now)
