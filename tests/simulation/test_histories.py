@@ -33,6 +33,7 @@ LOSSES = split_seeds(10, 500, 245)
 STORMS = split_seeds(6, 375, 185)
 
 FOUND_ON_NODES = [
+    (41, 2),
     (60, 2),
     (94, 2),
     (94, None),
@@ -44,18 +45,20 @@ FOUND_ON_NODES = [
 ]
 """Seeds that once broke a promise, each with a number of copies.
 
-In 60 the last state was in no checkpoint, in 94 and 156 the run was stuck, in 98 a healthy member was killed.
+In 41 a coordinator died before it had written that two workers had died, and no later one wrote it. In 60 the
+last state was in no checkpoint, in 94 and 156 the run was stuck, in 98 a healthy member was killed.
 In 218 several machines took charge in one second: the last one excluded members that still spoke to another
 one, and took a worker that had left for a script that had ended. In 7028 only the check was wrong.
 """
 
-FOUND_WITH_LEAVES = [(46, 3), (57, 2), (82, 1), (111, 2), (113, 2), (114, 2)]
+FOUND_WITH_LEAVES = [(15, None), (46, 3), (57, 2), (82, 1), (111, 2), (113, 2), (114, 2)]
 """Seeds that once broke a promise, each with a number of copies.
 
-In 46 a machine that had just joined took charge and knew nothing of the run, which was stuck. In 57 the
-network parted 80 ms after a worker was to become a member, and the smaller part went on; later a coordinator
-that had been cut off took its own isolation for the silence of a node. In 82 only the check was wrong. In the
-others a coordinator recorded a second end of a worker that had left with its machine.
+In 15 the death of a worker was not recorded, as in 41 of `FOUND_ON_NODES`. In 46 a machine that had just
+joined took charge and knew nothing of the run, which was stuck. In 57 the network parted 80 ms after a worker
+was to become a member, and the smaller part went on; later a coordinator that had been cut off took its own
+isolation for the silence of a node. In 82 only the check was wrong. In the others a coordinator recorded a
+second end of a worker that had left with its machine.
 """
 
 LAST_LINES = 60

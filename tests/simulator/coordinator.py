@@ -75,6 +75,8 @@ class SimCoordinator:
         self._early: dict[int, LedgerLine] = {}
         self._tokens = 0
         self.answers: list[Answer] = []
+        self.known_ends: frozenset[WorkerId] = frozenset()
+        """The workers that had ended or were excluded, as far as it knew while it was in charge."""
         self.roster = self.create_roster(term)
         self._tick()
 
@@ -97,11 +99,6 @@ class SimCoordinator:
             self.receive()
             self.world.clock.schedule_after(BETWEEN_TICKS_S, self._tick)
 
-    @property
-    def known_ends(self) -> set[WorkerId]:
-        """Return the workers that have ended or were excluded, as far as the coordinator knows."""
-        return {*self.roster.ends.exits, *self.roster.ends.excluded}
-
     def ask(self, ask: Ask) -> None:
         self._tokens += 1
         self.receive(CommandRequest(self._tokens, ask))
@@ -116,6 +113,8 @@ class SimCoordinator:
         self.roster, actions = decide_actions(
             self.roster, events, self.clock.read(), self.world.clock.now + self.skew_s
         )
+        if self.is_in_charge:
+            self.known_ends |= self.roster.ends.exits.keys() | self.roster.ends.excluded.keys()
         for action in actions:
             match action:
                 case SendToWorker(worker, message):

@@ -17,7 +17,7 @@ from elastane.api.control import (
 )
 from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import NodeName, WorkerId
-from elastane.api.records import EventLine
+from elastane.api.records import OUTCOMES, EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
 from elastane.coordinator.checkpointing import LAST_CHECKPOINT_S
@@ -137,6 +137,8 @@ class History:
         self._narrated: set[str] = set()
         self._last_fault_s = 0.0
         self.coordinator: SimCoordinator | None = None
+        self.earlier_coordinators: list[SimCoordinator] = []
+        self.dead_before_end: set[WorkerId] = set()
         self.begin()
         for fault in plan.faults:
             self._last_fault_s = max(self._last_fault_s, fault.at_s)
@@ -215,6 +217,8 @@ class History:
         """Handle the end of a worker's process, which the agent notices a moment later."""
         if code != 0:
             self.checker.check_death(self.workers[worker])
+        if not any(event.kind in OUTCOMES for event in self.files.events):
+            self.dead_before_end.add(worker)
         if silent:
             noticed_s = self.clock.random.uniform(SHORTEST_SILENCE_S, LONGEST_DIAL_S)
             self.clock.schedule_after(noticed_s, lambda: self.disconnect(worker))
@@ -301,6 +305,7 @@ class History:
             case faults.KillCoordinator(absent_s=absent_s):
                 if self.coordinator is not None and self.agent.over is None:
                     self.coordinator.alive = False
+                    self.earlier_coordinators.append(self.coordinator)
                     self.coordinator = None
                     self.clock.schedule_after(absent_s, self.agent.replace_coordinator)
             case faults.Kill(which=which):
@@ -378,7 +383,7 @@ class History:
         over = self.outcome
         judge = Judge(self.plan, self.checker, self.files, self.workers, self.storage)
         judge.check_end(over.code, over.why)
-        judge.check_events(set() if self.coordinator is None else self.coordinator.known_ends)
+        judge.check_events(self.list_known_ends())
         if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
             judge.check_last_checkpoint()
         return Verdict(
@@ -389,6 +394,15 @@ class History:
             code=over.code,
             why=over.why,
         )
+
+    def list_known_ends(self) -> set[WorkerId]:
+        """Return the workers of which the last coordinator knew an end, or an earlier one knew it truly.
+
+        A coordinator may lose a worker that the next one hears again.
+        """
+        last = frozenset[WorkerId]() if self.coordinator is None else self.coordinator.known_ends
+        earlier = {worker for one in self.earlier_coordinators for worker in one.known_ends}
+        return (earlier & self.dead_before_end) | last
 
     def _step(self) -> bool:
         try:

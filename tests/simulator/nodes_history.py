@@ -474,4 +474,7 @@ class NodesHistory(History):
         self.chain.check_end(self.claims.held if self.plan.claims else None, self.checker.finished)
         newest = self.newest
         self.coordinator = newest
+        self.earlier_coordinators = [
+            one for node in self.nodes for one in node.coordinators if one is not newest
+        ]
         return over if over is not None else super().outcome
