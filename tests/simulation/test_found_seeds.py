@@ -48,6 +48,7 @@ STORMS = {
 }
 
 NETWORKS = {
+    (1388, 2): "after the last step only a worker beyond its share had a block, and no checkpoint got it",
     (2178, None): "the check counted a worker as a member that its generation names among the leavers",
 }
 

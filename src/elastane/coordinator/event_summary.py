@@ -26,8 +26,8 @@ class EventSummary:
 
     Args:
         worker_events: the written ``worker.*`` events, by kind and worker.
-        unended: the workers of this attempt without a written end, each with the machine that the run has lost
-            with it; empty: none that is known.
+        unended: the workers of this attempt without a written end, each with the machine with which the run
+            has lost it; empty: it has not.
         keys: the keys of written `elastane.api.control.WorkerEvent`, with their steps.
         generation: the highest number in any event.
         generation_started: the highest number in a ``generation.started``.

@@ -247,7 +247,7 @@ def _exclude_unplaced(turn: Turn) -> None:
 
 
 def list_unplaced(roster: Roster, workers: Iterable[WorkerId], now: float) -> tuple[WorkerId, ...]:
-    """Return the living ones of some workers of which neither an agent nor they themselves report anything."""
+    """Return the living ones among workers of which neither an agent nor they themselves report anything."""
     placed = {worker for report in roster.nodes.reports.values() for worker in list_node_workers(report)}
     return tuple(
         worker

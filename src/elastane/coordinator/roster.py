@@ -248,8 +248,8 @@ class WrittenEvents:
 
     Args:
         of_workers: the written ``worker.*`` events, by kind and worker.
-        unended: the workers whose start an earlier term of this attempt has written and their end no term, each
-            with the machine with which the earlier term has lost it; empty: none that is known.
+        unended: the workers of earlier terms without an end in their events, each with the machine with which
+            an earlier term has lost it; empty: it has not.
         keys: the keys of written events that workers may report again, with their steps.
         traffic_of: the last generation of which the bytes between machines are written.
     """

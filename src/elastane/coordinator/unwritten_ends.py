@@ -1,7 +1,7 @@
 """The ends of workers that earlier terms have not written, because a coordinator died before it did.
 
-A new coordinator learns from the agents how the processes on their machines have ended. Of a lost machine it has
-only the events: which workers began, and which of them have ended.
+A new coordinator learns from the agents how the processes on their machines have ended. Of a lost machine it
+has only the events: which workers began, and which of them have ended.
 """
 
 from elastane.coordinator.deaths import exclude_worker
@@ -19,8 +19,8 @@ def exclude_lost_workers(turn: Turn) -> None:
 def exclude_unheard_workers(turn: Turn) -> None:
     """Exclude the former members of which nothing is heard at the end of the run.
 
-    While the run goes on, this waits until each machine was heard or counts as lost. A worker that never was a
-    member may be on a machine that has just joined.
+    While the run goes on, this waits until each machine was heard or counts as lost, see `advance_nodes`. A
+    worker that never was a member may be on a machine that has just joined.
     """
     for worker in list_unplaced(turn.roster, turn.roster.unended & turn.roster.joined, turn.now):
         exclude_worker(turn, worker, "nothing was heard of it before the run ended", since=turn.now)

@@ -28,7 +28,7 @@ def make_member(
         worker=worker,
         layout=layout,
         outcome=outcome,
-        generation=SimpleNamespace(workers=(0, 1, 2)),
+        generation=SimpleNamespace(number=3, workers=(0, 1, 2)),
         roles=SimpleNamespace(auditors=auditors, holders=holders),
         holders=holders,
         step=9,
@@ -36,6 +36,9 @@ def make_member(
         actions=[],
         held=set(range(5)),
         behind=set(),
+        begun=True,
+        committed=10,
+        statuses={},
     )
 
 
@@ -59,6 +62,21 @@ def test_without_refusals_the_auditor_of_a_block_writes_it():
 def test_another_holder_writes_the_block_of_a_refused_worker(refused, copies, expected):
     for worker in range(3):
         assert choose_writers(make_member(worker, refused=refused, copies=copies)) == expected
+
+
+@pytest.mark.parametrize(
+    ("committed", "begun", "expected"),
+    [(10, True, (0, 0, 0, 1)), (9, True, (0, 0, 1, 1)), (10, False, (0, 0, 1, 1))],
+)
+def test_a_member_that_still_has_a_block_beyond_its_share_writes_it(committed, begun, expected):
+    for worker in range(3):
+        me = make_member(worker, refused=(1, 2), copies=2)
+        me.begun = begun
+        me.statuses[3] = {
+            member: messages.Status(generation=3, worker=member, committed=committed, outcome=None, held=held)
+            for member, held in ((0, ((0, 3),)), (1, ((0, 4),)), (2, ((2, 4),)))
+        }
+        assert choose_writers(me) == expected
 
 
 def test_the_outcome_names_every_refused_worker():

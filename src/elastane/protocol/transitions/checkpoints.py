@@ -5,6 +5,7 @@ from elastane.protocol.events import RoundKind
 from elastane.protocol.ownership import spread_blocks
 from elastane.protocol.transitions.audits import find_auditors, find_complete_members
 from elastane.protocol.transitions.state import MemberState, RoundPhase
+from elastane.protocol.tree import expand_spans
 
 
 def take_snapshot(me: MemberState) -> None:
@@ -61,12 +62,33 @@ def choose_writers(me: MemberState) -> tuple[int, ...]:
 
 
 def _choose_among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
-    """Return, per block, which of some members writes it; None if none of them holds it."""
+    """Return, per block, which of some members writes it; None if none of them has its state."""
     if me.layout.copies is None:
         complete = find_complete_members(me)
         whole = [worker for worker in able if worker in complete]
         return tuple(spread_blocks(me.layout.blocks, whole)) if whole else ()
-    return tuple(next((holder for holder in some if holder in able), None) for some in me.holders)
+    spare = _find_spare_copies(me)
+    return tuple(
+        next((worker for worker in (*some, *spare[block]) if worker in able), None)
+        for block, some in enumerate(me.holders)
+    )
+
+
+def _find_spare_copies(me: MemberState) -> tuple[tuple[int, ...], ...]:
+    """Return, per block, the members that had its state when the generation began and have it still.
+
+    A member keeps the blocks that it should not hold any more until the next round commits. All members know
+    the same statuses.
+    """
+    statuses = me.statuses.get(me.generation.number, {}) if me.generation is not None and me.begun else {}
+    kept = {
+        worker: expand_spans(status.held)
+        for worker, status in sorted(statuses.items())
+        if status.committed == me.committed
+    }
+    return tuple(
+        tuple(worker for worker, held in kept.items() if block in held) for block in range(me.layout.blocks)
+    )
 
 
 def _request_copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = False) -> None:
