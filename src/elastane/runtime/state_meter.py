@@ -50,9 +50,12 @@ class StateMeter:
         return dict(zip(trained, squares, strict=True))
 
     def is_unchanged(self, blocks: tuple[int, ...]) -> bool:
-        """Return whether the blocks and the replicated state equal those that all members agreed on last."""
+        """Return whether the blocks and the replicated state equal those that all members agreed on last.
+
+        This worker has the optimizer state of the blocks, some perhaps beyond its share.
+        """
         agreed = self._member.outcome.digests if self._member.outcome is not None else {}
-        pairs = {block: self._digest(block) for block in blocks}
+        pairs = {block: self._state.digest(block) for block in blocks}
         if (replicated := self._state.replicated.digest()) != ("", ""):
             pairs[REPLICATED_BLOCK] = replicated
         return all(agreed.get(block) == pair for block, pair in pairs.items())
