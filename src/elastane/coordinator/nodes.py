@@ -12,7 +12,7 @@ from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
 from elastane.coordinator.placement import NO_SLOTS, grant_numbers, lacks_slots, list_open_nodes
-from elastane.coordinator.roster import Roster, list_named_nodes, list_node_workers
+from elastane.coordinator.roster import Roster, find_unended_workers, list_named_nodes, list_node_workers
 from elastane.coordinator.turn import Turn
 
 WORKER_QUIET_S = 1.2
@@ -242,7 +242,8 @@ def _exclude_unplaced(turn: Turn) -> None:
     An earlier coordinator has lost their node and told the agents, but not the members: another one had
     claimed a higher term by then. Or it did not live to write their ends.
     """
-    for worker in list_unplaced(turn.roster, turn.roster.needed | turn.roster.unended, turn.now):
+    roster = turn.roster
+    for worker in list_unplaced(roster, roster.needed | find_unended_workers(roster), turn.now):
         exclude_worker(turn, worker, "no node of the run has it any more", since=turn.now)
 
 

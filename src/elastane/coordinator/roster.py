@@ -467,21 +467,6 @@ class Roster:
         return frozenset(needed)
 
     @cached_property
-    def unended(self) -> frozenset[WorkerId]:
-        """The workers without a written end that earlier terms knew and the run does not need.
-
-        None before the newest generation is known: its members may be at work where nothing is heard of them.
-        """
-        if self.newest is None:
-            return frozenset()
-        written = self.events.of_workers
-        return frozenset(
-            worker
-            for worker in self.events.unended.keys() - self.needed
-            if not any((kind, worker) in written for kind in ENDS)
-        )
-
-    @cached_property
     def fully_reported_step(self) -> int:
         """The step up to which all living members have reported everything.
 
@@ -542,6 +527,20 @@ def find_worker_node(roster: Roster, worker: WorkerId) -> NodeName:
         return report.node
     agents = roster.nodes.reports.values()
     return next((agent.node for agent in agents if worker in list_node_workers(agent)), FIRST_NODE)
+
+
+def find_unended_workers(roster: Roster) -> frozenset[WorkerId]:
+    """Return the workers without a written end that earlier terms knew and the run does not need.
+
+    None before the newest generation is known: its members may be at work where nothing is heard of them.
+    """
+    if roster.newest is None:
+        return frozenset()
+    return frozenset(
+        worker
+        for worker in roster.events.unended.keys() - roster.needed
+        if not any((kind, worker) in roster.events.of_workers for kind in ENDS)
+    )
 
 
 def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:

@@ -6,12 +6,13 @@ has only the events: which workers began, and which of them have ended.
 
 from elastane.coordinator.deaths import exclude_worker
 from elastane.coordinator.nodes import list_unplaced
+from elastane.coordinator.roster import find_unended_workers
 from elastane.coordinator.turn import Turn
 
 
 def exclude_lost_workers(turn: Turn) -> None:
     """Exclude the workers that an earlier term has lost with their machine, which prepares their events."""
-    for worker in list_unplaced(turn.roster, turn.roster.unended, turn.now):
+    for worker in list_unplaced(turn.roster, find_unended_workers(turn.roster), turn.now):
         if machine := turn.roster.events.unended[worker]:
             exclude_worker(turn, worker, f"{machine} was lost", since=turn.now)
 
@@ -22,5 +23,7 @@ def exclude_unheard_workers(turn: Turn) -> None:
     While the run goes on, this waits until each machine was heard or counts as lost, see `advance_nodes`. A
     worker that never was a member may be on a machine that has just joined.
     """
-    for worker in list_unplaced(turn.roster, turn.roster.unended & turn.roster.joined, turn.now):
+    for worker in list_unplaced(
+        turn.roster, find_unended_workers(turn.roster) & turn.roster.joined, turn.now
+    ):
         exclude_worker(turn, worker, "nothing was heard of it before the run ended", since=turn.now)
