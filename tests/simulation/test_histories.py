@@ -42,13 +42,15 @@ FOUND_ON_NODES = [
     (218, 3),
     (218, None),
     (7028, None),
+    (52015, 3),
 ]
 """Seeds that once broke a promise, each with a number of copies.
 
 In 41 a coordinator died before it had written that two workers had died, and no later one wrote it. In 60 the
 last state was in no checkpoint, in 94 and 156 the run was stuck, in 98 a healthy member was killed.
 In 218 several machines took charge in one second: the last one excluded members that still spoke to another
-one, and took a worker that had left for a script that had ended. In 7028 only the check was wrong.
+one, and took a worker that had left for a script that had ended. In 7028 and 52015 only the check was
+wrong.
 """
 
 FOUND_WITH_LEAVES = [(15, None), (46, 3), (57, 2), (82, 1), (111, 2), (113, 2), (114, 2)]
