@@ -16,7 +16,7 @@ from elastane.api.control import (
     ToWorker,
 )
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.api.records import OUTCOMES, EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
@@ -138,7 +138,9 @@ class History:
         self._last_fault_s = 0.0
         self.coordinator: SimCoordinator | None = None
         self.earlier_coordinators: list[SimCoordinator] = []
-        self.dead_before_end: set[WorkerId] = set()
+        self.noticed_s: dict[WorkerId, float] = {}
+        """When the agent of each worker that ended noticed that, or would have if it lived."""
+        self._ended_s = float("inf")
         self.begin()
         for fault in plan.faults:
             self._last_fault_s = max(self._last_fault_s, fault.at_s)
@@ -187,6 +189,8 @@ class History:
     def record(self, event: EventLine) -> None:
         self.trace(lambda: f"event {event.kind}: {event.who}: {event.why}")
         self.files.events.append(event)
+        if event.kind in OUTCOMES:
+            self._ended_s = min(self._ended_s, self.clock.now)
 
     def send_to_worker(self, worker: WorkerId, message: ToWorker) -> None:
         self.trace(lambda: f"coordinator tells {worker}: {message}")
@@ -217,8 +221,6 @@ class History:
         """Handle the end of a worker's process, which the agent notices a moment later."""
         if code != 0:
             self.checker.check_death(self.workers[worker])
-        if not any(event.kind in OUTCOMES for event in self.files.events):
-            self.dead_before_end.add(worker)
         if silent:
             noticed_s = self.clock.random.uniform(SHORTEST_SILENCE_S, LONGEST_DIAL_S)
             self.clock.schedule_after(noticed_s, lambda: self.disconnect(worker))
@@ -226,6 +228,7 @@ class History:
         else:
             self.disconnect(worker)
             noticed_s = self.peer_network.draw_delay()
+        self.noticed_s[worker] = self.clock.now + noticed_s
         self.clock.schedule_after(
             noticed_s, lambda: self.find_agent(worker).handle_worker_end(worker, code, hung=hung)
         )
@@ -396,13 +399,14 @@ class History:
         )
 
     def list_known_ends(self) -> set[WorkerId]:
-        """Return the workers of which the last coordinator knew an end, or an earlier one knew it truly.
+        """Return the workers whose end the last coordinator knew, or an earlier one long before the end.
 
-        A coordinator may lose a worker that the next one hears again.
+        The next one may hear a worker again that a coordinator has lost. An agent needs time for its report.
         """
         last = frozenset[WorkerId]() if self.coordinator is None else self.coordinator.known_ends
+        long_ended = {worker for worker, at_s in self.noticed_s.items() if at_s + SILENCE_S <= self._ended_s}
         earlier = {worker for one in self.earlier_coordinators for worker in one.known_ends}
-        return (earlier & self.dead_before_end) | last
+        return (earlier & long_ended) | last
 
     def _step(self) -> bool:
         try:
