@@ -53,14 +53,15 @@ one, and took a worker that had left for a script that had ended. In 7028 and 52
 wrong.
 """
 
-FOUND_WITH_LEAVES = [(15, None), (46, 3), (57, 2), (82, 1), (111, 2), (113, 2), (114, 2)]
+FOUND_WITH_LEAVES = [(15, None), (46, 3), (57, 2), (82, 1), (111, 2), (113, 2), (114, 2), (200100, None)]
 """Seeds that once broke a promise, each with a number of copies.
 
 In 15 the death of a worker was not recorded, as in 41 of `FOUND_ON_NODES`. In 46 a machine that had just
 joined took charge and knew nothing of the run, which was stuck. In 57 the network parted 80 ms after a worker
 was to become a member, and the smaller part went on; later a coordinator that had been cut off took its own
-isolation for the silence of a node. In 82 only the check was wrong. In the others a coordinator recorded a
-second end of a worker that had left with its machine.
+isolation for the silence of a node. In 82 only the check was wrong. In 111 to 114 a coordinator recorded a
+second end of a worker that had left with its machine. In 200100 the members of the last claimed generation had
+left with a planned one, whose machine died, and a worker with an older state made its steps again.
 """
 
 LAST_LINES = 60

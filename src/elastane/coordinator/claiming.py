@@ -113,9 +113,12 @@ def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
         return True
     if waits_in_minority(roster, turn.now):
         return False
-    ended = {worker for members in _list_possible(roster) for worker in members if roster.has_ended(worker)}
-    unheard = find_unheard_generation(_list_possible(roster), present, ended)
-    claiming = roster.claiming
+    claiming, possible, later = roster.claiming, _list_possible(roster), _find_later_workers(roster, present)
+    ended = {worker for members in (*possible, later) for worker in members if roster.has_ended(worker)}
+    if later and ended.issuperset(later):
+        _fail_without(turn, later, "they have ended")
+        return False
+    unheard = later or find_unheard_generation(possible, present, ended)
     if unheard is None:
         turn.roster = replace(roster, claiming=replace(claiming, unheard_since=None))
         return True
@@ -129,13 +132,29 @@ def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
         )
         turn.roster = replace(turn.roster, claiming=replace(claiming, unheard_since=turn.now))
     elif turn.now - claiming.unheard_since >= UNHEARD_S:
-        fail_run(
-            turn,
-            f"no living worker holds the state after step {roster.progress.step}: "
-            f"{format_worker_list(unheard)} had it, and nothing was heard of them for {UNHEARD_S:g} s",
-            lost=True,
-        )
+        _fail_without(turn, unheard, f"nothing was heard of them for {UNHEARD_S:g} s")
     return False
+
+
+def _fail_without(turn: Turn, holders: tuple[WorkerId, ...], why: str) -> None:
+    """Fail the run, because these workers had its state."""
+    step = turn.roster.progress.step
+    holding = f"{format_worker_list(holders)} had it"
+    fail_run(turn, f"no living worker holds the state after step {step}: {holding}, and {why}", lost=True)
+
+
+def _find_later_workers(roster: Roster, present: Collection[WorkerId]) -> tuple[WorkerId, ...]:
+    """Return the workers of the last step in the ledger if it was made without these; empty: one took part.
+
+    These have an older state then. No claim need show that: the generations in between may have been planned,
+    and the members of a claimed one may have left.
+    """
+    line = roster.claiming.last
+    if line is None or any(
+        roster.reports[worker].generation >= line.generation for worker in present if worker in roster.reports
+    ):
+        return ()
+    return tuple(sorted(line.workers))
 
 
 def _list_possible(roster: Roster) -> tuple[tuple[WorkerId, ...], ...]:

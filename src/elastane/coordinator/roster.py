@@ -87,6 +87,7 @@ class Claiming:
         unanswered: the list has not answered since then.
         recorded: the event about a list that does not answer is written.
         unheard_since: since when a generation may be at work of which no member is heard.
+        last: the last step of this attempt that was in the ledger when this term began; None: there was none.
     """
 
     earlier: tuple[GenerationClaim, ...] = ()
@@ -97,6 +98,7 @@ class Claiming:
     unanswered: bool = False
     recorded: bool = False
     unheard_since: float | None = None
+    last: LedgerLine | None = None
 
     @property
     def is_ending(self) -> bool:
@@ -606,6 +608,7 @@ def create_roster(
             earlier=earlier,
             newest=max((claim.number for claim in earlier), default=0),
             outcome=outcome,
+            last=None if last is None or last.step <= origin else last,
         ),
         joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),
         progress=StepProgress(

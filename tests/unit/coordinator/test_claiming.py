@@ -12,6 +12,7 @@ from elastane.api.control import (
     ProcessInfo,
     Propose,
     RunOver,
+    WorkerExit,
     WorkerFailed,
 )
 from elastane.api.exit_codes import ExitCode
@@ -22,7 +23,7 @@ from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard
 from elastane.coordinator.decide import LISTEN_S
 from elastane.coordinator.nodes import WORKER_QUIET_S
 from elastane.coordinator.roster import create_roster
-from tests.unit.coordinator.conftest import PINNED
+from tests.unit.coordinator.conftest import PINNED, make_line
 
 STOPPED = ExitCode.STOPPED_BY_USER
 NODES = (NodeAddress(""), NodeAddress("b"))
@@ -213,7 +214,7 @@ def test_a_generation_is_unheard_if_it_needs_no_present_worker(generations, pres
 def take_over(spread):
     """Return a function that makes a coordinator that took over from the first node."""
 
-    def begin(claimed: tuple[int, ...], *, term: int = 1, silent_s: float = SILENCE_S):
+    def begin(claimed: tuple[int, ...], *, term: int = 1, silent_s: float = SILENCE_S, last=None, exits=()):
         stage = spread(0, 100, 101)
         claim = GenerationClaim(number=2, term=term, members=claimed, nonce=make_nonce())
         roster = create_roster(
@@ -225,8 +226,9 @@ def take_over(spread):
             claimed=(claim,),
             pinned=PINNED,
             events=stage.written,
+            last=last,
         )
-        successor = replace(stage, roster=roster, actions=[])
+        successor = replace(stage, roster=roster, actions=[], exits=list(exits))
         hear(successor, 100, 101, nodes=("b",))
         for worker in (100, 101):
             successor.report_worker(worker)
@@ -263,6 +265,32 @@ def test_survivors_do_not_go_on_beside_a_claimed_generation_without_them(take_ov
     claim_all(stage)
     assert stage.roster.over.lost
     assert "nothing was heard of them" in stage.roster.over.why
+
+
+def test_survivors_do_not_go_on_from_a_state_that_is_older_than_the_ledger(take_over) -> None:
+    # The members of the claimed generation have left with a planned one, of which no claim tells.
+    left = [WorkerExit(worker=0, pid=100, code=0)]
+    stage = take_over((0,), last=make_line(9, 4, {150: 8}), exits=left)
+    (event,) = [event for event in stage.events if event.kind == "generation.unheard"]
+    assert event.workers == (150,)
+    stage.now += UNHEARD_S
+    hear(stage, 100, 101, nodes=("b",))
+    claim_all(stage)
+    assert stage.roster.over.lost
+    assert "worker 150 had it" in stage.roster.over.why
+
+
+def test_the_run_fails_at_once_if_the_workers_of_its_last_step_have_ended(take_over) -> None:
+    ended = [WorkerExit(worker=150, pid=250, code=-9)]
+    stage = take_over((0, 100, 101), last=make_line(9, 4, {150: 8}), exits=ended)
+    claim_all(stage)
+    assert stage.roster.over.lost
+    assert stage.roster.over.why.endswith("worker 150 had it, and they have ended")
+
+
+def test_survivors_that_took_part_in_the_last_step_go_on(take_over) -> None:
+    stage = take_over((0, 100, 101), last=make_line(9, 1, {0: 8}))
+    assert list_claims(stage) == [(100, 101)]
 
 
 def test_a_claim_of_an_earlier_attempt_does_not_count(spread) -> None:
