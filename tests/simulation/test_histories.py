@@ -60,8 +60,8 @@ In 15 the death of a worker was not recorded, as in 41 of `FOUND_ON_NODES`. In 4
 joined took charge and knew nothing of the run, which was stuck. In 57 the network parted 80 ms after a worker
 was to become a member, and the smaller part went on; later a coordinator that had been cut off took its own
 isolation for the silence of a node. In 82 only the check was wrong. In 111 to 114 a coordinator recorded a
-second end of a worker that had left with its machine. In 200100 the members of the last claimed generation had
-left with a planned one, whose machine died, and a worker with an older state made its steps again.
+second end of a worker that had left with its machine. In 200100 the members of the last claimed generation
+had left with a planned one, whose machine died, and a worker with an older state made its steps again.
 """
 
 LAST_LINES = 60
