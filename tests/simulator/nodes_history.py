@@ -415,16 +415,17 @@ class NodesHistory(History):
         inside, outside = set(fault.side), {node.index for node in self.nodes} - set(fault.side)
         if fault.one_way or len(self._list_open_partitions()) > 1:
             return inside | outside
-        sizes = Counter(
-            self.get_node(worker.worker).index in inside
-            for worker in self.workers.values()
-            if worker.alive and worker.member.works_in > 0
-            # The run soon goes on without these, so it does not matter where they are.
-            if not self.get_node(worker.worker).agent.leaving
-        )
-        return (inside if sizes[True] <= sizes[False] else set()) | (
-            outside if sizes[False] <= sizes[True] else set()
-        )
+        members = [
+            worker.worker for worker in self.workers.values() if worker.alive and worker.member.works_in
+        ]
+        # The run soon goes on without those that leave; a coordinator may count them until then.
+        staying = [worker for worker in members if not self.get_node(worker).agent.leaving]
+        excused = set[int]()
+        for counted in (members, staying):
+            sizes = Counter(self.get_node(worker).index in inside for worker in counted)
+            excused |= inside if sizes[True] <= sizes[False] else set()
+            excused |= outside if sizes[False] <= sizes[True] else set()
+        return excused
 
     def _pause_coordinator(self, for_s: float) -> None:
         coordinator = self.newest
