@@ -127,6 +127,19 @@ def test_a_run_outlives_a_machine(name, how, machines, networks, assert_equals_r
     assert_only_lost(ended, [name], workers)
 
 
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_machine_goes_on_without_one_with_more_workers(how, machines, networks, assert_equals_reference):
+    machines.begin("--seconds=0.1", "--steps=200", start=1, network=1)
+    machines.wait_for_members(FIRST)
+    machines.join("b", NUMBERS["b"], 3)
+    machines.wait_for_members("b", 3)
+    workers = lose(machines, networks, "b", NUMBERS["b"], how)
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert_only_lost(ended, ["b"], workers)
+
+
 @pytest.mark.parametrize("name", [FIRST, "b"], ids=["in charge", "another"])
 def test_a_machine_leaves(name, machines, networks, stage, assert_equals_reference):
     begin_on_three_machines(machines)
