@@ -121,28 +121,8 @@ def exclude_unreachable(turn: Turn) -> None:
     # Each further report may be the first of several.
     if turn.now - max(breaks.values()) < REPORTS_S and not is_certain(evidence, excluded):
         return
-    if _awaits_sign(turn.roster, breaks, evidence, excluded):
-        return
     for worker in sorted(excluded):
         exclude_worker(turn, worker, _describe_breaks(worker, evidence.reports), since=first_s)
-
-
-def _awaits_sign(
-    roster: Roster, breaks: Mapping[Pair, float], evidence: Evidence, excluded: frozenset[WorkerId]
-) -> bool:
-    """Return whether to wait for a worker that others have lost, and that has given no sign since.
-
-    A living one reports soon, and a dead one counts as quiet soon. Until then the choice may be wrong: one
-    that would stay may be dead, and if most would go, this coordinator may be cut off from them.
-    """
-    speakers = {worker for worker, _ in breaks}
-    staying = evidence.members - excluded
-    silent = {
-        lost
-        for (_, lost), lost_s in breaks.items()
-        if lost not in speakers | evidence.quiet and roster.heard.get(lost, roster.term.began) < lost_s
-    }
-    return not silent.isdisjoint(staying if len(staying) >= len(excluded) else evidence.members)
 
 
 def _find_breaks(roster: Roster) -> Mapping[Pair, float]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.control import AskResize, KillWorker, PeerLost
-from elastane.coordinator.reachability import QUIET_S, REPORTS_S, Evidence, choose_excluded, is_certain
+from elastane.coordinator.reachability import REPORTS_S, Evidence, choose_excluded, is_certain
 from tests.unit.coordinator.test_deaths import lose
 
 
@@ -134,35 +134,6 @@ def test_the_coordinator_does_not_wait_longer_for_a_silent_worker(training) -> N
     stage.wait(0.05)
     assert list_killed(stage) == [1]
     assert stage.newest.workers == (0, 2, 3)
-
-
-def test_no_worker_goes_because_it_lost_several_that_may_be_dead(training) -> None:
-    stage = training(3)
-    stage.now += QUIET_S - 0.4
-    stage.report_worker(2)
-    lose(stage, 0, 2)
-    lose(stage, 1, 2)
-    stage.wait(REPORTS_S)
-    assert list_killed(stage) == []
-    stage.wait(0.2)
-    assert list_killed(stage) == [0, 1]
-
-
-def test_most_workers_go_only_once_all_of_them_are_quiet(training) -> None:
-    stage = training(5)
-    stage.now += 0.1
-    for worker in (0, 1, 4):
-        stage.report_worker(worker)
-    stage.now += 0.01
-    for lost in (2, 3, 4):
-        lose(stage, lost, 0, 1)
-    stage.now += QUIET_S - 0.16
-    for worker in (0, 1):
-        stage.report_worker(worker)
-    stage.wait(0.1)
-    assert list_killed(stage) == []
-    stage.wait(0.1)
-    assert list_killed(stage) == [2, 3, 4]
 
 
 def test_a_broken_connection_counts_in_every_later_generation(training) -> None:
