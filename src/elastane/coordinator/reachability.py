@@ -23,6 +23,9 @@ REPORTS_S = 0.25
 QUIET_S = 1.2
 """A worker that has sent no report for so long is probably dead; it sends two a second."""
 
+LATE_S = 0.7
+"""A worker that has sent no report for so long has missed one, or its report is late."""
+
 Pair: TypeAlias = tuple[WorkerId, WorkerId]
 
 
@@ -121,8 +124,20 @@ def exclude_unreachable(turn: Turn) -> None:
     # Each further report may be the first of several.
     if turn.now - max(breaks.values()) < REPORTS_S and not is_certain(evidence, excluded):
         return
+    if _awaits_sign(turn.roster, evidence, excluded, turn.now):
+        return
     for worker in sorted(excluded):
         exclude_worker(turn, worker, _describe_breaks(worker, evidence.reports), since=first_s)
+
+
+def _awaits_sign(roster: Roster, evidence: Evidence, excluded: frozenset[WorkerId], now: float) -> bool:
+    """Return whether a worker that would stay has missed a report, and may be dead.
+
+    It reports soon, or counts as quiet soon and goes instead of those that have lost it.
+    """
+    staying = evidence.members - excluded - evidence.quiet - {worker for worker, _ in evidence.reports}
+    lost = {peer for _, peer in evidence.reports}
+    return any(now - roster.heard.get(worker, roster.term.began) >= LATE_S for worker in staying & lost)
 
 
 def _find_breaks(roster: Roster) -> Mapping[Pair, float]:
