@@ -1,6 +1,6 @@
 """Nodes join a run with their slots, leave it, and are lost with all their workers at once."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,7 @@ from elastane.api.control import (
     AskResize,
     AskStatus,
     KillWorker,
-    LeaveRecorded,
     PeerLost,
-    ProcessInfo,
     SetTarget,
     TrafficBytes,
     WorkerExit,
@@ -32,77 +30,7 @@ from elastane.coordinator.placement import (
     order_members,
 )
 from elastane.coordinator.roster import Nodes
-from tests.unit.coordinator.conftest import PINNED
-
-
-@dataclass
-class OtherNode:
-    """A node with an agent that does what its orders say."""
-
-    stage: object
-    name: str
-    slots: int
-    order: SetTarget = field(default_factory=lambda: SetTarget(target=0))
-    numbers: tuple = ()
-    living: set = field(default_factory=set)
-    exits: tuple = ()
-    farewells: int = 0
-
-    def report(self, *, leaving: bool = False, joins: bool = True) -> None:
-        actions = self.stage.receive(
-            AgentReport(
-                pid=7,
-                target=self.order.target,
-                term=0,
-                node=self.name,
-                joins=joins,
-                slots=self.slots,
-                leaving=leaving,
-                numbers=self.numbers,
-                total=self.order.total,
-                nodes=self.order.nodes,
-                workers=tuple(ProcessInfo(role="worker", pid=w, worker=w) for w in sorted(self.living)),
-                exits=self.exits,
-                draining=self.order.drain,
-                closed=self.order.closed,
-            )
-        )
-        self.follow(actions)
-
-    def follow(self, actions) -> None:
-        for action in actions:
-            if not isinstance(action, SendToAgent) or action.node != self.name:
-                continue
-            if isinstance(action.message, LeaveRecorded):
-                self.farewells += 1
-            else:
-                self.order = action.message
-                if self.order.numbers is not None and self.order.numbers not in self.numbers:
-                    self.numbers = (*self.numbers, self.order.numbers)
-
-    def join(self) -> None:
-        """Join, and start the workers that the order asks for."""
-        self.report()
-        self.report()
-        first = self.numbers[0][0]
-        started = range(first, first + self.order.target)
-        self.living |= set(started)
-        self.numbers = ((first + self.order.target, self.numbers[0][1]),)
-        self.report()
-        for worker in started:
-            self.stage.report_worker(worker, state="ready", pinned=PINNED, node=self.name)
-
-
-@pytest.fixture
-def two_nodes(training):
-    """Return a run of two workers with two more on another node."""
-    stage = training(2)
-    node = OtherNode(stage, "b", slots=2)
-    node.join()
-    while stage.newest.workers != (0, 1, 100, 101):
-        stage.adopt()
-    stage.adopt()
-    return stage, node
+from tests.unit.coordinator.conftest import PINNED, OtherNode
 
 
 def list_targets(stage) -> dict[str, int]:

@@ -5,8 +5,8 @@ import pytest
 
 from elastane.api.control import AskResize, RunOver, SetTarget, WorkerExit, WorkerFailed
 from elastane.api.membership import SILENCE_S
-from tests.unit.coordinator.conftest import PINNED
-from tests.unit.coordinator.test_nodes import OtherNode, list_targets
+from tests.unit.coordinator.conftest import PINNED, OtherNode
+from tests.unit.coordinator.test_nodes import list_targets
 
 MISFIT = msgspec.structs.replace(PINNED, versions={"torch": "1"})
 

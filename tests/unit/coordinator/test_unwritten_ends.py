@@ -7,20 +7,7 @@ from elastane.api.membership import SILENCE_S, NodeAddress
 from elastane.api.records import EventLine
 from elastane.coordinator.decide import LISTEN_S
 from elastane.coordinator.event_summary import summarize_events
-from tests.unit.coordinator.test_nodes import OtherNode, let_other_nodes_be_lost
-
-
-@pytest.fixture
-def two_nodes(training):
-    """Return a run of two workers with two more on another node, which all train."""
-    stage = training(2)
-    node = OtherNode(stage, "b", slots=2)
-    node.join()
-    while stage.newest.workers != (0, 1, 100, 101):
-        stage.adopt()
-    stage.adopt()
-    stage.actions.clear()
-    return stage, node
+from tests.unit.coordinator.test_nodes import let_other_nodes_be_lost
 
 
 def list_ends(stage) -> list[tuple[str, str]]:
