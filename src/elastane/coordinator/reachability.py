@@ -13,18 +13,15 @@ from typing import TypeAlias
 from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
-from elastane.coordinator.nodes import waits_in_minority
+from elastane.coordinator.nodes import WORKER_QUIET_S, waits_in_minority
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 REPORTS_S = 0.25
 """How long the coordinator waits for more reports after one of a broken connection."""
 
-QUIET_S = 1.2
-"""A worker that has sent no report for so long is probably dead; it sends two a second."""
-
 LATE_S = 0.7
-"""A worker that has sent no report for so long has missed one, or its report is late."""
+"""A worker that has sent no report for so long has missed one; it sends two a second."""
 
 Pair: TypeAlias = tuple[WorkerId, WorkerId]
 
@@ -172,7 +169,7 @@ def _is_newcomer(roster: Roster, worker: WorkerId) -> bool:
 
 def _is_quiet(roster: Roster, worker: WorkerId, now: float) -> bool:
     heard_s = roster.heard.get(worker, roster.term.began)
-    return worker not in roster.connected or now - heard_s >= QUIET_S
+    return worker not in roster.connected or now - heard_s >= WORKER_QUIET_S
 
 
 def _describe_breaks(worker: WorkerId, reports: Iterable[Pair]) -> str:
