@@ -36,8 +36,9 @@ TYPE_EXAMPLES = {
     "time": "a time of day, such as 18:00:00",
 }
 PAGE = "docs/operating.md"
+"""The page that describes the fields of most documents."""
 PAGES = {"JobSpec": "docs/concepts/job.md", "Recipe": "docs/recipes.md"}
-"""The pages that describe the fields of documents: the usual one, and those of some types."""
+"""The pages that describe the fields of the others, by type."""
 
 
 def parse_document(document: object, kind: type[T], what: str) -> T:

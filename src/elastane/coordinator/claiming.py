@@ -116,7 +116,7 @@ def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
     claiming, possible, later = roster.claiming, _list_possible(roster), _find_later_workers(roster, present)
     ended = {worker for members in (*possible, later) for worker in members if roster.has_ended(worker)}
     if later and ended.issuperset(later):
-        _fail_without(turn, later, "they have ended")
+        _fail_without_state(turn, f"it ended with {format_worker_list(later)}")
         return False
     unheard = later or find_unheard_generation(possible, present, ended)
     if unheard is None:
@@ -132,22 +132,22 @@ def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
         )
         turn.roster = replace(turn.roster, claiming=replace(claiming, unheard_since=turn.now))
     elif turn.now - claiming.unheard_since >= UNHEARD_S:
-        _fail_without(turn, unheard, f"nothing was heard of them for {UNHEARD_S:g} s")
+        had = f"{format_worker_list(unheard)} had it, and nothing was heard of them for {UNHEARD_S:g} s"
+        _fail_without_state(turn, had)
     return False
 
 
-def _fail_without(turn: Turn, holders: tuple[WorkerId, ...], why: str) -> None:
-    """Fail the run, because these workers had its state."""
+def _fail_without_state(turn: Turn, why: str) -> None:
+    """Fail the run, because its state is lost."""
     step = turn.roster.progress.step
-    holding = f"{format_worker_list(holders)} had it"
-    fail_run(turn, f"no living worker holds the state after step {step}: {holding}, and {why}", lost=True)
+    fail_run(turn, f"no living worker holds the state after step {step}: {why}", lost=True)
 
 
 def _find_later_workers(roster: Roster, present: Collection[WorkerId]) -> tuple[WorkerId, ...]:
     """Return the workers of the last step in the ledger if it was made without these; empty: one took part.
 
-    These have an older state then. No claim need show that: the generations in between may have been planned,
-    and the members of a claimed one may have left.
+    These have an older state then. Perhaps no claim shows that: later generations may have been planned, and
+    the members of a claimed one may have left.
     """
     line = roster.claiming.last
     if line is None or any(

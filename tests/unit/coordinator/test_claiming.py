@@ -268,9 +268,9 @@ def test_survivors_do_not_go_on_beside_a_claimed_generation_without_them(take_ov
 
 
 def test_survivors_do_not_go_on_from_a_state_that_is_older_than_the_ledger(take_over) -> None:
-    # The members of the claimed generation have left with a planned one, of which no claim tells.
-    left = [WorkerExit(worker=0, pid=100, code=0)]
-    stage = take_over((0,), last=make_line(9, 4, {150: 8}), exits=left)
+    # The last step was made in a planned generation, of which no claim tells.
+    stage = take_over((0, 100, 101), last=make_line(9, 4, {150: 8}))
+    assert list_claims(stage) == []
     (event,) = [event for event in stage.events if event.kind == "generation.unheard"]
     assert event.workers == (150,)
     stage.now += UNHEARD_S
@@ -285,7 +285,7 @@ def test_the_run_fails_at_once_if_the_workers_of_its_last_step_have_ended(take_o
     stage = take_over((0, 100, 101), last=make_line(9, 4, {150: 8}), exits=ended)
     claim_all(stage)
     assert stage.roster.over.lost
-    assert stage.roster.over.why.endswith("worker 150 had it, and they have ended")
+    assert stage.roster.over.why.endswith("it ended with worker 150")
 
 
 def test_survivors_that_took_part_in_the_last_step_go_on(take_over) -> None:
