@@ -5,11 +5,12 @@ The first machine is one of three here, not the hub between them, so its link ca
 
 import signal
 import subprocess
+import time
 from itertools import cycle, islice, pairwise
 
 import pytest
 
-from elastane.api.rundir import RunDir
+from elastane.api.rundir import CLAIMS, RunDir
 from elastane.claims.history import list_generations
 from elastane.claims.urls import find_claims, open_claim_list
 
@@ -172,6 +173,28 @@ def test_the_part_with_more_workers_goes_on(at_last, machines, networks, assert_
     assert_equals_reference(ended)
     assert in_charge == (FIRST if at_last == 1 else "c")
     assert_only_lost(ended, gone, workers)
+
+
+@pytest.mark.parametrize("for_s", [8.0, 20.0])
+def test_an_outage_of_the_whole_network_costs_nothing(
+    for_s, machines, networks, assert_equals_reference, tmp_path
+):
+    """No machine reaches another one or the claim list, as when the switch of them all restarts."""
+    begin_on_three_machines(machines)
+    claims, away = machines.run_dir.root / CLAIMS, tmp_path / "away"
+    for number in NUMBERS.values():
+        networks.cut(number)
+    claims.rename(away)
+    time.sleep(for_s)
+    away.rename(claims)
+    for number in NUMBERS.values():
+        networks.heal(number)
+    step = machines.wait_for_answer().step
+    wait_until(lambda: machines.wait_for_answer().step > step + 3, "further steps")
+    machines.hurry()
+    ended = machines.end(machines.find_in_charge())
+    assert_equals_reference(ended)
+    assert_only_lost(ended, [], [])
 
 
 # With 80 ms from a machine to another one and back a step takes several times as long.

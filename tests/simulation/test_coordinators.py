@@ -67,16 +67,16 @@ def test_a_run_on_three_nodes_uses_all_their_slots(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_claims_two_coordinators_make_two_histories(seed):
-    faults = PartNodes(2.0, (1,), LONG_S), AskOneSide(7.5, 1)
+    faults = PartNodes(2.0, (1,), 2 * LONG_S), AskOneSide(25.0, 1)
     with pytest.raises(Violation, match="have both committed rounds"):
-        play(seed, *faults, steps=60, claims=False)
+        play(seed, *faults, steps=120, claims=False)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_claims_the_same_partition_leaves_one_history(seed):
-    faults = PartNodes(2.0, (1,), LONG_S), AskOneSide(7.5, 1)
-    history, verdict = play(seed, *faults, steps=60)
-    assert (verdict.code, history.files.step) == (0, 60)
+    faults = PartNodes(2.0, (1,), 2 * LONG_S), AskOneSide(25.0, 1)
+    history, verdict = play(seed, *faults, steps=120)
+    assert (verdict.code, history.files.step) == (0, 120)
 
 
 # -- deaths -------------------------------------------------------------------------------------------------

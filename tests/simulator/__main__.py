@@ -17,7 +17,7 @@ from tests.simulator.faults import HistoryPlan, add_checkpoints, draw_plan, draw
 from tests.simulator.history import History, continue_run
 from tests.simulator.network_plans import draw_network
 from tests.simulator.node_losses import draw_node_losses
-from tests.simulator.node_plans import draw_leaving_nodes, draw_nodes
+from tests.simulator.node_plans import draw_leaving_nodes, draw_nodes, draw_outages
 from tests.simulator.nodes_history import NodesHistory
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
@@ -41,16 +41,19 @@ def main(  # noqa: PLR0917 - options, named on the command line
     leaves: Annotated[
         bool, typer.Option("--leaves", help="Play histories on several nodes that leave and join again.")
     ] = False,
+    outages: Annotated[
+        bool, typer.Option("--outages", help="Play histories on several nodes with outages of everything.")
+    ] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
     """Play histories; exit with code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
     kinds = (
         *((nodes, draw_nodes), (leaves, draw_leaving_nodes), (node_losses, draw_node_losses)),
-        *((network, draw_network), (storm, draw_storm)),
+        *((network, draw_network), (storm, draw_storm), (outages, draw_outages)),
     )
     draw = next((kind for asked, kind in kinds if asked), draw_plan)
-    if nodes or leaves:
+    if nodes or leaves or outages:
         # A term that waits for the claim list warns of that.
         logging.disable(logging.WARNING)
     began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0

@@ -1,5 +1,8 @@
 """A claim list in memory, which all coordinators of a history share."""
 
+from collections.abc import Iterable
+
+from elastane.api.membership import NodeName
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.records import HeldSlot, Record
 from tests.simulator.clock import Clock
@@ -13,36 +16,54 @@ class SimClaimList:
 
     Attributes:
         held: the held slots, as `elastane.claims.claim_list.ClaimList` returns them.
-        away_until_s: until then no call is answered.
+        away_until_s: until then no call is answered, by the node that calls.
         forgetful: the probability that a claim takes effect, but its answer is lost.
     """
-
-    where = "the simulated claim list"
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.held: list[HeldSlot] = []
-        self.away_until_s = 0.0
+        self.away_until_s: dict[NodeName, float] = {}
         self.forgetful = 0.0
+
+    def hide(self, nodes: Iterable[NodeName], until_s: float) -> None:
+        """Answer some nodes no more, at least until a time."""
+        self.away_until_s |= {node: max(until_s, self.away_until_s.get(node, 0.0)) for node in nodes}
 
     def claim(self, slot: int, record: Record) -> HeldSlot:
         """Claim a slot, and return its holder."""
-        self._answer()
         if slot == len(self.held) + 1:
             self.held.append(HeldSlot(slot, record))
             if self._clock.random.random() < self.forgetful:
                 raise ClaimsUnavailable("the answer of the claim list was lost")
         return self.held[slot - 1]
 
+    def is_away(self, node: NodeName) -> bool:
+        """Return whether no call of a node is answered now."""
+        return self._clock.now < self.away_until_s.get(node, 0.0)
+
+
+class NodeClaimList:
+    """The claim list as one node reaches it.
+
+    Args:
+        claims: the list.
+        node: the name of the node.
+    """
+
+    where = "the simulated claim list"
+
+    def __init__(self, claims: SimClaimList, node: NodeName) -> None:
+        self._claims, self._node = claims, node
+
+    def claim(self, slot: int, record: Record) -> HeldSlot:
+        self._answer()
+        return self._claims.claim(slot, record)
+
     def read(self, first_slot: int = 1) -> tuple[HeldSlot, ...]:
         self._answer()
-        return tuple(self.held[first_slot - 1 :])
-
-    @property
-    def is_away(self) -> bool:
-        """Nothing is answered now."""
-        return self._clock.now < self.away_until_s
+        return tuple(self._claims.held[first_slot - 1 :])
 
     def _answer(self) -> None:
-        if self.is_away:
+        if self._claims.is_away(self._node):
             raise ClaimsUnavailable("the claim list does not answer")

@@ -56,6 +56,7 @@ class FaultyNetwork(PeerNetwork):
         self._silent: set[WorkerId] = set()
         self._partitions: list[Partition] = []
         self._held: dict[tuple[WorkerId, WorkerId], list[tuple[AnyPeerMessage, Payload]]] = {}
+        self._delays: list[tuple[Partition, float]] = []
 
     # -- traffic -----------------------------------------------------------------------------------------
 
@@ -135,6 +136,14 @@ class FaultyNetwork(PeerNetwork):
             is_first = partition.contains(a)
             if alive and is_first and is_between(partition, a, b) and self.are_apart(a, b):
                 self.break_link(a, b, one_way=one_way)
+
+    def delay_until(self, partition: Partition, until_s: float) -> None:
+        """Deliver what crosses a partition that has begun only when it is over."""
+        self._delays.append((partition, until_s))
+
+    def find_opening(self, sender: WorkerId, receiver: WorkerId) -> float:
+        times = [until_s for partition, until_s in self._delays if is_between(partition, sender, receiver)]
+        return max(times, default=0.0)
 
     def heal(self, partition: Partition) -> None:
         self._partitions.remove(partition)

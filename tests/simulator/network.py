@@ -100,11 +100,18 @@ class PeerNetwork:
                 self._clock.schedule_after(self.draw_delay(), self._plan_loss(worker, peer))
 
     def _deliver(self, stream: _Stream, sender: WorkerId, receiver: WorkerId) -> None:
-        if stream.in_flight:
+        if (opens_s := self.find_opening(sender, receiver)) > self._clock.now:
+            later_s = opens_s + self.draw_delay()
+            self._clock.schedule_at(later_s, lambda: self._deliver(stream, sender, receiver))
+        elif stream.in_flight:
             message, payload = stream.in_flight.popleft()
             end = self._ends[receiver]
             if end.alive:
                 end.receive(sender, message, payload)
+
+    def find_opening(self, sender: WorkerId, receiver: WorkerId) -> float:
+        """Return the time until which what one worker sends to another one is late; 0: it is not."""
+        return 0.0
 
     def cut(self, worker: WorkerId) -> None:
         """Cut off a dead worker: each peer still gets its first messages, then learns of the break."""
@@ -130,7 +137,8 @@ class PeerNetwork:
         if stream.in_flight and self._clock.random.random() < self._conditions.torn:
             for _ in range(self._clock.random.randint(1, len(stream.in_flight))):
                 stream.in_flight.pop()
-        noticed = max(stream.arrives_s if stream.in_flight else 0.0, self._clock.now) + self.draw_delay()
+        arrives_s = max(stream.arrives_s if stream.in_flight else 0.0, self.find_opening(sender, receiver))
+        noticed = max(arrives_s, self._clock.now) + self.draw_delay()
         self._clock.schedule_at(noticed, self._plan_loss(receiver, sender))
 
     def _plan_loss(self, survivor: WorkerId, dead: WorkerId) -> Callable[[], None]:

@@ -29,6 +29,8 @@ class PartNodes(msgspec.Struct, frozen=True, tag=True):
         control: connections of agents and workers to coordinators, and between agents, are cut.
         mesh: connections between workers are cut.
         one_way: only what the side sends is lost.
+        short: what connections between workers carry is late, but they outlive the partition, as TCP does
+            when it is shorter than half a minute.
     """
 
     at_s: float
@@ -37,6 +39,7 @@ class PartNodes(msgspec.Struct, frozen=True, tag=True):
     control: bool = True
     mesh: bool = True
     one_way: bool = False
+    short: bool = False
 
 
 class PauseCoordinator(msgspec.Struct, frozen=True, tag=True):
@@ -47,11 +50,19 @@ class PauseCoordinator(msgspec.Struct, frozen=True, tag=True):
 
 
 class HideClaims(msgspec.Struct, frozen=True, tag=True):
-    """The claim list does not answer for a while; ``forgetful``: some of its later answers are lost."""
+    """The claim list does not answer for a while.
+
+    Args:
+        at_s: the beginning.
+        for_s: the length.
+        forgetful: this share of its later answers is lost.
+        nodes: the indexes of the nodes that it does not answer; empty: it answers no node.
+    """
 
     at_s: float
     for_s: float
     forgetful: float = 0.0
+    nodes: tuple[int, ...] = ()
 
 
 class AskOneSide(msgspec.Struct, frozen=True, tag=True):

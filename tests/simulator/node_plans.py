@@ -77,6 +77,33 @@ def draw_leaving_nodes(seed: int, copies: int | None) -> HistoryPlan:
     return msgspec.structs.replace(plan, faults=tuple(faults))
 
 
+def draw_outages(seed: int, copies: int | None) -> HistoryPlan:
+    """Draw a history of `draw_nodes` with an outage of the network between nodes and of their claim list.
+
+    Most outages are short: the connections of workers outlive them. Sometimes the list is away for longer,
+    for less long or for a few nodes only.
+    """
+    plan = draw_nodes(seed, copies)
+    chance = Random(f"outages of {seed}")  # noqa: S311 - as above
+    nodes = range(1 + len(plan.nodes))
+    at_s, for_s = 1.5 + chance.random() * 6.0, chance.choice((1.0, 4.0, 7.0, 12.0, 20.0))
+    early_s, late_s = chance.choice(
+        ((0.0, 0.0), (0.0, 0.0), (0.5, 0.0), (0.0, 2.0), (-1.0, 0.0), (0.0, -1.5))
+    )
+    hidden = chance.choice(((), (), tuple(chance.sample(nodes, chance.randint(1, len(nodes))))))
+    side = tuple(sorted(chance.sample(nodes, chance.randint(1, len(nodes) - 1))))
+    sides = chance.choice(([side], [(index,) for index in nodes[1:]]))
+    short = chance.random() < 0.75
+    away_s = max(0.5, early_s + for_s + late_s)
+    outage: tuple[Fault, ...] = (
+        HideClaims(at_s - early_s, away_s, chance.choice((0.0, 0.0, 0.3)), hidden),
+        *(PartNodes(at_s, side, for_s, short=short) for side in sides),
+    )
+    others = plan.faults[:: chance.choice((1, 2, len(plan.faults)))]
+    faults = sorted((*others, *outage), key=lambda fault: fault.at_s)
+    return msgspec.structs.replace(plan, faults=tuple(faults))
+
+
 def _draw_node_fault(chance: Random, at_s: float, nodes: int) -> Fault:
     for_s = chance.choice(LENGTHS_S)
     match chance.choices(range(5), weights=(3, 6, 2, 2, 2))[0]:

@@ -11,11 +11,11 @@ from elastane.api.records import EventLine
 from elastane.claims.decisions import DecisionClaims
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.terms import CHECK_EVERY_S, OwnTerm
-from elastane.coordinator.actions import Claimable, ClaimHeld, ClaimUnanswered, Input
+from elastane.coordinator.actions import Claimable, ClaimHeld, ClaimsChecked, ClaimUnanswered, Input
 from elastane.coordinator.claiming import claim_slot
-from elastane.coordinator.roster import Roster, create_roster
+from elastane.coordinator.roster import Roster, Takeover, create_roster
 from tests.simulator.agent import SimAgent
-from tests.simulator.claims import SimClaimList
+from tests.simulator.claims import NodeClaimList, SimClaimList
 from tests.simulator.clock import Clock
 from tests.simulator.coordinator import RunFiles, SimCoordinator
 from tests.simulator.node_faults import PartNodes
@@ -95,8 +95,7 @@ class NodeCoordinator(SimCoordinator):
         world: the parts that it can reach.
         node: the name of its node.
         own_term: its term.
-        from_node: the node that was in charge before; None: the same one.
-        silent_s: how long no agent had heard a coordinator.
+        takeover: how it took charge.
     """
 
     def __init__(
@@ -104,12 +103,11 @@ class NodeCoordinator(SimCoordinator):
         world: NodeWorld,
         node: NodeName,
         own_term: OwnTerm,
-        from_node: NodeName | None,
-        silent_s: float = 0.0,
+        takeover: Takeover,
     ) -> None:
         self._nodes, self.node, self._own_term = world, node, own_term
-        self._from_node, self._silent_s = from_node, silent_s
-        self._claims = DecisionClaims(world.claims, own_term)  # type: ignore[arg-type]
+        self._takeover = takeover
+        self._claims = DecisionClaims(NodeClaimList(world.claims, node), own_term)  # type: ignore[arg-type]
         self.paused = False
         self._waiting: list[Input] = []
         self.term = own_term.number
@@ -129,8 +127,7 @@ class NodeCoordinator(SimCoordinator):
             term,
             self.clock.read(),
             pid=2,
-            from_node=self._from_node,
-            silent_s=self._silent_s,
+            takeover=self._takeover,
             claimed=claimed,
             outcome=outcome,
             pinned=files.pinned,
@@ -179,7 +176,8 @@ class NodeCoordinator(SimCoordinator):
         if superseded is not None:
             self._nodes.end_coordinator(self, superseded.what)
             return
-        if not self._nodes.claims.is_away:
+        self.receive(ClaimsChecked(self._own_term.answered))
+        if self._own_term.answered:
             self._durable_step = step
             self.world.files.signed_s = self.world.clock.now
         self._schedule(CHECK_EVERY_S, self._check)

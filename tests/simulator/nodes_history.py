@@ -33,12 +33,13 @@ from elastane.api.membership import SILENCE_S, NodeName, WorkerId
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.terms import OwnTerm
 from elastane.coordinator.actions import Disconnected
+from elastane.coordinator.roster import NO_TAKEOVER, Takeover
 from elastane.protocol.messages import RoundOutcome
 from tests.simulator import faults
 from tests.simulator.agent import SimAgent
 from tests.simulator.chain import ChainCheck
 from tests.simulator.checkers import expect
-from tests.simulator.claims import SimClaimList
+from tests.simulator.claims import NodeClaimList, SimClaimList
 from tests.simulator.faults import Fault
 from tests.simulator.faulty_network import is_between
 from tests.simulator.history import History
@@ -86,6 +87,8 @@ class NodesHistory(History):
         self.skews: dict[NodeName, float] = {}
         self.excused: set[int] = set()
         """The nodes that a partition has cut off from others, so that their workers may be killed."""
+        self.outages: set[PartNodes] = set()
+        """The short partitions in which the claim list is away for all: they excuse no kill."""
         self.chain = ChainCheck()
         super().__init__(plan, write_line, origin)
 
@@ -196,9 +199,10 @@ class NodesHistory(History):
             )
         victim.die()
 
-    def claim_term(self, node: SimNode, at_least: int, silent_s: float = 0.0) -> None:
+    def claim_term(self, node: SimNode, at_least: int, known: Takeover = NO_TAKEOVER) -> None:
         """Start a coordinator on a node, which claims its term before it acts."""
-        own_term = OwnTerm(self.claims, at_least)  # type: ignore[arg-type]
+        claims = NodeClaimList(self.claims, node.name)
+        own_term = OwnTerm(claims, at_least)  # type: ignore[arg-type]
         node.claims_term = True
 
         def attempt() -> None:
@@ -206,7 +210,7 @@ class NodesHistory(History):
                 return
             try:
                 own_term.claim()
-                claimed = any(one.holds(own_term.record) for one in self.claims.read())
+                claimed = any(one.holds(own_term.record) for one in claims.read())
             except ClaimsUnavailable:
                 claimed = False
             if not claimed:
@@ -214,9 +218,12 @@ class NodesHistory(History):
                 return
             node.claims_term = False
             self.trace(lambda: f"node {node.name!r} starts the coordinator of term {own_term.number}")
-            known_s = silent_s if own_term.is_next else 0.0
-            from_node = self._find_earlier_node(own_term, node)
-            node.coordinators.append(NodeCoordinator(self, node.name, own_term, from_node, known_s))
+            takeover = replace(
+                known if own_term.is_next else NO_TAKEOVER,
+                from_node=self._find_earlier_node(own_term, node),
+                waited=own_term.waited,
+            )
+            node.coordinators.append(NodeCoordinator(self, node.name, own_term, takeover))
 
         self.clock.schedule_after(self.clock.random.random() * START_S, attempt)
 
@@ -265,7 +272,7 @@ class NodesHistory(History):
     def _act_in_silence(self, node: SimNode, newest: NodeCoordinator) -> None:
         now = self.clock.now
         try:
-            held = self.claims.read()
+            held = NodeClaimList(self.claims, node.name).read()
             node.silence = record_answer(node.silence, held, self.files.signed_s, 1, now)
         except ClaimsUnavailable:
             node.silence = record_outage(node.silence)
@@ -288,11 +295,12 @@ class NodesHistory(History):
             is_new=node.agent.is_new,
         )
         match decide_in_silence(agent, now):
-            case TakeCharge(silent_s=silent_s):
+            case TakeCharge(silent_s=silent_s, answering=answering):
                 node.silence = record_takeover(node.silence, now)
                 # Otherwise the coordinator that waits for the claim list is as good as the next one.
                 if not node.claims_term:
-                    self.claim_term(node, newest.term + 1, silent_s)
+                    known = Takeover(silent_s=silent_s, answering=frozenset(answering))
+                    self.claim_term(node, newest.term + 1, known)
             case EndAgent(over=over, is_outcome=True):
                 node.agent.receive(over)
             case EndAgent(over=over):
@@ -316,10 +324,8 @@ class NodesHistory(History):
                 self._part(fault)
             case PauseCoordinator(for_s=for_s):
                 self._pause_coordinator(for_s)
-            case HideClaims(for_s=for_s, forgetful=forgetful):
-                self.claims.away_until_s = self.clock.now + for_s
-                self.claims.forgetful = forgetful
-                self.clock.schedule_after(for_s, self.record_fault)
+            case HideClaims():
+                self._hide_claims(fault)
             case AskOneSide(node=index):
                 for coordinator in self.nodes[index].list_living():
                     coordinator.ask(AskStop())
@@ -385,10 +391,16 @@ class NodesHistory(History):
     def _part(self, fault: PartNodes) -> None:
         partition = NodePartition(fault, lambda worker: self.get_node(worker).index)
         self.partitions.append(partition)
+        list_back_s = min(self.claims.away_until_s.get(node.name, 0.0) for node in self.nodes)
+        if fault.short and list_back_s >= self.clock.now + fault.for_s:
+            self.outages.add(fault)
         self.excused |= self._choose_excused(fault)
         if fault.mesh:
             self.peer_network.begin_partition(partition)
-            self.peer_network.break_links(partition, one_way=fault.one_way)
+            if fault.short:
+                self.peer_network.delay_until(partition, self.clock.now + fault.for_s)
+            else:
+                self.peer_network.break_links(partition, one_way=fault.one_way)
 
         def heal() -> None:
             self.partitions.remove(partition)
@@ -398,6 +410,14 @@ class NodesHistory(History):
             self.record_fault()
 
         self.clock.schedule_after(fault.for_s, heal)
+
+    def _hide_claims(self, fault: HideClaims) -> None:
+        nodes = [self.nodes[index] for index in fault.nodes] or self.nodes
+        self.claims.hide([node.name for node in nodes], self.clock.now + fault.for_s)
+        self.claims.forgetful = fault.forgetful
+        self.clock.schedule_after(fault.for_s, self.record_fault)
+        for partition in self._list_open_partitions():
+            self.excused |= self._choose_excused(partition.fault)
 
     def _list_open_partitions(self) -> list[NodePartition]:
         """Return the partitions of now, and the healed ones on which no coordinator has decided yet.
@@ -412,8 +432,14 @@ class NodesHistory(History):
 
     def _choose_excused(self, fault: PartNodes) -> set[int]:
         """Return the nodes that may lose their workers: the smaller part, or all if that is not clear."""
+        if fault in self.outages:
+            return set()
+        if any(self.claims.is_away(node.name) for node in self.nodes):
+            # Perhaps only the smaller part reaches the claim list, and so only this part can go on.
+            return {node.index for node in self.nodes}
         inside, outside = set(fault.side), {node.index for node in self.nodes} - set(fault.side)
-        if fault.one_way or len(self._list_open_partitions()) > 1:
+        others = [one for one in self._list_open_partitions() if one.fault not in self.outages]
+        if fault.one_way or len(others) > 1:
             return inside | outside
         members = [
             worker.worker for worker in self.workers.values() if worker.alive and worker.member.works_in

@@ -9,6 +9,7 @@ import msgspec
 from elastane.agent import priority
 from elastane.agent.processes import Child
 from elastane.agent.restarts import Deaths
+from elastane.agent.silence import TakeCharge
 from elastane.claims.terms import SUPERSEDED_CODE, TermOrder
 
 WITHIN_S = 10
@@ -46,7 +47,7 @@ class Coordinators:
         self._standby: Child | None = None
         self._serving: Child | None = None
         self.term = first_term - 1
-        self._silent_s = 0.0
+        self._takeover: TakeCharge | None = None
         self._attempt = attempt
 
     @property
@@ -59,14 +60,14 @@ class Coordinators:
         """Whether a coordinator of this agent serves."""
         return self._serving is not None
 
-    def take_over(self, after: int, silent_s: float) -> None:
+    def take_over(self, after: int, takeover: TakeCharge) -> None:
         """Let the next coordinator follow a silent one, which is killed if it is one of these.
 
         Args:
             after: the term of the silent coordinator.
-            silent_s: how long it has been silent for every agent.
+            takeover: the decision, which the next coordinator learns.
         """
-        self.term, self._silent_s = max(self.term, after), silent_s
+        self.term, self._takeover = max(self.term, after), takeover
         if self._serving is not None:
             self._serving.kill()
 
@@ -121,8 +122,11 @@ class Coordinators:
     async def _serve(self, child: Child) -> int:
         self.term += 1
         self._serving = child
-        child.write_line(msgspec.json.encode(TermOrder(self.term, self._silent_s, self._attempt)))
-        self._silent_s = 0.0
+        order = TermOrder(self.term, attempt=self._attempt)
+        if (takeover := self._takeover) is not None:
+            order = msgspec.structs.replace(order, silent_s=takeover.silent_s, answering=takeover.answering)
+        child.write_line(msgspec.json.encode(order))
+        self._takeover = None
         standing_by = asyncio.create_task(self._keep_standby(STANDBY_AFTER_S))
         try:
             return await child.wait()

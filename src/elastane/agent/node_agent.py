@@ -274,9 +274,9 @@ class NodeAgent(Agent):
             has_failed=self._failed_s > link.heard_s,
         )
         match decide_in_silence(agent, now):
-            case TakeCharge(silent_s=silent_s, why=why):
+            case TakeCharge(why=why) as takeover:
                 self._write_log("coordinator", f"this machine takes charge: {why}")
-                coordinators.take_over(0 if endpoint is None else endpoint.term, silent_s)
+                coordinators.take_over(0 if endpoint is None else endpoint.term, takeover)
                 self._charge.set()
                 self._silence = record_takeover(self._silence, now)
             case EndAgent(over=over, is_outcome=is_outcome):

@@ -39,6 +39,7 @@ class Silence:
         outcome_s: when the outcome was first seen.
         sign: the time stamp that a coordinator in charge renews; None: not read yet.
         signed_s: when the agent first saw this time stamp.
+        renewed_s: when it last saw the time stamp change.
         tried_s: when a coordinator last took charge, or was to.
     """
 
@@ -49,6 +50,7 @@ class Silence:
     outcome_s: float = math.inf
     sign: float | None = None
     signed_s: float = -math.inf
+    renewed_s: float = -math.inf
     tried_s: float = -math.inf
 
 
@@ -72,7 +74,8 @@ def record_answer(
     if silence.is_away:
         silence = replace(silence, is_away=False, back_s=now_s)
     if sign != silence.sign:
-        silence = replace(silence, sign=sign, signed_s=now_s)
+        renewed_s = silence.renewed_s if silence.sign is None else now_s
+        silence = replace(silence, sign=sign, signed_s=now_s, renewed_s=renewed_s)
     if silence.held is not None and any(
         isinstance(one.record, TermClaim) for one in held[len(silence.held) :]
     ):
@@ -134,10 +137,12 @@ class TakeCharge:
 
     Args:
         silent_s: how long all agents of the run have had time for a coordinator, and heard none.
+        answering: the other nodes with agents that answered.
         why: the reason.
     """
 
     silent_s: float
+    answering: tuple[NodeName, ...]
     why: str
 
 
@@ -187,12 +192,16 @@ def decide_in_silence(agent: SilentAgent, now_s: float) -> SilenceDecision:
         agent.coordinator_node,
         left_out=is_left_out(later, agent.workers),
         unseen_s=now_s - silence.signed_s,
+        renewed_s=now_s - silence.renewed_s,
         workers=len(agent.workers),
         total=agent.total,
         is_new=agent.is_new,
     )
     takeover = decide_takeover(view)
-    return TakeCharge(view.silent_s, takeover.why) if takeover.now else Wait(takeover.why)
+    if not takeover.now:
+        return Wait(takeover.why)
+    answering = tuple(sorted(node for node, answer in agent.answers.items() if answer is not None))
+    return TakeCharge(view.silent_s, answering, takeover.why)
 
 
 def _find_end(agent: SilentAgent, quiet_s: float, now_s: float) -> EndAgent | None:

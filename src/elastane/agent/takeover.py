@@ -7,6 +7,7 @@ without need (a *pre-vote*, as in Raft: Ongaro, "Consensus: Bridging Theory and 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -16,7 +17,7 @@ from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
 from elastane.claims.records import GenerationClaim
 
 UNSEEN_S = 20.0
-"""How long a node without which the run has gone on looks for signs that the run still goes on."""
+"""How long a node that is cut off looks for signs that the run still goes on, before it takes charge."""
 
 TURN_S = 0.5
 """How long each node waits for the one before it, so that usually one of them claims the next term."""
@@ -49,6 +50,7 @@ class SilenceView:
         coordinator_node: the node of the silent coordinator.
         left_out: the run may have gone on without the workers of this node, see `is_left_out`.
         unseen_s: how long this agent has seen no sign of a coordinator in the run directory either.
+        renewed_s: how long ago this agent has seen the coordinator renew its sign there; infinite: never.
         workers: how many workers live on this node.
         total: how many workers the run should have.
         is_new: this node has joined and has had no order yet, so its coordinator could not continue the run.
@@ -60,6 +62,7 @@ class SilenceView:
     coordinator_node: NodeName
     left_out: bool = False
     unseen_s: float = 0.0
+    renewed_s: float = inf
     workers: int = 0
     total: int = 0
     is_new: bool = False
@@ -79,7 +82,8 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     The coordinator's own node has the first turn, then come the others by name. Nodes that do not answer have
     no turn, except the coordinator's: the network may have parted the two, and then it goes on. A node that
     was left out has its turn only if nothing is left of the run: then it records the loss. Nodes with less
-    than half of the workers wait longer.
+    than half of the workers wait longer. Those without more than half leave a coordinator in charge that
+    renews its sign in the run directory: only the network parts them from it and the others.
     """
     answering = {node: answer for node, answer in view.answers.items() if answer is not None}
     hearing = sorted(node for node, answer in answering.items() if answer.heard_s < SILENCE_S)
@@ -97,6 +101,8 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     )
     turn = order.index(view.node)
     present = view.workers + sum(answer.workers for answer in answering.values())
+    if 2 * present <= view.total and view.renewed_s < SILENCE_S and view.silent_s < UNSEEN_S:
+        return TakeoverDecision(now=False, why="the coordinator is at work where this node does not hear it")
     wait_s = MINORITY_S if 2 * present < view.total else 0.0
     if view.silent_s < SILENCE_S + turn * TURN_S + wait_s:
         if wait_s and view.silent_s >= SILENCE_S + turn * TURN_S:

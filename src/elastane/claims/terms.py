@@ -10,6 +10,7 @@ import msgspec
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
+from elastane.api.membership import NodeName
 from elastane.claims.claim_list import ClaimList
 from elastane.claims.history import find_newest_term, find_next_slot, find_superseding_term, number_next_term
 from elastane.claims.records import HeldSlot, TermClaim, make_nonce
@@ -48,11 +49,13 @@ class TermOrder(msgspec.Struct, frozen=True):
         term: the lowest number that its term may have.
         silent_s: how long all agents of the run were without a coordinator.
         attempt: how often the run had been resumed when the attempt of its agent began.
+        answering: the other machines with agents that answered this one's.
     """
 
     term: int
     silent_s: float = 0.0
     attempt: int = 0
+    answering: tuple[NodeName, ...] = ()
 
 
 class OwnTerm:
@@ -68,6 +71,8 @@ class OwnTerm:
 
     Attributes:
         claimed: this term holds a slot of the list.
+        answered: the list answered the last time.
+        waited: the list did not answer when this term was first to be claimed.
         before: the term that was in charge before this one; None: there was none, or the list was away.
     """
 
@@ -76,7 +81,7 @@ class OwnTerm:
         self._endpoint = endpoint
         self._at_least = at_least
         self._record = self._make_record(at_least)
-        self.claimed = self._warned = False
+        self.claimed = self.answered = self.waited = False
         self.before: TermClaim | None = None
         self._checked_slot = 1
 
@@ -112,10 +117,13 @@ class OwnTerm:
                 self.before = find_newest_term(held)
                 held = self._claim_next(held)
         except ElastaneError as error:
-            if not self._warned:
+            self.answered = False
+            if not self.waited:
                 how = "begins without a claim" if self._endpoint is None else "waits for its claim"
                 logger.warning("term %d %s: %s", self.number, how, error)
-            self._warned = True
+            self.waited = True
+        else:
+            self.answered = True
         return self.number
 
     def check(self) -> Superseded | None:
@@ -131,7 +139,9 @@ class OwnTerm:
             while (other := find_superseding_term(held, self._record)) is None and not self.claimed:
                 held = self._claim_next(held)
         except ElastaneError:
+            self.answered = False
             return None
+        self.answered = True
         return None if other is None else Superseded(self.number, other, self._claims.where)
 
     def is_in_charge(self) -> bool:

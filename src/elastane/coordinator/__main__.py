@@ -30,6 +30,7 @@ from elastane.api.spec import number_attempt
 from elastane.claims.decisions import DecisionClaims
 from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded, TermOrder
 from elastane.claims.urls import find_claims, open_claim_list
+from elastane.coordinator.roster import Takeover
 from elastane.coordinator.server import Coordinator
 from elastane.observability.run_files import read_record
 
@@ -43,9 +44,17 @@ async def serve_until_stopped(
     coordinator: Coordinator,
     listening: socket.socket,
     lifeline: int | None,
+    own_term: OwnTerm,
     check: Callable[[], Superseded | None],
 ) -> Superseded | None:
     """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended.
+
+    Args:
+        coordinator: of this term.
+        listening: its socket.
+        lifeline: read end of the agent's pipe.
+        own_term: its term.
+        check: compares the term with the claim list, and returns the reason to end.
 
     Returns:
         The reason if another coordinator is in charge now; otherwise None.
@@ -57,7 +66,7 @@ async def serve_until_stopped(
         loop.add_reader(lifeline, ended.set)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(coordinator.serve(listening))
-        checking = group.create_task(_check_until_superseded(check))
+        checking = group.create_task(_check_until_superseded(coordinator, own_term, check))
         checking.add_done_callback(lambda _: ended.set())
         await ended.wait()
         serving.cancel()
@@ -65,11 +74,14 @@ async def serve_until_stopped(
     return None if checking.cancelled() else checking.result()
 
 
-async def _check_until_superseded(check: Callable[[], Superseded | None]) -> Superseded:
+async def _check_until_superseded(
+    coordinator: Coordinator, own_term: OwnTerm, check: Callable[[], Superseded | None]
+) -> Superseded:
     while True:
         # In a thread: a file system that hangs must not delay the run.
         if (superseded := await asyncio.to_thread(check)) is not None:
             return superseded
+        coordinator.receive_check(answered=own_term.answered)
         await asyncio.sleep(CHECK_EVERY_S)
 
 
@@ -150,14 +162,20 @@ def _serve_term(
         coordinator, check = Coordinator(run_dir, own_term.number, decisions), own_term.check
     elif _claim_surely(own_term, lifeline):
         endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
-        from_node = _find_earlier_node(own_term, run_dir)
-        # Otherwise another machine has just taken charge too, and was not silent.
-        silent_s = order.silent_s if own_term.is_next else 0.0
-        coordinator = Coordinator(run_dir, own_term.number, decisions, from_node=from_node, silent_s=silent_s)
+        takeover = _describe_takeover(own_term, order, run_dir)
+        coordinator = Coordinator(run_dir, own_term.number, decisions, takeover=takeover)
         check = partial(_check_and_publish, run_dir, own_term, endpoint)
     else:
         return None
-    return asyncio.run(serve_until_stopped(coordinator, listening, lifeline, check))
+    return asyncio.run(serve_until_stopped(coordinator, listening, lifeline, own_term, check))
+
+
+def _describe_takeover(own_term: OwnTerm, order: TermOrder, run_dir: RunDir) -> Takeover:
+    from_node = _find_earlier_node(own_term, run_dir)
+    if not own_term.is_next:
+        # Another machine has just taken charge too, and was not silent.
+        return Takeover(from_node, waited=own_term.waited)
+    return Takeover(from_node, order.silent_s, frozenset(order.answering), own_term.waited)
 
 
 def _find_earlier_node(own_term: OwnTerm, run_dir: RunDir) -> str | None:

@@ -62,7 +62,16 @@ class ClaimUnanswered:
     why: str
 
 
-Input: TypeAlias = FromWorker | FromAgent | CommandRequest | Disconnected | ClaimHeld | ClaimUnanswered
+@dataclass(frozen=True, slots=True)
+class ClaimsChecked:
+    """The claim list was read, or did not answer in time; this happens once a second."""
+
+    answered: bool
+
+
+Input: TypeAlias = (
+    FromWorker | FromAgent | CommandRequest | Disconnected | ClaimHeld | ClaimUnanswered | ClaimsChecked
+)
 
 
 @dataclass(frozen=True, slots=True)

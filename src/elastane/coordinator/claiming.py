@@ -15,7 +15,7 @@ from elastane.claims.decisions import DecisionClaims
 from elastane.claims.terms import Superseded
 from elastane.coordinator.actions import Claimable, ClaimHeld, ClaimUnanswered, Ending
 from elastane.coordinator.deaths import format_worker_list
-from elastane.coordinator.nodes import waits_in_minority
+from elastane.coordinator.hearing import awaits_signs
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.run_end import announce_end, fail_run
 from elastane.coordinator.turn import Turn
@@ -82,6 +82,32 @@ def receive_unanswered(turn: Turn, unanswered: ClaimUnanswered) -> None:
     turn.roster = replace(turn.roster, claiming=replace(claiming, unanswered=True, recorded=True))
 
 
+def receive_check(turn: Turn, *, answered: bool) -> None:
+    """Remember whether the claim list answers; see `elastane.coordinator.nodes.awaits_signs`."""
+    claiming = turn.roster.claiming
+    if not turn.roster.spec.listen:
+        return
+    if answered and claiming.is_away:
+        claiming = replace(claiming, is_away=False, back_s=turn.now, recorded=claiming.pending is not None)
+    elif not answered:
+        claiming = replace(claiming, is_away=True)
+    turn.roster = replace(turn.roster, claiming=claiming)
+
+
+def record_outage(turn: Turn, what: str) -> None:
+    """Record once that the coordinator decides nothing about a loss, because the claim list does not answer.
+
+    Args:
+        turn: the present turn.
+        what: the loss.
+    """
+    claiming = turn.roster.claiming
+    if claiming.is_away and not claiming.recorded:
+        why = f"{what}, and the claim list does not answer; what follows waits for it"
+        turn.record("claim.waiting", who="coordinator", why=why)
+        turn.roster = replace(turn.roster, claiming=replace(claiming, recorded=True))
+
+
 def claim_slot(claims: DecisionClaims, subject: Claimable) -> Superseded | None:
     """Claim a generation or the end of the run; see `DecisionClaims.claim`."""
     if isinstance(subject, Ending):
@@ -105,13 +131,14 @@ def repeat_claim(turn: Turn) -> None:
 def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
     """Return whether an unplanned generation of these workers may be claimed now.
 
-    Wait if most workers are silent, or if a generation may be at work without a member among these workers.
+    Wait while this coordinator itself may be cut off, see `awaits_signs`, or if a generation may be at work
+    without a member among these workers.
     If such members stay silent, their state is lost, and the run fails.
     """
     roster = turn.roster
     if not roster.spec.listen:
         return True
-    if waits_in_minority(roster, turn.now):
+    if awaits_signs(roster, turn.now):
         return False
     claiming, possible, later = roster.claiming, _list_possible(roster), _find_later_workers(roster, present)
     ended = {worker for members in (*possible, later) for worker in members if roster.has_ended(worker)}

@@ -32,6 +32,7 @@ from elastane.claims.terms import CHECK_EVERY_S
 from elastane.coordinator.actions import (
     Action,
     ClaimHeld,
+    ClaimsChecked,
     ClaimUnanswered,
     CommandRequest,
     Disconnected,
@@ -47,7 +48,7 @@ from elastane.coordinator.admission import (
     forget_failed_joins,
 )
 from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
-from elastane.coordinator.claiming import receive_held, receive_unanswered, repeat_claim
+from elastane.coordinator.claiming import receive_check, receive_held, receive_unanswered, repeat_claim
 from elastane.coordinator.deaths import (
     DEATHS,
     SCRIPT_LAST_WORD_S,
@@ -132,6 +133,8 @@ def _handle(turn: Turn, event: Input) -> None:  # noqa: C901, PLR0912 - one row 
             receive_held(turn, event)
         case ClaimUnanswered():
             receive_unanswered(turn, event)
+        case ClaimsChecked(answered):
+            receive_check(turn, answered=answered)
         case Disconnected(worker):
             turn.roster = replace(turn.roster, connected=turn.roster.connected - {worker})
         case _:
@@ -194,7 +197,7 @@ def _stop_listening(turn: Turn) -> None:
     expected = {*roster.started, *roster.needed} - exits
     all_reported = bool(agents) and agents.keys() >= named and roster.reports.keys() >= expected
     # The coordinator of a term that had just begun keeps its connections until it learns of this term.
-    limit_s = LISTEN_S + (CHECK_EVERY_S if roster.term.follows_new else 0.0)
+    limit_s = LISTEN_S + (CHECK_EVERY_S if roster.term.takeover.follows_new else 0.0)
     if not all_reported and turn.now - roster.term.began < limit_s:
         return
     turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))
@@ -254,6 +257,8 @@ def _store_report(turn: Turn, report: WorkerReport) -> None:
         known = replace(known, highest=highest)
     if report.complete and report.generation > known.begun:
         known = replace(known, begun=report.generation, begun_s=turn.now)
+    if worker in roster.reports and report.step > roster.reports[worker].step:
+        progress = replace(progress, advanced_s=turn.now)
     roster = replace(
         roster,
         reports={**roster.reports, worker: report},

@@ -8,15 +8,27 @@ from dataclasses import replace
 from math import inf
 
 from elastane.api.control import AgentReport, LeaveRecorded
-from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
+from elastane.api.membership import SILENCE_S, NodeName, WorkerId
+from elastane.coordinator.claiming import record_outage
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
+from elastane.coordinator.hearing import (
+    awaits_signs,
+    find_sign,
+    find_vote,
+    is_in_minority,
+    is_list_away,
+    list_unplaced,
+)
 from elastane.coordinator.placement import NO_SLOTS, grant_numbers, lacks_slots, list_open_nodes
-from elastane.coordinator.roster import Roster, find_unended_workers, list_named_nodes, list_node_workers
+from elastane.coordinator.roster import (
+    Roster,
+    find_forgotten_workers,
+    find_worker_node,
+    list_named_nodes,
+    list_node_workers,
+)
 from elastane.coordinator.turn import Turn
-
-WORKER_QUIET_S = 1.2
-"""A worker that has been silent for so long has missed two reports, and its agent one."""
 
 
 def receive_agent_report(turn: Turn, report: AgentReport) -> None:
@@ -60,15 +72,20 @@ def advance_nodes(turn: Turn) -> None:
     """Let nodes take part, leave or count as lost, as their agents' reports show."""
     if turn.roster.wanted.target is None:
         return
-    _watch_minority(turn)
+    _watch_silence(turn)
     _reopen_nodes(turn)
     nodes, now = turn.roster.nodes, turn.now
     silent = {
-        name for name, report in nodes.reports.items() if now - _find_sign(turn.roster, report) >= SILENCE_S
+        name for name, report in nodes.reports.items() if now - find_sign(turn.roster, report) >= SILENCE_S
     }
-    # A coordinator that hears no node at all is cut off itself.
-    may_lose = silent < nodes.reports.keys() and not waits_in_minority(turn.roster, now)
-    missing = _list_missing(turn.roster)
+    # A coordinator that hears no node at all is cut off itself. When the network heals, the workers of a node
+    # may be heard before its agent.
+    is_cut_off = not silent < nodes.reports.keys() or is_list_away(turn.roster, now)
+    may_lose = not (is_cut_off or awaits_signs(turn.roster, now))
+    missing = _list_missing(turn.roster, now)
+    if silent or missing:
+        unheard = " and ".join(map(describe_node, sorted({*silent, *missing})))
+        record_outage(turn, f"nothing is heard of {unheard}")
     if missing and may_lose:
         _lose_missing_nodes(turn, missing)
     elif may_lose and now - turn.roster.term.began >= SILENCE_S:
@@ -92,18 +109,6 @@ def _reopen_nodes(turn: Turn) -> None:
         return
     turn.roster = replace(roster, nodes=replace(roster.nodes, closed={}))
     turn.set_target(roster.wanted.target, roster.wanted.draining)
-
-
-def _find_sign(roster: Roster, report: AgentReport) -> float:
-    """Return the time of the last sign of a node.
-
-    While its agent is silent, a step that commits with votes of its workers shows that it is at work. Only
-    then: the last steps before a death are often later than the last report.
-    """
-    heard_s = roster.nodes.heard[report.node]
-    committed = roster.progress.committed
-    voted_s = max((committed.get(worker, 0.0) for worker in list_node_workers(report)), default=0.0)
-    return voted_s if voted_s - heard_s >= WORKER_QUIET_S else heard_s
 
 
 def _count_node(turn: Turn, report: AgentReport) -> None:
@@ -157,7 +162,7 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
 
 def _lose_node(turn: Turn, report: AgentReport) -> None:
     """Exclude all workers of a silent node at once."""
-    silent_s = turn.now - _find_sign(turn.roster, report)
+    silent_s = turn.now - find_sign(turn.roster, report)
     _exclude_workers(turn, report.node, list_node_workers(report), silent_s)
     target = turn.roster.wanted.target
     _forget_node(turn, report.node)
@@ -199,25 +204,29 @@ def lower_target(
     return max(1, target - fewer + (0 if roster.wanted.by_hand else min(fewer, free)))
 
 
-def _list_missing(roster: Roster) -> tuple[NodeName, ...]:
-    """Return the nodes that this coordinator knows only from other agents."""
+def _list_missing(roster: Roster, now: float) -> tuple[NodeName, ...]:
+    """Return the nodes that this coordinator knows only from other agents, and that take part in no step."""
     nodes = roster.nodes
-    missing = (
-        frozenset().union(*map(list_named_nodes, nodes.reports.values())) - nodes.reports.keys() - nodes.lost
-    )
-    return tuple(sorted(missing))
+    voting = {
+        find_worker_node(roster, worker)
+        for worker in roster.needed
+        if now - find_vote(roster, worker) < SILENCE_S
+    }
+    named = frozenset().union(*map(list_named_nodes, nodes.reports.values()))
+    return tuple(sorted(named - nodes.reports.keys() - nodes.lost - voting))
 
 
 def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
     """Exclude all workers that no agent has reported, once each node that may run them counts as lost.
 
     The node from which this term took over has been silent for `SILENCE_S` already: so the term began. See
-    `Term.follows_new` for the exception.
+    `Takeover.follows_new` for an exception. If steps are still made, it may take part in them.
     """
     roster = turn.roster
     silent_s = turn.now - roster.term.began
-    waits_for = [name for name in missing if name != roster.term.from_node or roster.term.follows_new]
-    if silent_s < SILENCE_S and waits_for:
+    takeover = roster.term.takeover
+    waits_for = [name for name in missing if name != takeover.from_node or takeover.follows_new]
+    if silent_s < SILENCE_S and (waits_for or roster.progress.advanced_s > roster.term.began):
         return
     workers = list_unplaced(roster, roster.needed, turn.now)
     for name in missing:
@@ -243,19 +252,8 @@ def _exclude_unplaced(turn: Turn) -> None:
     claimed a higher term by then. Or it did not live to write their ends.
     """
     roster = turn.roster
-    for worker in list_unplaced(roster, roster.needed | find_unended_workers(roster), turn.now):
+    for worker in list_unplaced(roster, roster.needed | find_forgotten_workers(roster), turn.now):
         exclude_worker(turn, worker, "no node of the run has it any more", since=turn.now)
-
-
-def list_unplaced(roster: Roster, workers: Iterable[WorkerId], now: float) -> tuple[WorkerId, ...]:
-    """Return the living ones among workers of which neither an agent nor they themselves report anything."""
-    placed = {worker for report in roster.nodes.reports.values() for worker in list_node_workers(report)}
-    return tuple(
-        worker
-        for worker in sorted(roster.list_living(workers))
-        if worker not in placed
-        and (worker not in roster.heard or now - roster.heard[worker] >= WORKER_QUIET_S)
-    )
 
 
 def _exclude_workers(turn: Turn, name: NodeName, workers: Iterable[WorkerId], silent_s: float) -> None:
@@ -272,55 +270,17 @@ def describe_node(name: NodeName) -> str:
     return f"node {name}" if name else FIRST_NODE_PHRASE
 
 
-def waits_in_minority(roster: Roster, now: float) -> bool:
-    """Return whether to wait, because most of the run's workers are on nodes that are not heard.
-
-    The larger part of the run can claim the next term in this time, see `MINORITY_S`. A tie does not wait.
-    When most workers are heard again, wait a little longer: the network heals, and the last nodes follow.
-    """
-    waited_s = _find_minority(roster, now)
-    if waited_s is None:
-        return now - roster.nodes.minority_s < WORKER_QUIET_S
-    return waited_s < SILENCE_S + MINORITY_S
-
-
-def _watch_minority(turn: Turn) -> None:
+def _watch_silence(turn: Turn) -> None:
     """Remember until when this coordinator waited in a smaller part of the run.
 
     The silence of the others was its own then. If they are not heard in this time, it was theirs.
     """
     roster, now = turn.roster, turn.now
     # A new coordinator has not heard the others yet.
-    if now - roster.term.began < SILENCE_S or (waited_s := _find_minority(roster, now)) is None:
+    if now - roster.term.began < SILENCE_S or not is_in_minority(roster, now):
         return
-    minority_s = now if waited_s < SILENCE_S + MINORITY_S else -inf
+    minority_s = now if awaits_signs(roster, now) else -inf
     turn.roster = replace(roster, nodes=replace(roster.nodes, minority_s=minority_s))
-
-
-def _find_minority(roster: Roster, now: float) -> float | None:
-    """Return for how long most of the run's workers have not been heard; None: at least half of them are."""
-    if not roster.spec.listen:
-        return None
-    away = _find_away(roster, now)
-    present = set(roster.list_living(roster.needed)) - away.keys()
-    return None if len(present) >= len(away) else now - min(away.values())
-
-
-def _find_away(roster: Roster, now: float) -> dict[WorkerId, float]:
-    """Return the needed workers that have not ended and are not heard, with the time of their last sign."""
-    nodes = roster.nodes
-    # A node that no agent heard before this term has been silent for as long.
-    unknown_s = roster.term.began - roster.term.silent_s
-    signs = {worker: roster.heard[worker] for worker in roster.needed if worker in roster.heard}
-    for report in nodes.reports.values():
-        for worker in roster.needed.intersection(list_node_workers(report)):
-            signs[worker] = max(signs.get(worker, 0.0), _find_sign(roster, report))
-    # A worker of which this term has no sign at all is away, however new the term is.
-    return {
-        worker: signs.get(worker, unknown_s)
-        for worker in roster.needed
-        if not roster.has_ended(worker) and (worker not in signs or now - signs[worker] >= WORKER_QUIET_S)
-    }
 
 
 def _forget_node(turn: Turn, name: NodeName) -> None:

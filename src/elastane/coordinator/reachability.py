@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
+from elastane.coordinator.claiming import record_outage
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
-from elastane.coordinator.nodes import WORKER_QUIET_S, waits_in_minority
-from elastane.coordinator.roster import Roster
+from elastane.coordinator.hearing import WORKER_QUIET_S, awaits_signs, is_list_away
+from elastane.coordinator.roster import Roster, list_node_workers
 from elastane.coordinator.turn import Turn
 
 REPORTS_S = 0.25
@@ -113,7 +114,10 @@ def receive_peer_lost(turn: Turn, lost: PeerLost) -> None:
 def exclude_unreachable(turn: Turn) -> None:
     """Exclude workers until no connection between the needed ones is broken, once the choice is certain."""
     breaks = _find_breaks(turn.roster)
-    if not breaks or waits_in_minority(turn.roster, turn.now):
+    if not breaks:
+        return
+    record_outage(turn, "workers have lost connections to each other")
+    if is_list_away(turn.roster, turn.now) or awaits_signs(turn.roster, turn.now):
         return
     evidence = _gather_evidence(turn.roster, breaks, turn.now)
     excluded = choose_excluded(evidence)
@@ -121,20 +125,51 @@ def exclude_unreachable(turn: Turn) -> None:
     # Each further report may be the first of several.
     if turn.now - max(breaks.values()) < REPORTS_S and not is_certain(evidence, excluded):
         return
-    if _awaits_sign(turn.roster, evidence, excluded, turn.now):
+    if _awaits_sign(turn.roster, evidence, excluded, breaks, turn.now):
         return
     for worker in sorted(excluded):
         exclude_worker(turn, worker, _describe_breaks(worker, evidence.reports), since=first_s)
 
 
-def _awaits_sign(roster: Roster, evidence: Evidence, excluded: frozenset[WorkerId], now: float) -> bool:
-    """Return whether a worker that would stay has missed a report, and may be dead.
+def _awaits_sign(
+    roster: Roster,
+    evidence: Evidence,
+    excluded: frozenset[WorkerId],
+    breaks: Mapping[Pair, float],
+    now: float,
+) -> bool:
+    """Return whether the next report may change the choice; a worker or node that sends none is quiet soon.
 
-    It reports soon, or counts as quiet soon and goes instead of those that have lost it.
+    - A worker that would stay has missed a report. If it is dead, it goes instead of those that have lost it.
+    - On several machines: neither a worker that would go nor its agent has sent anything since it was lost.
+      Perhaps this coordinator is cut off with the smaller part of the run.
+    - Its agent has, and says that it lives. It may connect again.
     """
-    staying = evidence.members - excluded - evidence.quiet - {worker for worker, _ in evidence.reports}
-    lost = {peer for _, peer in evidence.reports}
-    return any(now - roster.heard.get(worker, roster.term.began) >= LATE_S for worker in staying & lost)
+    lost_s: dict[WorkerId, float] = {}
+    for (_, peer), time in breaks.items():
+        lost_s[peer] = min(time, lost_s.get(peer, time))
+    speakers = {worker for worker, _ in evidence.reports}
+    for worker in lost_s.keys() - speakers:
+        heard_s = roster.heard.get(worker, roster.term.began)
+        if worker in excluded:
+            awaits = roster.spec.listen and _may_be_heard(roster, worker, lost_s[worker], now)
+        else:
+            awaits = worker not in evidence.quiet and now - heard_s >= LATE_S
+        if awaits:
+            return True
+    return False
+
+
+def _may_be_heard(roster: Roster, worker: WorkerId, lost_s: float, now: float) -> bool:
+    """Return whether a lost worker, or its agent, is likely to be heard soon."""
+    heard_s = roster.heard.get(worker, roster.term.began)
+    reports = roster.nodes.reports.values()
+    named = (roster.nodes.heard[report.node] for report in reports if worker in list_node_workers(report))
+    named_s = max(named, default=0.0)
+    if worker in roster.connected:
+        sign_s = max(heard_s, named_s)
+        return sign_s <= lost_s and now - sign_s < WORKER_QUIET_S
+    return named_s > lost_s and now - heard_s < WORKER_QUIET_S
 
 
 def _find_breaks(roster: Roster) -> Mapping[Pair, float]:

@@ -8,6 +8,7 @@ the files of the run.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from math import inf
 
 from elastane.api.checkpoints import WrittenFile
@@ -41,6 +42,33 @@ FIRST_NODE: NodeName = ""
 
 
 @dataclass(frozen=True, slots=True)
+class Takeover:
+    """The facts with which a coordinator took charge, on several machines.
+
+    Args:
+        from_node: the node that was in charge before; None: the same one.
+        silent_s: how long no agent had heard a coordinator when this term was claimed; 0: another term had
+            just begun.
+        answering: the other nodes with agents that had answered the one of this coordinator then.
+        waited: the claim list was away when this term was first to be claimed.
+    """
+
+    from_node: NodeName | None = None
+    silent_s: float = 0.0
+    answering: frozenset[NodeName] = frozenset()
+    waited: bool = False
+
+    @property
+    def follows_new(self) -> bool:
+        """Another machine had taken charge just before, so that its node is not silent."""
+        return self.from_node is not None and self.silent_s == 0.0
+
+
+NO_TAKEOVER = Takeover()
+"""A coordinator that follows none of another machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """The position of this coordinator among the coordinators of the run.
 
@@ -52,9 +80,7 @@ class Term:
         node: the name of its machine.
         listening: a later coordinator waits for reports of all processes before it decides anything.
         waiting: the inputs received while listening, which it handles afterwards.
-        from_node: the node that was in charge before; None: the same one.
-        silent_s: how long no agent had heard a coordinator when this term was claimed; 0: another term had
-            just begun.
+        takeover: how this coordinator took charge.
     """
 
     number: int
@@ -64,13 +90,7 @@ class Term:
     node: NodeName = ""
     listening: bool = False
     waiting: tuple[Input, ...] = ()
-    from_node: NodeName | None = None
-    silent_s: float = 0.0
-
-    @property
-    def follows_new(self) -> bool:
-        """Another machine had taken charge just before, so that its node is not silent."""
-        return self.from_node is not None and self.silent_s == 0.0
+    takeover: Takeover = NO_TAKEOVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +106,8 @@ class Claiming:
         asked_s: when the claim was last asked for.
         unanswered: the list has not answered since then.
         recorded: the event about a list that does not answer is written.
+        is_away: the list did not answer the last time.
+        back_s: when it answered again after it had been away.
         unheard_since: since when a generation may be at work of which no member is heard.
         last: the last step of this attempt that was in the ledger when this term began; None: there was none.
     """
@@ -97,6 +119,8 @@ class Claiming:
     asked_s: float = 0.0
     unanswered: bool = False
     recorded: bool = False
+    is_away: bool = False
+    back_s: float = -inf
     unheard_since: float | None = None
     last: LedgerLine | None = None
 
@@ -199,6 +223,7 @@ class StepProgress:
         recorded: every step up to this one has been reported.
         early: the reported steps beyond ``recorded``.
         committed: when the newest step with a worker's vote was reported.
+        advanced_s: when a worker last reported a later step than in its report before.
         loss: the loss of the last reported step.
     """
 
@@ -207,6 +232,7 @@ class StepProgress:
     recorded: int = 0
     early: frozenset[int] = frozenset()
     committed: Mapping[WorkerId, float] = field(default_factory=dict)
+    advanced_s: float = -inf
     loss: float | None = None
 
 
@@ -523,26 +549,32 @@ def list_node_workers(report: AgentReport) -> tuple[WorkerId, ...]:
 
 
 def find_worker_node(roster: Roster, worker: WorkerId) -> NodeName:
-    """Return the name of the machine of a worker that it or an agent has reported; empty: the first one."""
+    """Return the name of the machine of a worker, as far as reported; empty: the first one."""
     report = roster.reports.get(worker)
     if report is not None:
         return report.node
+    members = () if roster.newest is None else (*roster.newest.members, *roster.newest.leaving)
+    named = (member.node for member in members if member.worker == worker)
     agents = roster.nodes.reports.values()
-    return next((agent.node for agent in agents if worker in list_node_workers(agent)), FIRST_NODE)
+    holding = (agent.node for agent in agents if worker in list_node_workers(agent))
+    return next(chain(holding, named), FIRST_NODE)
 
 
 def find_unended_workers(roster: Roster) -> frozenset[WorkerId]:
-    """Return the workers without a written end that earlier terms knew and the run does not need.
+    """Return the workers without a written end that earlier terms knew."""
+    return frozenset(
+        worker
+        for worker in roster.events.unended
+        if not any((kind, worker) in roster.events.of_workers for kind in ENDS)
+    )
+
+
+def find_forgotten_workers(roster: Roster) -> frozenset[WorkerId]:
+    """Return those of `find_unended_workers` that the run does not need.
 
     None before the newest generation is known: its members may be at work where nothing is heard of them.
     """
-    if roster.newest is None:
-        return frozenset()
-    return frozenset(
-        worker
-        for worker in roster.events.unended.keys() - roster.needed
-        if not any((kind, worker) in roster.events.of_workers for kind in ENDS)
-    )
+    return frozenset() if roster.newest is None else find_unended_workers(roster) - roster.needed
 
 
 def list_named_nodes(report: AgentReport) -> frozenset[NodeName]:
@@ -557,8 +589,7 @@ def create_roster(
     *,
     pid: int = 0,
     node: NodeName = "",
-    from_node: NodeName | None = None,
-    silent_s: float = 0.0,
+    takeover: Takeover = NO_TAKEOVER,
     claimed: Iterable[GenerationClaim] = (),
     outcome: OutcomeClaim | None = None,
     pinned: Pinned | None = None,
@@ -575,8 +606,7 @@ def create_roster(
         now: the time in seconds.
         pid: the process id of this coordinator.
         node: the name of its machine.
-        from_node: see `Term`.
-        silent_s: see `Term`.
+        takeover: how this coordinator took charge.
         claimed: the unplanned generations in the run's claim list that count, in its order.
         outcome: the end of this attempt in the run's claim list.
         pinned: the properties in ``run.json``, once an earlier coordinator has written them.
@@ -599,8 +629,7 @@ def create_roster(
             pid=pid,
             node=node,
             listening=term > first_term,
-            from_node=from_node,
-            silent_s=silent_s,
+            takeover=takeover,
         ),
         pinned=pinned,
         known=KnownGenerations(highest=max(past.generation, number, *(claim.number for claim in claimed))),
@@ -608,6 +637,7 @@ def create_roster(
             earlier=earlier,
             newest=max((claim.number for claim in earlier), default=0),
             outcome=outcome,
+            back_s=now if takeover.waited else -inf,
             last=None if last is None or last.step <= origin else last,
         ),
         joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),

@@ -14,7 +14,7 @@ from elastane.api.authentication import serve_authenticated
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
 from elastane.api.endpoint import read_secret
 from elastane.api.errors import ElastaneError
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
@@ -24,6 +24,7 @@ from elastane.coordinator.actions import (
     Action,
     Claimable,
     ClaimHeld,
+    ClaimsChecked,
     ClaimSlot,
     ClaimUnanswered,
     Input,
@@ -40,7 +41,7 @@ from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide_actions
 from elastane.coordinator.event_log import read_changes
 from elastane.coordinator.ledger import Ledger
-from elastane.coordinator.roster import Roster, create_roster
+from elastane.coordinator.roster import NO_TAKEOVER, Roster, Takeover, create_roster
 from elastane.observability.run_files import read_record
 
 SYNC_EVERY_S = 0.1
@@ -55,9 +56,8 @@ class Coordinator:
         run_dir: the directory of the run; ``run.json`` and ``secret`` are there already.
         term: counts the coordinators of the run, from 1.
         claims: claims the unplanned generations and the end of a run on several machines.
-        from_node: the machine that was in charge before, if it was another one; its coordinator may still
-            write into the files of the run.
-        silent_s: how long no agent of the run had heard a coordinator.
+        takeover: how this coordinator took charge. A coordinator of another machine that was in charge before
+            may still write into the files of the run.
 
     Raises:
         OSError: the files of the run cannot be read.
@@ -70,16 +70,15 @@ class Coordinator:
         term: int,
         claims: DecisionClaims,
         *,
-        from_node: NodeName | None = None,
-        silent_s: float = 0.0,
+        takeover: Takeover = NO_TAKEOVER,
     ) -> None:
         self._run_dir = run_dir
         self._record = read_record(run_dir)
-        self._from_node, self._silent_s = from_node, silent_s
+        self._takeover = takeover
         self._pinned_on_disk = True
         self._stalled = False
         self._durable_step: int | None = None
-        open_file = open_to_append if from_node is None else open_copy_to_append
+        open_file = open_to_append if takeover.from_node is None else open_copy_to_append
         self._ledger = Ledger(run_dir.ledger, open_file)
         self._events = AppendFile(run_dir.events, open_file)
         self._secret = read_secret(run_dir)
@@ -113,8 +112,7 @@ class Coordinator:
             self._clock.read(),
             pid=pid,
             node=self._run_dir.node,
-            from_node=self._from_node,
-            silent_s=self._silent_s,
+            takeover=self._takeover,
             claimed=claimed,
             outcome=outcome,
             pinned=self._record.pinned,
@@ -140,6 +138,10 @@ class Coordinator:
             while True:
                 self._handle(await self._receive())
                 self._flush()
+
+    def receive_check(self, *, answered: bool) -> None:
+        """Learn whether the claim list answered a check of the term."""
+        self._connections.inbox.put_nowait(ClaimsChecked(answered))
 
     async def _receive(self) -> list[Input]:
         """Return the inputs that have arrived; empty after a while without any."""

@@ -5,14 +5,14 @@ has only the events: which workers began, and which of them have ended.
 """
 
 from elastane.coordinator.deaths import exclude_worker
-from elastane.coordinator.nodes import list_unplaced
-from elastane.coordinator.roster import find_unended_workers
+from elastane.coordinator.hearing import list_unplaced
+from elastane.coordinator.roster import find_forgotten_workers, find_unended_workers
 from elastane.coordinator.turn import Turn
 
 
 def exclude_lost_workers(turn: Turn) -> None:
     """Exclude the workers that an earlier term has lost with their machine, which prepares their events."""
-    for worker in list_unplaced(turn.roster, find_unended_workers(turn.roster), turn.now):
+    for worker in list_unplaced(turn.roster, find_forgotten_workers(turn.roster), turn.now):
         if machine := turn.roster.events.unended[worker]:
             exclude_worker(turn, worker, f"{machine} was lost", since=turn.now)
 

@@ -21,8 +21,8 @@ from elastane.claims.records import GenerationClaim, OutcomeClaim, make_nonce
 from elastane.coordinator.actions import ClaimHeld, ClaimSlot, ClaimUnanswered
 from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard_generation
 from elastane.coordinator.decide import LISTEN_S
-from elastane.coordinator.nodes import WORKER_QUIET_S
-from elastane.coordinator.roster import create_roster
+from elastane.coordinator.hearing import WORKER_QUIET_S
+from elastane.coordinator.roster import Takeover, create_roster
 from tests.unit.coordinator.conftest import PINNED, make_line
 
 STOPPED = ExitCode.STOPPED_BY_USER
@@ -221,8 +221,7 @@ def take_over(spread):
             stage.roster.spec,
             2,
             stage.now,
-            from_node="",
-            silent_s=silent_s,
+            takeover=Takeover("", silent_s),
             claimed=(claim,),
             pinned=PINNED,
             events=stage.written,
@@ -345,7 +344,7 @@ def test_while_the_end_is_claimed_no_generation_is_proposed(spread) -> None:
 
 def test_a_later_term_ends_the_run_as_an_earlier_one_has_claimed(spread) -> None:
     stage = spread(0, 1, 100)
-    roster = create_roster(stage.roster.spec, 2, stage.now, from_node="", outcome=make_outcome())
+    roster = create_roster(stage.roster.spec, 2, stage.now, takeover=Takeover(""), outcome=make_outcome())
     later = replace(stage, roster=roster, actions=[], written=[])
     hear(later, 0, 1, 100)
     later.wait(LISTEN_S)

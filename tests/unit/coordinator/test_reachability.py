@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.control import AskResize, KillWorker, PeerLost
-from elastane.coordinator.nodes import WORKER_QUIET_S
+from elastane.coordinator.hearing import WORKER_QUIET_S
 from elastane.coordinator.reachability import REPORTS_S, Evidence, choose_excluded, is_certain
 from tests.unit.coordinator.test_deaths import lose
 
