@@ -38,11 +38,11 @@ def begin_with(machines, *names, seconds=0.15):
     machines.stop_pacing()
 
 
-def begin_with_checkpoints(machines, *names):
-    """Begin a paced run that has made checkpoints, and let other machines join."""
-    machines.begin("--steps=40", "--paced-from=12", options=("--checkpoint-every=4 steps",))
+def begin_with_checkpoints(machines, *names, every="4 steps"):
+    """Begin a paced run that has made steps, and usually checkpoints, and let other machines join."""
+    machines.begin("--steps=40", "--paced-from=12", options=(f"--checkpoint-every={every}",))
     machines.wait_for_members(FIRST, 2)
-    wait_until(lambda: machines.wait_for_answer().step == 11, "checkpoints are behind the run")
+    wait_until(lambda: machines.wait_for_answer().step == 11, "steps are behind the run")
     join_each(machines, names)
 
 
@@ -154,6 +154,20 @@ def test_joined_machines_resume_a_run_whose_first_machine_is_gone(machines, asse
     assert [event.who for event in ended.find_events("run.resumed")] == [f"node {resuming}", f"node {other}"]
     assert machines.run_dir.report.exists()
     assert not machines.run_dir.endpoint.exists()
+
+
+def test_a_joined_machine_begins_a_run_again_that_has_no_checkpoint_yet(
+    machines, assert_attempts_equal_reference
+):
+    begin_with_checkpoints(machines, "b", every="1h")
+    machines.kill(FIRST)
+    machines.wait_for("coordinator.started", "coordinator", times=2)
+    assert lose_state(machines) == "b"
+    machines.stop_pacing()
+    ended = machines.end("b")
+    assert_attempts_equal_reference(ended)
+    (resumed,) = ended.find_events("run.resumed")
+    assert (resumed.step, "from the beginning" in resumed.why) == (0, True)
 
 
 def test_a_machine_that_missed_the_end_of_an_attempt_takes_part_in_the_next_one_anew(

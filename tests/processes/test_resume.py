@@ -268,6 +268,20 @@ def test_a_run_has_another_attempt_when_every_copy_of_the_state_is_lost(
     assert (resumed.step, resumed.detail["lost_steps"]) == (8, 3)
 
 
+def test_a_run_begins_again_if_its_state_is_lost_before_the_first_checkpoint(
+    attempts, assert_attempts_equal_reference
+):
+    attempts.begin("--start=2", "--checkpoint-every=1h", args=("--paced-from=5",))
+    attempts.wait_for_step(4)
+    kill_workers(attempts)
+    attempts.touch("gates")
+    ended = attempts.wait_for_end()
+    assert_attempts_equal_reference(ended)
+    (resumed,) = ended.find_events("run.resumed")
+    assert (resumed.step, resumed.detail["lost_steps"]) == (0, 4)
+    assert "starting again from the beginning; 4 steps are made again" in attempts.output
+
+
 def test_a_run_without_checkpoints_ends_when_every_copy_of_the_state_is_lost(attempts):
     attempts.begin("--start=2", "--checkpoint-every=never", args=("--paced-from=5",))
     attempts.wait_for_step(4)

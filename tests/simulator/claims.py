@@ -7,6 +7,11 @@ from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.records import HeldSlot, Record
 from tests.simulator.clock import Clock
 
+LATE_SHARE = 0.5
+"""The share of claims that a slow list does not answer in time."""
+LATEST_S = 8.0
+"""The longest time after which such a claim takes effect."""
+
 
 class SimClaimList:
     """A claim list that may not answer for a while, as a shared directory may.
@@ -18,6 +23,7 @@ class SimClaimList:
         held: the held slots, as `elastane.claims.claim_list.ClaimList` returns them.
         away_until_s: until then no call is answered, by the node that calls.
         forgetful: the probability that a claim takes effect, but its answer is lost.
+        slow_until_s: until then some claims are not answered in time, and take effect later if they can.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -25,6 +31,7 @@ class SimClaimList:
         self.held: list[HeldSlot] = []
         self.away_until_s: dict[NodeName, float] = {}
         self.forgetful = 0.0
+        self.slow_until_s = 0.0
 
     def hide(self, nodes: Iterable[NodeName], until_s: float) -> None:
         """Answer some nodes no more, at least until a time."""
@@ -32,11 +39,20 @@ class SimClaimList:
 
     def claim(self, slot: int, record: Record) -> HeldSlot:
         """Claim a slot, and return its holder."""
-        if slot == len(self.held) + 1:
-            self.held.append(HeldSlot(slot, record))
-            if self._clock.random.random() < self.forgetful:
-                raise ClaimsUnavailable("the answer of the claim list was lost")
+        if self._clock.now < self.slow_until_s and self._clock.random.random() < LATE_SHARE:
+            late_s = self._clock.random.uniform(0.2, LATEST_S)
+            self._clock.schedule_after(late_s, lambda: self._take(slot, record))
+            raise ClaimsUnavailable("the claim list has not answered in time")
+        if self._take(slot, record) and self._clock.random.random() < self.forgetful:
+            raise ClaimsUnavailable("the answer of the claim list was lost")
         return self.held[slot - 1]
+
+    def _take(self, slot: int, record: Record) -> bool:
+        """Let a record hold a slot if it is the next free one; return whether it was."""
+        is_free = slot == len(self.held) + 1
+        if is_free:
+            self.held.append(HeldSlot(slot, record))
+        return is_free
 
     def is_away(self, node: NodeName) -> bool:
         """Return whether no call of a node is answered now."""

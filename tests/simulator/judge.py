@@ -55,7 +55,9 @@ class Judge:
         elif code == ExitCode.STOPPED_BY_USER:
             expect(asked, f"the run stopped without a request: {why}")
         else:
-            expect(self.checker.orphaned, f"the run failed although a worker held its state: {why}")
+            # Before the first step an attempt has lost nothing, and the next one begins where it began.
+            lost = self.checker.orphaned or self.checker.steps == self.checker.began
+            expect(lost, f"the run failed although a worker held its state: {why}")
         expect(
             self.checker.orphaned or not self.checker.lost,
             f"a worker reported state as lost that another one holds: {self.checker.lost}",

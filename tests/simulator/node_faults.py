@@ -65,6 +65,13 @@ class HideClaims(msgspec.Struct, frozen=True, tag=True):
     nodes: tuple[int, ...] = ()
 
 
+class SlowClaims(msgspec.Struct, frozen=True, tag=True):
+    """The claim list is slow for a while: some claims take effect long after their callers have given up."""
+
+    at_s: float
+    for_s: float
+
+
 class AskOneSide(msgspec.Struct, frozen=True, tag=True):
     """A user asks the coordinator on a node, if one lives there, to stop the run."""
 
@@ -88,4 +95,6 @@ class LeaveNode(msgspec.Struct, frozen=True, tag=True):
     back_s: float | None = None
 
 
-NodeFault: TypeAlias = KillNode | PartNodes | PauseCoordinator | HideClaims | AskOneSide | LeaveNode
+NodeFault: TypeAlias = (
+    KillNode | PartNodes | PauseCoordinator | HideClaims | SlowClaims | AskOneSide | LeaveNode
+)

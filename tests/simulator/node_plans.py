@@ -14,7 +14,14 @@ from tests.simulator.faults import (
     build_layout,
 )
 from tests.simulator.network import NetworkConditions
-from tests.simulator.node_faults import HideClaims, KillNode, LeaveNode, PartNodes, PauseCoordinator
+from tests.simulator.node_faults import (
+    HideClaims,
+    KillNode,
+    LeaveNode,
+    PartNodes,
+    PauseCoordinator,
+    SlowClaims,
+)
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
@@ -81,7 +88,7 @@ def draw_outages(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history of `draw_nodes` with an outage of the network between nodes and of their claim list.
 
     Most outages are short: the connections of workers outlive them. Sometimes the list is away for longer,
-    for less long or for a few nodes only.
+    for less long or for a few nodes only, or slow, and sometimes a node dies while the run begins.
     """
     plan = draw_nodes(seed, copies)
     chance = Random(f"outages of {seed}")  # noqa: S311 - as above
@@ -99,7 +106,12 @@ def draw_outages(seed: int, copies: int | None) -> HistoryPlan:
         HideClaims(at_s - early_s, away_s, chance.choice((0.0, 0.0, 0.3)), hidden),
         *(PartNodes(at_s, side, for_s, short=short) for side in sides),
     )
-    others = plan.faults[:: chance.choice((1, 2, len(plan.faults)))]
+    others = list(plan.faults[:: chance.choice((1, 2, len(plan.faults)))])
+    if chance.random() < 0.3:
+        others.append(SlowClaims(chance.random() * 8.0, chance.choice((4.0, 20.0))))
+    if chance.random() < 0.2:
+        # While the first workers begin, or others join.
+        others.append(KillNode(0.2 + chance.random() * 1.5, chance.choice(nodes), chance.random() < 0.5))
     faults = sorted((*others, *outage), key=lambda fault: fault.at_s)
     return msgspec.structs.replace(plan, faults=tuple(faults))
 

@@ -50,6 +50,7 @@ from tests.simulator.node_faults import (
     LeaveNode,
     PartNodes,
     PauseCoordinator,
+    SlowClaims,
 )
 from tests.simulator.nodes import (
     CHECK_LINK_S,
@@ -324,8 +325,8 @@ class NodesHistory(History):
                 self._part(fault)
             case PauseCoordinator(for_s=for_s):
                 self._pause_coordinator(for_s)
-            case HideClaims():
-                self._hide_claims(fault)
+            case HideClaims() | SlowClaims():
+                self._disturb_claims(fault)
             case AskOneSide(node=index):
                 for coordinator in self.nodes[index].list_living():
                     coordinator.ask(AskStop())
@@ -333,8 +334,19 @@ class NodesHistory(History):
                 self._kill_coordinator(absent_s)
             case _:
                 super().inject(fault)
+                self._excuse_more()
                 return
+        self._excuse_more()
         self.record_fault()
+
+    def _excuse_more(self) -> None:
+        """Excuse the nodes that may lose their workers in open partitions now.
+
+        Another part may be the larger one since the last fault, and the coordinator perhaps has not decided
+        yet.
+        """
+        for partition in self._list_open_partitions():
+            self.excused |= self._choose_excused(partition.fault)
 
     def _kill_node(self, node: SimNode, *, silent: bool) -> None:
         self.trace(lambda: f"node {node.name!r} dies")
@@ -343,9 +355,6 @@ class NodesHistory(History):
             coordinator.alive = False
         for worker in node.agent.living:
             self.workers[worker].die(silent=silent)
-        # Another part may be the larger one now, and the coordinator perhaps has not decided yet.
-        for partition in self._list_open_partitions():
-            self.excused |= self._choose_excused(partition.fault)
 
     def _list_staying_nodes(self) -> list[SimNode]:
         """Return the nodes that can continue the run."""
@@ -394,7 +403,6 @@ class NodesHistory(History):
         list_back_s = min(self.claims.away_until_s.get(node.name, 0.0) for node in self.nodes)
         if fault.short and list_back_s >= self.clock.now + fault.for_s:
             self.outages.add(fault)
-        self.excused |= self._choose_excused(fault)
         if fault.mesh:
             self.peer_network.begin_partition(partition)
             if fault.short:
@@ -411,13 +419,15 @@ class NodesHistory(History):
 
         self.clock.schedule_after(fault.for_s, heal)
 
-    def _hide_claims(self, fault: HideClaims) -> None:
-        nodes = [self.nodes[index] for index in fault.nodes] or self.nodes
-        self.claims.hide([node.name for node in nodes], self.clock.now + fault.for_s)
-        self.claims.forgetful = fault.forgetful
+    def _disturb_claims(self, fault: HideClaims | SlowClaims) -> None:
+        until_s = self.clock.now + fault.for_s
+        if isinstance(fault, SlowClaims):
+            self.claims.slow_until_s = until_s
+        else:
+            nodes = [self.nodes[index] for index in fault.nodes] or self.nodes
+            self.claims.hide([node.name for node in nodes], until_s)
+            self.claims.forgetful = fault.forgetful
         self.clock.schedule_after(fault.for_s, self.record_fault)
-        for partition in self._list_open_partitions():
-            self.excused |= self._choose_excused(partition.fault)
 
     def _list_open_partitions(self) -> list[NodePartition]:
         """Return the partitions of now, and the healed ones on which no coordinator has decided yet.

@@ -19,7 +19,7 @@ from elastane.agent import process_identity
 from elastane.api.atomic_file import replace_file
 from elastane.api.attempts import RETRYABLE, Attempt, AttemptOutcome
 from elastane.api.control import RunOver
-from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, RunDirectoryLost
+from elastane.api.errors import BadInput, ElastaneError, RunDirectoryLost
 from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
@@ -28,7 +28,7 @@ from elastane.api.trackers import require_trackers
 from elastane.attempts.attempt_file import read_attempt, write_attempt
 from elastane.attempts.display import LogDisplay
 from elastane.attempts.results import write_results
-from elastane.attempts.resumption import prepare_rerun, prepare_restart, prepare_resumption
+from elastane.attempts.resumption import prepare_next_attempt, prepare_rerun, prepare_restart
 from elastane.attempts.run_directory import reclaim_run_directory
 from elastane.attempts.supervision import run_to_end
 from elastane.client.permissions import narrow_umask
@@ -155,10 +155,7 @@ def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay
         return prepare_rerun(run_dir, spec, why=why)
     if spec.checkpoints is None:
         return prepare_restart(run_dir, spec, display.say, why=why)
-    try:
-        return prepare_resumption(run_dir, spec, display.say, why=why)
-    except NoSuchFile:
-        return prepare_restart(run_dir, spec, display.say, why=why)
+    return prepare_next_attempt(run_dir, spec, display.say, why=why)
 
 
 def adapt_spec(record: RunRecord, request: AttemptRequest) -> RunSpec:

@@ -23,7 +23,7 @@ from elastane.api.spec import RunRecord
 from elastane.attempts.final_event import write_final_event
 from elastane.attempts.next_attempt import wait_for_next_attempt
 from elastane.attempts.results import write_results
-from elastane.attempts.resumption import STATE_LOST, Say, prepare_resumption
+from elastane.attempts.resumption import Say, prepare_next_attempt
 from elastane.attempts.run_directory import lock_run_directory
 from elastane.attempts.standby_trackers import StandbyTrackers
 from elastane.attempts.supervision import MOST_FUTILE_ATTEMPTS, choose_grace, count_futile, issue_first_ticket
@@ -146,7 +146,7 @@ def _resume(machine: JoinedMachine, last: RunRecord, workers: int) -> RunRecord 
             return None
         spec = msgspec.structs.replace(last.spec, start=max(workers, 1))
         own = f"node {machine.run_dir.node}"
-        return prepare_resumption(machine.shared, spec, machine.say, begun_by=own, why=STATE_LOST)
+        return prepare_next_attempt(machine.shared, spec, machine.say, begun_by=own)
     except ElastaneError as error:
         machine.say(f"cannot resume: {error}")
         return None

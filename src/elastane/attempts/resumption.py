@@ -11,7 +11,7 @@ import msgspec
 
 from elastane.api.atomic_file import replace_file
 from elastane.api.checkpoints import FileDamage, Manifest
-from elastane.api.errors import BadInput, Damaged, ElastaneError
+from elastane.api.errors import BadInput, Damaged, ElastaneError, NoSuchFile
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
@@ -82,7 +82,35 @@ def prepare_resumption(
     return record
 
 
-def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> RunRecord:
+def prepare_next_attempt(
+    run_dir: RunDir, spec: RunSpec, say: Say, *, begun_by: str = BY_COMMAND, why: str = STATE_LOST
+) -> RunRecord:
+    """Prepare the run directory for an attempt that no user has requested. The caller holds its lock.
+
+    It begins with the newest valid checkpoint, or from the start if the run has not saved any yet.
+
+    Args:
+        run_dir: of the run; it has events.
+        spec: for the new attempt.
+        say: takes lines for the user.
+        begun_by: the subject of the event.
+        why: the reason for the event.
+
+    Raises:
+        ElastaneError: as `prepare_resumption`; also if checkpoints that were saved are not there. Nothing was
+            changed.
+    """
+    try:
+        return prepare_resumption(run_dir, spec, say, begun_by=begun_by, why=why)
+    except NoSuchFile:
+        if any(event.kind == "checkpoint.saved" for event in read_events(run_dir, torn_tail=True)):
+            raise
+        return prepare_restart(run_dir, spec, say, begun_by=begun_by, why=why)
+
+
+def prepare_restart(
+    run_dir: RunDir, spec: RunSpec, say: Say, *, begun_by: str = BY_COMMAND, why: str
+) -> RunRecord:
     """Prepare the run directory for another attempt from the start. The caller holds its lock.
 
     All steps are made again, to the same bytes; the lines that the ledger loses are kept as after
@@ -91,7 +119,8 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     Args:
         run_dir: of the run; it has events.
         spec: for the new attempt.
-        say: receives lines for the user.
+        say: takes lines for the user.
+        begun_by: the subject of the event.
         why: the reason for the event.
 
     Raises:
@@ -108,8 +137,8 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
         software=read_software(spec),
     )
     reason = f"{why}: from the beginning, because no checkpoint was complete"
-    lost = _record_begin(run_dir, record, BY_COMMAND, reason, lines)
-    say(f"starting again; {lost} steps are made again")
+    lost = _record_begin(run_dir, record, begun_by, reason, lines)
+    say(f"starting again from the beginning; {lost} steps are made again")
     return record
 
 

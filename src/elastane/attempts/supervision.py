@@ -21,7 +21,7 @@ from elastane.api.tickets import encode_ticket
 from elastane.attempts.display import AttemptView, Display
 from elastane.attempts.final_event import write_final_event
 from elastane.attempts.remote_joins import RemoteJoins
-from elastane.attempts.resumption import STATE_LOST, prepare_resumption
+from elastane.attempts.resumption import prepare_next_attempt
 from elastane.attempts.tracking import TrackerKeeper
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOv
         # Devices that the run has given back meanwhile belong to other jobs.
         spec = msgspec.structs.replace(record.spec, start=wanted)
         try:
-            following = prepare_resumption(run_dir, spec, display.say, why=STATE_LOST)
+            following = prepare_next_attempt(run_dir, spec, display.say)
         except ElastaneError as error:
             display.say(f"cannot resume: {error}")
             return over

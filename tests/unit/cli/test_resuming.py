@@ -11,7 +11,12 @@ from elastane.api.errors import BadInput, Damaged, NoSuchFile
 from elastane.api.records import EventLine
 from elastane.api.rundir import CLAIMS
 from elastane.api.spec import CheckpointPolicy
-from elastane.attempts.resumption import find_newest_valid, prepare_resumption
+from elastane.attempts.resumption import (
+    STATE_LOST,
+    find_newest_valid,
+    prepare_next_attempt,
+    prepare_resumption,
+)
 from elastane.claims.terms import OwnTerm
 from elastane.claims.urls import open_claim_list
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
@@ -126,6 +131,27 @@ def test_a_resume_is_recorded_as_an_event(dead_run):
     assert (event.kind, event.step) == ("run.resumed", 3)
     assert event.why.startswith(f"every copy of the state was lost: from {format_checkpoint_name(3)}")
     assert (event.detail["lost_steps"], event.detail["times"]) == (1, 1)
+
+
+def test_a_run_that_has_saved_no_checkpoint_yet_begins_again(dead_run):
+    for step in (2, 3):
+        dead_run.catalog.delete(format_checkpoint_name(step))
+    record = prepare_next_attempt(dead_run.run_dir, dead_run.record.spec, dead_run.messages.append)
+    assert (record.resumed.checkpoint, record.resumed.step, record.resumed.first_worker) == ("", 0, 5)
+    assert dead_run.steps == []
+    assert dead_run.events[-1].why.startswith(f"{STATE_LOST}: from the beginning")
+    assert dead_run.messages[-1] == "starting again from the beginning; 4 steps are made again"
+
+
+def test_a_run_does_not_begin_again_if_its_checkpoints_are_not_there(dead_run):
+    """Perhaps their file system is not mounted."""
+    dead_run.write_events((*EVENTS, EventLine(time=102.5, kind="checkpoint.saved", step=3)))
+    for step in (2, 3):
+        dead_run.catalog.delete(format_checkpoint_name(step))
+    before = dead_run.read_contents()
+    with pytest.raises(NoSuchFile):
+        prepare_next_attempt(dead_run.run_dir, dead_run.record.spec, dead_run.messages.append)
+    assert dead_run.read_contents() == before
 
 
 def test_a_second_resume_keeps_the_lines_that_the_first_one_lost(dead_run):
