@@ -45,6 +45,21 @@ def test_a_term_is_known_to_be_in_charge_only_while_the_list_shows_it(new_term, 
     assert second.is_in_charge()
 
 
+def test_a_term_knows_whether_the_list_answers(new_term, path):
+    term, late = new_term(), new_term()
+    assert (term.claim(), term.answered, term.waited) == (1, True, False)
+    away = path.with_name("away")
+    path.rename(away)
+    path.touch()
+    assert (term.check(), term.answered) == (None, False)
+    late.claim()
+    assert (late.claimed, late.answered, late.waited) == (False, False, True)
+    path.unlink()
+    away.rename(path)
+    assert (term.check(), term.answered, term.waited) == (None, True, False)
+    assert (late.claim(), late.answered, late.waited) == (2, True, True)
+
+
 def test_a_number_of_the_agent_is_never_undercut(new_term, path):
     assert new_term(5).claim() == 5
     assert new_term(3).claim() == 6

@@ -456,8 +456,10 @@ class NodesHistory(History):
         ]
         # The run soon goes on without those that leave; a coordinator may count them until then.
         staying = [worker for worker in members if not self.get_node(worker).agent.leaving]
+        # Agents count all their workers, a coordinator those that it needs.
+        living = [worker.worker for worker in self.workers.values() if worker.alive]
         excused = set[int]()
-        for counted in (members, staying):
+        for counted in (members, staying, living):
             sizes = Counter(self.get_node(worker).index in inside for worker in counted)
             excused |= inside if sizes[True] <= sizes[False] else set()
             excused |= outside if sizes[False] <= sizes[True] else set()

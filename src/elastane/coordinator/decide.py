@@ -318,7 +318,8 @@ def _handle_steps(turn: Turn, steps: StepReports) -> None:
     )
     committed = roster.progress.committed
     for report in steps.reports:
-        if report.line.step > max(roster.progress.step, *early, 0):
+        # The worker's own report may have named the step already.
+        if report.line.step > max(early, default=recorded):
             committed = {**committed, **dict.fromkeys(report.line.workers, turn.now)}
         times = add_step_report(times, report)
         if report.line.step > max(early, default=recorded):

@@ -84,6 +84,22 @@ def test_a_coordinator_that_has_just_taken_charge_has_time():
         assert isinstance(decide_in_silence(replace(agent, silence=silence), 32.0), TakeCharge)
 
 
+def test_a_sign_counts_as_renewed_once_it_was_seen_to_change():
+    """The first sign that an agent reads may be the last one before the coordinator's death."""
+    first = read(TERM, now_s=2.0)
+    assert isinstance(decide_in_silence(silent(first, 4.0), 4.0), TakeCharge)
+    renewed = read(TERM, silence=first, sign=2, now_s=3.5)
+    assert isinstance(decide_in_silence(silent(renewed, 4.0), 4.0), Wait)
+    assert isinstance(decide_in_silence(silent(renewed, 7.0), 7.0), TakeCharge)
+
+
+def test_a_node_that_takes_charge_knows_which_others_answered():
+    answers = {"": None, "c": CoordinatorHeard(9.0), "a": CoordinatorHeard(9.0)}
+    decision = decide_in_silence(silent(read(TERM), 20.0, answers=answers, workers=(0, 1, 2)), 20.0)
+    assert isinstance(decision, TakeCharge)
+    assert decision.answering == ("a", "c")
+
+
 def test_a_node_without_an_order_ends_when_no_coordinator_answers():
     def decide(silence, now_s):
         return decide_in_silence(silent(silence, now_s, is_new=True, workers=()), now_s)

@@ -50,6 +50,16 @@ def test_nodes_with_less_than_half_of_the_workers_wait_for_the_others() -> None:
     assert decide_takeover(replace(view, answers=hear({"c": SILENCE_S}, workers=1))).now
 
 
+def test_nodes_without_most_workers_leave_a_coordinator_in_charge_that_renews_its_sign() -> None:
+    view = SilenceView("b", 10.0, {"c": None}, "", renewed_s=1.0, workers=2, total=4)
+    assert not decide_takeover(view).now
+    assert "at work" in decide_takeover(view).why
+    assert decide_takeover(replace(view, workers=3)).now
+    assert decide_takeover(replace(view, renewed_s=SILENCE_S)).now
+    # Perhaps it hears no worker itself.
+    assert decide_takeover(replace(view, silent_s=UNSEEN_S)).now
+
+
 def test_the_node_of_the_silent_coordinator_goes_first() -> None:
     view = SilenceView("z", SILENCE_S, hear({"a": SILENCE_S}), coordinator_node="z")
     assert decide_takeover(view).now

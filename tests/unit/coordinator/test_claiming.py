@@ -6,79 +6,24 @@ import msgspec
 import pytest
 
 from elastane.api.control import (
-    AgentReport,
     Dismiss,
     KillWorker,
-    ProcessInfo,
     Propose,
     RunOver,
     WorkerExit,
     WorkerFailed,
 )
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import MINORITY_S, SILENCE_S, NodeAddress
+from elastane.api.membership import MINORITY_S, SILENCE_S
 from elastane.claims.records import GenerationClaim, OutcomeClaim, make_nonce
 from elastane.coordinator.actions import ClaimHeld, ClaimSlot, ClaimUnanswered
 from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard_generation
 from elastane.coordinator.decide import LISTEN_S
 from elastane.coordinator.hearing import WORKER_QUIET_S
 from elastane.coordinator.roster import Takeover, create_roster
-from tests.unit.coordinator.conftest import PINNED, make_line
+from tests.unit.coordinator.conftest import PINNED, claim_all, hear, list_claims, make_line
 
 STOPPED = ExitCode.STOPPED_BY_USER
-NODES = (NodeAddress(""), NodeAddress("b"))
-
-
-def claim_all(stage) -> None:
-    """Let the pending claim win."""
-    assert stage.roster.claiming.pending is not None
-    stage.receive(ClaimHeld(stage.roster.claiming.pending))
-
-
-def list_claims(stage) -> list[tuple[int, ...]]:
-    return [action.subject.workers for action in stage.actions if isinstance(action, ClaimSlot)]
-
-
-@pytest.fixture
-def spread(open_stage):
-    """Return a function that makes a settled run of workers on two nodes: below 100 on the first one."""
-
-    def begin(*workers: int):
-        stage = open_stage(start=len(workers))
-        stage.roster = replace(
-            stage.roster, spec=msgspec.structs.replace(stage.roster.spec, listen="10.0.0.5")
-        )
-        stage.target = len(workers)
-        hear(stage, *workers)
-        for worker in workers:
-            stage.report_worker(worker, state="ready", pinned=PINNED)
-        claim_all(stage)
-        stage.adopt(step=5)
-        stage.actions.clear()
-        return stage
-
-    return begin
-
-
-def hear(stage, *workers: int, nodes=("", "b")) -> None:
-    """Receive the reports of agents, with their living workers."""
-    for name in nodes:
-        own = [worker for worker in workers if (worker >= 100) == (name == "b")]
-        processes = tuple(ProcessInfo(role="worker", pid=100 + worker, worker=worker) for worker in own)
-        stage.receive(
-            AgentReport(
-                pid=1,
-                node=name,
-                slots=None if name == "" else 4,
-                target=len(own),
-                total=stage.target,
-                nodes=NODES,
-                numbers=((50, 100),) if name == "" else ((150, 200),),
-                term=stage.roster.term.number,
-                workers=processes,
-                exits=tuple(end for end in stage.exits if (end.worker >= 100) == (name == "b")),
-            )
-        )
 
 
 def die(stage, worker: int, *survivors: int) -> None:
