@@ -204,3 +204,23 @@ def test_a_side_that_is_cut_off_while_the_claim_list_is_away_waits(side, seed):
     assert (verdict.code, history.files.step) == (0, 60)
     larger = {0, 1, 2} - set(side) if len(side) == 1 else set(side)
     assert list_killed(history, larger) == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("for_s", [2.0, 8.0, 20.0])
+def test_an_outage_of_the_network_and_the_claim_list_costs_nothing(for_s, copies, seed):
+    """No node reaches another one: each coordinator would take the silence of the others for their deaths."""
+    parts = (PartNodes(2.0, (index,), for_s, short=True) for index in (0, 1))
+    history, verdict = play(seed, HideClaims(2.0, for_s), *parts, nodes=(2, 2), copies=copies)
+    assert (verdict.code, history.files.step) == (0, 60)
+    assert list_killed(history) == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_died_in_an_outage_is_lost_after_it(seed):
+    parts = (PartNodes(2.0, (index,), 8.0, short=True) for index in (0, 1))
+    history, verdict = play(seed, HideClaims(2.0, 8.0), *parts, KillNode(4.0, 2), nodes=(2, 2))
+    assert (verdict.code, history.files.step) == (0, 60)
+    assert list_killed(history) == set()
+    assert [event.who for event in list_kinds(history, "node.lost")] == ["node c"]

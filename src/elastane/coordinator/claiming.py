@@ -94,7 +94,7 @@ def receive_check(turn: Turn, *, answered: bool) -> None:
     turn.roster = replace(turn.roster, claiming=claiming)
 
 
-def record_outage(turn: Turn, what: str) -> None:
+def record_postponement(turn: Turn, what: str) -> None:
     """Record once that the coordinator decides nothing about a loss, because the claim list does not answer.
 
     Args:

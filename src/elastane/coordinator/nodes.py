@@ -9,7 +9,7 @@ from math import inf
 
 from elastane.api.control import AgentReport, LeaveRecorded
 from elastane.api.membership import SILENCE_S, NodeName, WorkerId
-from elastane.coordinator.claiming import record_outage
+from elastane.coordinator.claiming import record_postponement
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
 from elastane.coordinator.hearing import (
@@ -85,7 +85,7 @@ def advance_nodes(turn: Turn) -> None:
     missing = _list_missing(turn.roster, now)
     if silent or missing:
         unheard = " and ".join(map(describe_node, sorted({*silent, *missing})))
-        record_outage(turn, f"nothing is heard of {unheard}")
+        record_postponement(turn, f"nothing is heard of {unheard}")
     if missing and may_lose:
         _lose_missing_nodes(turn, missing)
     elif may_lose and now - turn.roster.term.began >= SILENCE_S:

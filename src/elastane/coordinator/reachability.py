@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
-from elastane.coordinator.claiming import record_outage
+from elastane.coordinator.claiming import record_postponement
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.hearing import WORKER_QUIET_S, awaits_signs, is_list_away
 from elastane.coordinator.roster import Roster, list_node_workers
@@ -116,7 +116,7 @@ def exclude_unreachable(turn: Turn) -> None:
     breaks = _find_breaks(turn.roster)
     if not breaks:
         return
-    record_outage(turn, "workers have lost connections to each other")
+    record_postponement(turn, "workers have lost connections to each other")
     if is_list_away(turn.roster, turn.now) or awaits_signs(turn.roster, turn.now):
         return
     evidence = _gather_evidence(turn.roster, breaks, turn.now)
