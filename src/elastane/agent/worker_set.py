@@ -1,9 +1,10 @@
 """The desired and the running workers of a run. Pure; `elastane.agent.workers` acts on it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from elastane.api.control import Numbers, SetTarget, WorkerExit
+from elastane.api.heartbeat_file import SLOTS, compute_slot_offset
 from elastane.api.membership import NUMBERS_AT_ONCE, NodeAddress, WorkerId
 
 REMEMBERED_EXITS = 256
@@ -50,23 +51,37 @@ def request_missing(workers: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]
 
     Without numbers left, request fewer: the coordinator sends more numbers before they run out.
     """
-    missing = max(0, workers.target - len(workers.living) - len(workers.requested))
-    numbers, rest = take_numbers(workers.numbers, missing)
+    present = (*workers.living, *workers.requested)
+    missing = max(0, min(workers.target, SLOTS) - len(present))
+    numbers, rest = take_numbers(workers.numbers, missing, present)
     return replace(workers, numbers=rest, requested=workers.requested + numbers), numbers
 
 
-def take_numbers(ranges: tuple[Numbers, ...], count: int) -> tuple[tuple[WorkerId, ...], tuple[Numbers, ...]]:
+def take_numbers(
+    ranges: tuple[Numbers, ...], count: int, present: Collection[WorkerId] = ()
+) -> tuple[tuple[WorkerId, ...], tuple[Numbers, ...]]:
     """Take the next numbers from some ranges; return them, and the rest of the ranges.
 
-    The last range stays, even if it is empty: its end says up to where numbers are used.
+    A number whose slot of the heartbeat file a present worker has is left out, for good. The last range
+    stays, even if it is empty: its end says up to where numbers are used.
+
+    Args:
+        ranges: in order.
+        count: how many numbers to take.
+        present: the workers that run or were requested.
     """
+    slots = set(map(compute_slot_offset, present))
     taken: list[WorkerId] = []
     rest: list[Numbers] = []
     for first, end in ranges:
-        split = min(end, first + count - len(taken))
-        taken += range(first, split)
-        if split < end or (first, end) == ranges[-1]:
-            rest.append((split, end))
+        number = first
+        while number < end and len(taken) < count:
+            if compute_slot_offset(number) not in slots:
+                slots.add(compute_slot_offset(number))
+                taken.append(number)
+            number += 1
+        if number < end or (first, end) == ranges[-1]:
+            rest.append((number, end))
     return tuple(taken), tuple(rest)
 
 

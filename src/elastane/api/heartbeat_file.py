@@ -14,7 +14,8 @@ SLOT = struct.Struct("<qqd")
 not known yet); little-endian, 64 bits each."""
 
 SLOTS = 4096
-"""Workers share slots modulo this number; no two workers that are alive at once share one."""
+"""A worker has the slot of its number modulo this one. No two workers that are alive at once share one: the
+agent leaves out the numbers for which they would."""
 
 
 class Phase(IntEnum):

@@ -11,6 +11,7 @@ from elastane.agent.worker_set import (
     request_missing,
 )
 from elastane.api.control import WorkerExit
+from elastane.api.heartbeat_file import SLOTS, compute_slot_offset
 
 
 def exit_of(worker: int, code: int = -9) -> WorkerExit:
@@ -37,6 +38,23 @@ def test_only_requests_up_to_the_target_are_kept() -> None:
     assert keep_missing_requests(workers).requested == (1, 2)
     assert keep_missing_requests(replace(workers, target=2)).requested == (1,)
     assert keep_missing_requests(replace(workers, target=0)).requested == ()
+
+
+def test_no_two_workers_share_a_slot_of_the_heartbeat_file() -> None:
+    granted = (4 * SLOTS + 1, 4 * SLOTS + 101)
+    workers = WorkerSet(target=6, numbers=(granted,), requested=(2,), living={1: 100, 3: 101, SLOTS + 5: 102})
+    workers, numbers = request_missing(workers)
+    assert numbers == (4 * SLOTS + 4, 4 * SLOTS + 6)
+    # Numbers that were left out are not used later either.
+    assert workers.numbers == ((4 * SLOTS + 7, granted[1]),)
+    offsets = {compute_slot_offset(worker) for worker in (*workers.living, *workers.requested)}
+    assert len(offsets) == 6
+
+
+def test_a_machine_has_no_more_workers_than_the_heartbeat_file_has_slots() -> None:
+    workers, numbers = request_missing(WorkerSet(target=2 * SLOTS, numbers=((100, 3 * SLOTS),)))
+    assert numbers == tuple(range(100, 100 + SLOTS))
+    assert request_missing(workers) == (workers, ())
 
 
 def test_the_agent_leaves_surplus_workers_to_the_coordinator() -> None:

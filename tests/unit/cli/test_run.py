@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ import pytest
 
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
+from elastane.api.hosts import MOST_SLOTS
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunRecord, RunSpec
@@ -87,6 +89,14 @@ def test_a_finished_run_prints_where_its_files_are(agent, elastane, script, home
     ):
         assert words in result.stdout
     assert (directory / "report.html").exists()
+
+
+def test_more_workers_than_one_machine_has_are_refused(agent, elastane, script, monkeypatch) -> None:
+    monkeypatch.setattr("elastane.api.connection_limits.read_descriptor_limit", lambda: 1 << 20)
+    words = ("--workers", f"1:{MOST_SLOTS + 1}", "--virtual-ranks", str(2 * MOST_SLOTS))
+    refused = elastane("run", "--name", "trial", *words, script)
+    assert refused.exit_code == 2
+    assert f"one machine has at most {MOST_SLOTS}" in re.sub(r"\s+", " ", refused.output)
 
 
 def test_with_json_stdout_is_one_object_and_progress_goes_to_stderr(agent, elastane, script, home) -> None:

@@ -14,6 +14,7 @@ from elastane.api.connection_limits import check_worker_limit
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.extras import require
+from elastane.api.hosts import MOST_SLOTS
 from elastane.api.rundir import RECIPE, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.api.trackers import require_trackers
@@ -186,7 +187,7 @@ def open_new_run(
     check_run_name(name)
     check_name_is_free(name, options.run_dir)
     spec = build_spec(options, script, args, name=name, cpus=count_cores())
-    _check_connections(spec)
+    _check_limits(spec)
     spec = msgspec.structs.replace(restrict_sizes(spec, sizes), preload=preload)
     if spec.contract is not None and environment:
         contract = msgspec.structs.replace(spec.contract, environment=dict(environment))
@@ -238,7 +239,7 @@ def _open_ended_run(
     )
     with reclaim_run_directory(ended) as directory:
         spec = change_spec(read_record(directory).spec, options, count_cores())
-        _check_connections(spec)
+        _check_limits(spec)
         spec = _start_as_discovered(spec, console)
         if spec.code:
             check_shipped_code(directory, spec.code)
@@ -277,10 +278,21 @@ def _ship_code(spec: RunSpec, directory: Path | None) -> RunSpec:
     return msgspec.structs.replace(spec, code=digest, directory=str(copy), script=path)
 
 
-def _check_connections(spec: RunSpec) -> None:
-    """Raise `BadInput` if this machine has too few descriptors for the workers; see `check_worker_limit`."""
-    if spec.contract is None:  # the workers of an unmodified script do not connect to each other
-        check_worker_limit(spec.least_ranks)
+def _check_limits(spec: RunSpec) -> None:
+    """Check that the run can have its most workers.
+
+    Raises:
+        BadInput: they are too many for one machine, or this one has too few descriptors for them.
+    """
+    if spec.contract is not None:
+        return  # workers of an unmodified script do not connect to each other, and have no slots
+    if not spec.listen and spec.least_ranks > MOST_SLOTS:
+        raise BadInput(
+            f"the run may have {spec.least_ranks} workers, but one machine has at most {MOST_SLOTS}",
+            means="this is the most workers that the agent of a machine watches",
+            do=f"--workers MIN:{MOST_SLOTS}; or let other machines take part: --listen",
+        )
+    check_worker_limit(spec.least_ranks)
 
 
 def _start_as_discovered(spec: RunSpec, console: "Console") -> RunSpec:
