@@ -1,7 +1,9 @@
 """The tables of options in docs/cli.md, generated from the commands: ``make docs-cli`` writes them again."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ from typer.main import get_command
 from elastane.cli.main import app
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+HEADING = re.compile(r"^(##+) (.*)$", re.MULTILINE)
+COMMAND = re.compile(r"`elastane ([a-z|]+(?: [a-z|]+)*)")
+"""The words of a command in a heading, up to its arguments: ``pool|team set|list``."""
 BLOCK = re.compile(r"<!-- options: (?P<command>[a-z ]+) -->\n.*?<!-- end -->", re.DOTALL)
 LEFT_OUT = {"help", "as_json"}
 """Options that every command has; the page describes them once."""
@@ -79,14 +84,27 @@ def list_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[st
             yield " ".join((*path, name)), inner
 
 
-def test_the_page_has_the_options_of_every_command():
-    tables = {match["command"] for match in BLOCK.finditer(PAGE.read_text())}
-    page = PAGE.read_text()
+def list_sections(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the commands that the headings of the page name, each with the text of its section."""
+    headings = list(HEADING.finditer(page))
+    for place, heading in enumerate(headings):
+        ends = (later.start() for later in headings[place + 1 :] if len(later[1]) <= len(heading[1]))
+        section = page[heading.start() : next(ends, len(page))]
+        for words in COMMAND.findall(heading[2]):
+            for names in product(*(word.split("|") for word in words.split())):
+                yield " ".join(names), section
+
+
+def test_the_section_of_every_command_has_its_options():
+    sections: dict[str, str] = defaultdict(str)
+    for words, section in list_sections(PAGE.read_text()):
+        sections[words] += section
+    commands = dict(list_commands(get_command(app)))
+    assert commands.keys() <= sections.keys()
     missing = [
-        f"{words} {max(option.opts, key=len)}"
-        for words, _ in list_commands(get_command(app))
-        if words not in tables
-        for option in list_options(words)
-        if max(option.opts, key=len) not in page
+        f"{words} {name}"
+        for words in commands
+        for name in (max(option.opts, key=len) for option in list_options(words))
+        if not re.search(rf"{name}(?![\w-])", sections[words])
     ]
     assert missing == []
