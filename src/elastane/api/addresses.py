@@ -87,6 +87,20 @@ def is_address(text: str) -> bool:
     return True
 
 
+def is_own_address(address: str) -> bool:
+    """Return whether this machine has a numeric address."""
+    # Some systems allow binding to any address, so that this proves nothing: see ip_nonlocal_bind in ip(7).
+    outside = next(other for other in OUTSIDE if find_family(other) == find_family(address))
+    return _can_bind(address) and not _can_bind(outside)
+
+
+def _can_bind(address: str) -> bool:
+    with suppress(OSError), socket.socket(find_family(address)) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
+
+
 def check_address(option: str, address: str) -> IPv4Address | IPv6Address:
     """Return a numeric address, as typed.
 

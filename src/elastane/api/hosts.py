@@ -2,18 +2,22 @@
 
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Annotated
 
 import msgspec
 
+from elastane.api.addresses import ANY_PORT, is_own_address
 from elastane.api.errors import BadInput
-from elastane.api.membership import NODE_NAME, NodeName
+from elastane.api.heartbeat_file import SLOTS
+from elastane.api.membership import FIRST_NODE_WORD, NODE_NAME, NodeName
 
 MOST_HOSTS = 1024
-MOST_SLOTS = 4096
+MOST_SLOTS = SLOTS
+"""The most workers on one machine: its agent watches each one through a slot of the heartbeat file."""
 _HOST = re.compile(
-    r"(?P<user>[A-Za-z0-9._-]+@)?(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<slots>\d{1,9}))?"
+    r"(?P<user>[A-Za-z0-9._-]+@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)(?::(?P<slots>\d{1,9}))?"
 )
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -37,7 +41,17 @@ class RunHost(msgspec.Struct, frozen=True):
     @property
     def node(self) -> NodeName:
         """The name of the machine in the run."""
-        return self.host.lower().replace("_", "-").replace(":", "-")
+        return derive_node_name(self.host)
+
+
+def derive_node_name(host: str) -> NodeName:
+    """Return the name in a run of the machine with this host name or address.
+
+    `NODE_NAME` may still not match it, for example because it is too long.
+    """
+    name = host.lower().replace("_", "-").replace(":", "-")
+    # Commands take a number for a worker, and the word for the machine on which the run began.
+    return f"host-{name}" if name.isdecimal() or name == FIRST_NODE_WORD else name
 
 
 def list_own_names() -> frozenset[str]:
@@ -46,10 +60,22 @@ def list_own_names() -> frozenset[str]:
     return LOOPBACK_NAMES | {name, name.partition(".")[0], socket.getfqdn()}
 
 
-def find_own_host(hosts: Iterable[RunHost]) -> RunHost | None:
-    """Return the one of some hosts that is this machine; None: none is."""
+def find_own_host(hosts: Collection[RunHost]) -> RunHost | None:
+    """Return the one of some hosts that is this machine, by name or by address; None: none is."""
     names = list_own_names()
-    return next((host for host in hosts if host.host in names), None)
+    named = next((host for host in hosts if host.host in names), None)
+    # Resolving names may take long.
+    return named or next((host for host in hosts if _leads_here(host.host)), None)
+
+
+def _leads_here(host: str) -> bool:
+    """Return whether a name or numeric address has an address of this machine."""
+    try:
+        found = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_STREAM)
+    # The configuration of ssh may know a name that this machine does not resolve.
+    except OSError:
+        return False
+    return any(is_own_address(str(address[0])) for *_, address in found)
 
 
 def parse_run_hosts(text: str) -> tuple[RunHost, ...]:

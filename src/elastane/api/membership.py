@@ -23,12 +23,12 @@ Perhaps not the others are cut off but this part. They notice its silence in `SI
 time to agree on a successor and to claim its term. Then the smaller part of the run ends, not the larger one.
 """
 
-NODE_NAME = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
-"""The pattern of the name that a machine gives itself."""
-NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]
-"""The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 FIRST_NODE_WORD = "first"
 """The word for the machine without a name in commands."""
+NODE_NAME = rf"(?!(?:{FIRST_NODE_WORD}|[0-9]+)$)[a-z0-9]([a-z0-9.-]{{0,61}}[a-z0-9])?"
+"""The pattern of the name that a machine gives itself. Commands take a number for a worker."""
+NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]
+"""The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 
 
 Host: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{0,253}$")]

@@ -11,6 +11,7 @@ import pytest
 
 from elastane.api.connection_limits import compute_most_workers
 from elastane.api.control import Answer
+from elastane.api.hosts import MOST_SLOTS
 from elastane.api.membership import NodeAddress
 from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSoftware, TorchrunContract
 from elastane.attempts import participation
@@ -83,10 +84,28 @@ def test_a_missing_script_is_named(listening, elastane):
     assert "/nowhere/train.py" in refuse(elastane, "--name", "b")
 
 
-@pytest.mark.parametrize("name", ["", "Upper", "a b", "../up", "-a", "x" * 64])
+@pytest.mark.parametrize("name", ["", "Upper", "a b", "../up", "-a", "x" * 64, "first", "7", "007"])
 def test_a_name_that_cannot_name_a_node_is_refused(listening, elastane, name):
     assert "cannot name a node" in refuse(elastane, f"--name={name}")
     assert not list(listening.root.glob("lock-*"))
+
+
+@pytest.mark.parametrize(
+    ("host", "node"),
+    [("GPU_01.example", "gpu-01.example"), ("7", "host-7"), ("first", "host-first"), ("first-2", "first-2")],
+)
+def test_a_machine_has_a_name_that_works_whatever_its_host_name(listening, elastane, monkeypatch, host, node):
+    monkeypatch.setattr("elastane.cli.runs.join.socket.gethostname", lambda: host)
+    with (listening.root / f"lock-{node}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = refuse(elastane, "--listen", "127.0.0.1", "--slots", "1")
+    assert f"a machine named {node} takes part already" in said
+
+
+def test_more_slots_than_an_agent_watches_are_refused(listening, elastane):
+    assert f"--slots {MOST_SLOTS + 1} is more than {MOST_SLOTS}" in refuse(
+        elastane, "--name", "b", "--slots", str(MOST_SLOTS + 1)
+    )
 
 
 def test_a_name_is_used_once(listening, elastane):

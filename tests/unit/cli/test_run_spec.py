@@ -1,5 +1,6 @@
 """Options of ``elastane run``: accepted values, defaults, and errors."""
 
+import socket
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,14 @@ from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 from elastane.cli.runs.debugger import check_debug_options
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.runs.run_spec import build_spec, change_spec, list_remarks, restrict_sizes
+
+
+@pytest.fixture(autouse=True)
+def no_name_service(monkeypatch):
+    def refuse(host: str, port: int, **_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 def build(options: RunOptions, script: Path, name: str = "trial", *, cpus: int = 8) -> RunSpec:

@@ -20,7 +20,8 @@ from elastane.api.control import Answer, AskStatus
 from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.extras import require
-from elastane.api.membership import NODE_NAME
+from elastane.api.hosts import MOST_SLOTS, derive_node_name
+from elastane.api.membership import FIRST_NODE_WORD, NODE_NAME
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.api.tickets import is_ticket
@@ -96,7 +97,7 @@ def join_run(  # noqa: PLR0917 - options of a command
 
     node = _choose_name(name)
     _check_run(directory, record)
-    most = count_devices()[0] if slots is None else slots
+    most = _choose_slots(slots)
     address = build_machine_address(listen, interface, advertise, ports, partial(_find_address, directory))
     check_ports(address, most)
     run_dir = RunDir(directory.root, node)
@@ -160,14 +161,30 @@ def _choose_name(name: str | None) -> str:
     Raises:
         BadInput: it cannot name a node.
     """
-    chosen = socket.gethostname().lower() if name is None else name
+    chosen = derive_node_name(socket.gethostname()) if name is None else name
     if not re.fullmatch(NODE_NAME, chosen):
         raise BadInput(
             f"{chosen!r} cannot name a node",
-            means="logs and commands name the machine by it",
-            do="--name NODE, with at most 63 small letters, digits, dots and dashes",
+            means="logs and commands name the machine by it; a number names a worker, and "
+            f"{FIRST_NODE_WORD} the machine on which the run began",
+            do="--name NODE, with at most 63 small letters, digits, dots and dashes, such as gpu-7",
         )
     return chosen
+
+
+def _choose_slots(slots: int | None) -> int:
+    """Return the most workers on this machine.
+
+    Raises:
+        BadInput: they are too many.
+    """
+    if slots is not None and slots > MOST_SLOTS:
+        raise BadInput(
+            f"--slots {slots} is more than {MOST_SLOTS}",
+            means="this is the most workers that the agent of a machine watches",
+            do=f"--slots N, with at most {MOST_SLOTS}",
+        )
+    return count_devices()[0] if slots is None else slots
 
 
 def _find_address(run_dir: RunDir) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 
 from elastane.api.addresses import ANY_PORT, LOOPBACK, find_default_address, find_own_address
 from elastane.api.errors import BadInput
-from elastane.api.hosts import RunHost, list_own_names, parse_run_hosts
+from elastane.api.hosts import RunHost, find_own_host, parse_run_hosts
 from elastane.api.machine_address import MachineAddress
 from elastane.cli.runs.address_options import build_machine_address
 from elastane.cli.runs.run_options import RunOptions
@@ -70,8 +70,8 @@ def choose_machine_address(options: RunOptions, hosts: tuple[RunHost, ...]) -> M
 
 def _find_address(hosts: tuple[RunHost, ...]) -> str:
     """Return the address of this machine that reaches the first other one."""
-    names = list_own_names()
-    other = next((host for host in hosts if host.host not in names), None)
+    own = find_own_host(hosts)
+    other = next((host for host in hosts if host != own), None)
     if other is None:
         return LOOPBACK
     try:

@@ -57,7 +57,8 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
     hosts = read_hosts(options)
     low, high = _choose_limits(options, options.virtual_ranks, cpus, hosts)
     address = choose_machine_address(options, hosts)
-    own = cpus if not hosts else (found.slots or cpus) if (found := find_own_host(hosts)) else low
+    here = find_own_host(hosts)
+    own = cpus if not hosts else low if here is None else here.slots or cpus
     first = min(max(low, own), high) if address else low
     start = _check_start(first if options.start is None else options.start, low, high)
     if options.start is not None and options.host_discovery_script:
@@ -83,7 +84,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "ssh": read_ssh(options),
     }
     if address is not None:
-        check_ports(address, _count_own_slots(hosts, high, cpus))
+        check_ports(address, _count_own_slots(hosts, here, high, cpus))
         given |= describe_address(address) | {"directory": str(Path.cwd())}
     if options.max_shard_size is not None:
         given["max_shard_bytes"] = read_size_bytes("--max-shard-size", options.max_shard_size)
@@ -168,7 +169,7 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
     start = min(max(low, spec.start), high) if options.start is None else options.start
     address = choose_machine_address(options, read_hosts(options))
     if address is not None:
-        check_ports(address, _count_own_slots(hosts, high, cpus))
+        check_ports(address, _count_own_slots(hosts, find_own_host(hosts), high, cpus))
         spec = msgspec.structs.replace(spec, **describe_address(address))
     changed = msgspec.structs.replace(
         spec,
@@ -192,11 +193,10 @@ def describe_address(address: MachineAddress) -> dict[str, Any]:
     return {"listen": address.host, "advertised": address.advertised, "ports": address.ports}
 
 
-def _count_own_slots(hosts: tuple[RunHost, ...], high: int, cpus: int) -> int:
-    """Return the most workers on this machine; without hosts it may have all."""
-    own = find_own_host(hosts)
+def _count_own_slots(hosts: tuple[RunHost, ...], here: RunHost | None, high: int, cpus: int) -> int:
+    """Return the most workers on this machine, the host ``here``; without hosts it may have all."""
     most = cpus if high == NO_LIMIT else high
-    return most if not hosts else 0 if own is None else own.slots or most
+    return most if not hosts else 0 if here is None else here.slots or most
 
 
 def check_pinned_options(options: RunOptions) -> None:
