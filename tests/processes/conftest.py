@@ -43,10 +43,10 @@ def assert_equals_reference(play_reference: Callable[..., EndedRun]) -> Callable
 
 
 @pytest.fixture
-def networks() -> Iterator[Networks]:
-    """A hub and two machines, each with a network of its own."""
+def networks(request: pytest.FixtureRequest) -> Iterator[Networks]:
+    """A hub and two machines, each with a network of its own; a parameter has further arguments."""
     try:
-        with Networks(2) as made:
+        with Networks(2, **getattr(request, "param", {})) as made:
             yield made
     except NoNetworks as error:
         skip_except_in_ci(str(error))

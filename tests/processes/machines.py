@@ -61,15 +61,21 @@ class Machines:
             )
 
     def begin(
-        self, *script_options: str, start: int = 2, options: Sequence[str] = (), network: int = 0
+        self,
+        *script_options: str,
+        start: int = 2,
+        options: Sequence[str] = (),
+        network: int = 0,
+        interface: str = "",
     ) -> None:
-        """Begin the run on the first machine."""
+        """Begin the run on the first machine, which listens at the address of an interface or an IPv4 one."""
         inside = f"10.77.{network}.2" if network else "10.77.1.1"
         address = "127.0.0.2" if self._networks is None else inside
+        listen = ("--interface", interface) if interface else ("--listen", address)
         self._start(
             FIRST,
             network,
-            *("run", "--listen", address, "--workers", "1:8", "--start", str(start)),
+            *("run", *listen, "--workers", "1:8", "--start", str(start)),
             *("--digest-every", "5", "--run-dir", str(self.run_dir.root), *options),
             *(str(SCRIPTS / "training.py"), *script_options),
         )

@@ -98,13 +98,17 @@ class Networks:
     Args:
         machines: the number of machines beside the hub.
         delay_s: how long a packet takes between a machine and the hub.
+        ipv6: the addresses are fd77::1:1 and fd77::N:2. The rules of `block` and `publish` are for IPv4 only.
     """
 
-    def __init__(self, machines: int, delay_s: float = 0.0) -> None:
+    def __init__(self, machines: int, delay_s: float = 0.0, *, ipv6: bool = False) -> None:
         self._holders: list[subprocess.Popen[bytes]] = []
         self._sleepers: list[int] = []
         """The process in the namespaces of each machine, the hub's first; nsenter and unshare become it."""
         self._delay_s = delay_s
+        self._address = "fd77::{}:{}" if ipv6 else "10.77.{}.{}"
+        # Without `nodad` an IPv6 address is not usable for its first second.
+        self._range = ("/112", "nodad") if ipv6 else ("/24",)
         if shutil.which("ip") is None:
             raise NoNetworks("the program `ip` is not installed (package iproute2)")
         try:
@@ -113,7 +117,8 @@ class Networks:
             # Rules come before the delivery to the hub itself, so that they can block that too.
             self._run(0, "ip", "rule", "add", "lookup", "local", "pref", "100")
             self._run(0, "ip", "rule", "del", "pref", "0")
-            self._run(0, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            forwarding = "ipv6/conf/all/forwarding" if ipv6 else "ipv4/ip_forward"
+            self._run(0, "sh", "-c", f"echo 1 > /proc/sys/net/{forwarding}")
             for number in range(1, machines + 1):
                 self._add_machine(number)
         except BaseException:
@@ -130,13 +135,15 @@ class Networks:
             )
         else:
             self._run(0, "ip", "link", "add", link, "type", "veth", "peer", "name", "wire", "netns", pid)
-        self._run(0, "ip", "address", "add", f"10.77.{number}.1/24", "dev", link)
+        gateway, own = (self._address.format(number, end) for end in (1, 2))
+        length, *flags = self._range
+        self._run(0, "ip", "address", "add", gateway + length, "dev", link, *flags)
         self._run(0, "ip", "link", "set", link, "up")
         for words in (
             ("link", "set", "lo", "up"),
-            ("address", "add", f"10.77.{number}.2/24", "dev", "wire"),
+            ("address", "add", own + length, "dev", "wire", *flags),
             ("link", "set", "wire", "up"),
-            ("route", "add", "default", "via", f"10.77.{number}.1"),
+            ("route", "add", "default", "via", gateway),
         ):
             self._run(number, "ip", *words)
 

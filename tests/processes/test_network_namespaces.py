@@ -140,3 +140,19 @@ def test_a_machine_is_reached_at_the_published_ports_of_another_address(
     ended = machines.end(FIRST)
     assert_equals_reference(ended)
     assert ended.find_events("worker.died") == []
+
+
+@pytest.mark.parametrize("networks", [{"ipv6": True}], indirect=True, ids=["ipv6"])
+def test_machines_reach_each_other_at_the_ipv6_addresses_of_their_interfaces(
+    machines, assert_equals_reference
+):
+    machines.begin("--seconds=0.1", "--steps=300", start=1, network=1, interface="wire")
+    machines.wait_for_members(FIRST)
+    machines.join("b", 2, options=("--interface", "wire"))
+    machines.wait_for_members("b")
+    hosts = {node.name: node.host for node in machines.wait_for_answer().nodes}
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert hosts == {FIRST: "fd77::1:2", "b": "fd77::2:2"}
+    assert ended.find_events("worker.died") == []
