@@ -18,12 +18,9 @@ def exclude_lost_workers(turn: Turn) -> None:
 
 
 def exclude_unheard_workers(turn: Turn) -> None:
-    """Exclude the former members of which nothing is heard at the end of the run.
+    """Exclude the workers of which nothing is heard at the end of the run.
 
-    While the run goes on, this waits until each machine was heard or counts as lost, see `advance_nodes`. A
-    worker that never was a member may be on a machine that has just joined.
+    While the run goes on, this waits until each machine was heard or counts as lost, see `advance_nodes`.
     """
-    for worker in list_unplaced(
-        turn.roster, find_unended_workers(turn.roster) & turn.roster.joined, turn.now
-    ):
+    for worker in list_unplaced(turn.roster, find_unended_workers(turn.roster), turn.now):
         exclude_worker(turn, worker, "nothing was heard of it before the run ended", since=turn.now)
