@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 import boto3
 import psycopg
-from sqlalchemy import insert
+import pytest
+from sqlalchemy import insert, select
 
+from elastane.claims import directory
 from elastane.claims.urls import open_claim_list
 from elastane.controller.store.claim_lists import forget_claim_list
 from elastane.controller.store.database import Store
@@ -44,6 +46,19 @@ class DirectoryKind:
         yield
         away.rename(self.path)
 
+    @contextmanager
+    def deny_writes(self):
+        def refuse(path, content, *, mode):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        # Permission bits do not count for root.
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(directory, "create_file", refuse)
+            yield
+
+    def list_names(self):
+        return [entry.name for entry in self.path.iterdir()]
+
     def close(self):
         pass
 
@@ -71,6 +86,16 @@ class ObjectStoreKind:
         self.server.away = True
         yield
         self.server.away = False
+
+    @contextmanager
+    def deny_writes(self):
+        self.server.denied = "/"
+        yield
+        self.server.denied = ""
+
+    def list_names(self):
+        found = self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())
+        return [entry["Key"].removeprefix("runs/train/") for entry in found]
 
     def close(self):
         self.server.heal()
@@ -108,6 +133,16 @@ class ControllerKind:
         self.server.stop()
         yield
         self.server.start()
+
+    @contextmanager
+    def deny_writes(self):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("ELASTANE_TOKEN", self.server.make_token("viewer"))
+            yield
+
+    def list_names(self):
+        with self.store.begin_read() as tx:
+            return [str(row.slot) for row in tx.execute(select(claims.c.slot))]
 
     @contextmanager
     def _interrupt_postgres(self):

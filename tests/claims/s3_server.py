@@ -1,6 +1,7 @@
 """An S3 server on loopback whose requests can fail, with atomic conditional creates as those of S3."""
 
 import logging
+import re
 import socket
 import threading
 
@@ -13,6 +14,7 @@ class FaultyServer:
 
     Args of the faults:
         away: every request is answered by 503.
+        denied: a pattern; writes of objects whose paths it fits are answered by 403.
         ignores_conditions: the header If-None-Match is dropped.
         refuses_conditions: a request with that header is answered by 501.
         lost_replies: so many of the next writes are carried out, and their connections cut.
@@ -34,6 +36,7 @@ class FaultyServer:
     def heal(self):
         self._healed.set()
         self._healed = threading.Event()
+        self.denied = ""
         self.away = self.ignores_conditions = self.refuses_conditions = False
         self.lost_replies = self.silent_replies = self.conflicts = 0
 
@@ -48,6 +51,8 @@ class FaultyServer:
             return _refuse(start_response, "503 Service Unavailable", "ServiceUnavailable")
         if environ["REQUEST_METHOD"] != "PUT":
             return self._app(environ, start_response)
+        if self.denied and re.search(self.denied, environ["PATH_INFO"]):
+            return _refuse(start_response, "403 Forbidden", "AccessDenied")
         if conditional and self.refuses_conditions:
             return _refuse(start_response, "501 Not Implemented", "NotImplemented")
         if conditional and self.ignores_conditions:

@@ -14,7 +14,7 @@ from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import BadInput
 from elastane.claims.claim_list import ClaimList
 from elastane.claims.history import find_newest_term, number_next_term
-from elastane.claims.place import ClaimsUnavailable
+from elastane.claims.place import ClaimsUnavailable, ClaimsUnusable
 from elastane.claims.records import (
     LARGEST_RECORD_BYTES,
     GenerationClaim,
@@ -78,6 +78,34 @@ def test_a_record_that_readers_would_refuse_is_not_written(kind, term):
     with pytest.raises(BadInput, match="members"):
         listed.claim(1, GenerationClaim(number=1, term=1, members=tuple(range(9000)), nonce=make_nonce()))
     assert listed.read() == ()
+
+
+def test_a_proof_that_a_list_is_writable_claims_nothing(kind, term):
+    listed = kind.open()
+    listed.prove_writable()
+    assert kind.list_names() == []
+    assert listed.claim(1, first := term()).holds(first)
+    # A machine that joins proves it beside the claims of others.
+    kind.open().prove_writable()
+    assert listed.claim(2, second := term(2)).holds(second)
+    assert kind.open().read() == (HeldSlot(1, first), HeldSlot(2, second))
+    assert sorted(kind.list_names()) == ["1", "2"]
+
+
+def test_a_list_that_can_only_be_read_is_found_before_a_claim(kind, term):
+    listed = kind.open()
+    listed.claim(1, first := term())
+    with kind.deny_writes():
+        assert listed.read() == (HeldSlot(1, first),)
+        for refused in (listed.prove_writable, lambda: listed.claim(2, term(2))):
+            with pytest.raises(ClaimsUnusable) as caught:
+                refused()
+            assert listed.where.rpartition("/")[2] in caught.value.what
+            assert caught.value.means
+            assert caught.value.do
+    # A right may be given while the run goes on.
+    listed.prove_writable()
+    assert listed.claim(2, second := term(2)).holds(second)
 
 
 def test_of_several_threads_one_wins_each_slot_and_all_agree(kind):
@@ -181,6 +209,10 @@ def test_an_outage_is_an_error_in_words_within_the_stated_time_and_passes(kind, 
         assert caught.value.do
         with pytest.raises(ClaimsUnavailable, match=r"cannot|exist|answer|reports"):
             listed.read()
+        with pytest.raises(ClaimsUnavailable) as caught:
+            listed.prove_writable()
+        assert caught.value.means
+        assert caught.value.do
     patient = kind.open()
     # The claim may have arrived meanwhile; the same record settles it.
     assert patient.claim(2, record).holds(record)

@@ -134,8 +134,20 @@ def test_a_file_system_without_hard_links_is_refused(path, term, monkeypatch, co
         raise OSError(code, os.strerror(code), str(partial), None, str(target))
 
     monkeypatch.setattr(atomic_file, "os", _Patched(link=link))
-    with pytest.raises(ClaimsUnusable, match="hard links"):
-        open_claim_list(str(path)).claim(1, term())
+    listed = open_claim_list(str(path))
+    for refused in (listed.prove_writable, lambda: listed.claim(1, term())):
+        with pytest.raises(ClaimsUnusable, match="hard links"):
+            refused()
+    assert not list(path.iterdir())
+
+
+def test_a_file_system_whose_links_replace_files_is_refused(path, monkeypatch):
+    def link(partial, target, **kwargs):
+        partial.replace(target)
+
+    monkeypatch.setattr(atomic_file, "os", _Patched(link=link))
+    with pytest.raises(ClaimsUnusable, match="two claimants could both get a slot"):
+        open_claim_list(str(path)).prove_writable()
     assert not list(path.iterdir())
 
 

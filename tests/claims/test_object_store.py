@@ -17,23 +17,28 @@ def s3(make_s3):
     made.close()
 
 
-def list_names(s3):
-    return [entry["Key"] for entry in s3.client.list_objects_v2(Bucket=s3.bucket).get("Contents", ())]
-
-
 @pytest.mark.parametrize("fault", ["ignores_conditions", "refuses_conditions"])
 def test_a_store_without_conditional_creates_is_refused(s3, term, fault):
     setattr(s3.server, fault, True)
-    with pytest.raises(ClaimsUnusable, match="conditional creates"):
-        s3.open().claim(1, term())
-    assert list_names(s3) == []
+    listed = s3.open()
+    for refused in (listed.prove_writable, lambda: listed.claim(1, term())):
+        with pytest.raises(ClaimsUnusable, match="conditional creates"):
+            refused()
+    assert s3.list_names() == []
 
 
 def test_the_check_leaves_no_object(s3, term):
     listed = s3.open()
     listed.claim(1, term())
     listed.claim(2, term(2))
-    assert list_names(s3) == ["runs/train/1", "runs/train/2"]
+    assert s3.list_names() == ["1", "2"]
+
+
+def test_credentials_that_may_not_write_are_refused_in_words(s3):
+    s3.server.denied = "/"
+    with pytest.raises(ClaimsUnusable, match=r"cannot write .*permission denied") as caught:
+        s3.open().prove_writable()
+    assert "read and write objects" in caught.value.do
 
 
 def test_a_conflict_of_two_writes_is_tried_again(s3, term):

@@ -36,6 +36,17 @@ def test_the_first_content_of_a_slot_stays(api):
     assert read(ada, path="/claims/vision/other") == []
 
 
+def test_the_right_to_claim_is_asked_without_a_claim(api):
+    ada, sam, ann = api.user(), api.user(user="sam"), api.user("team-admin", user="ann")
+    statuses = [one.get(f"{LIST}/right").status_code for one in (ada, sam, api.user("viewer"))]
+    assert statuses == [204, 204, 403]
+    assert read_lists(ada)["items"] == []
+    claim(ada, 1)
+    assert [one.get(f"{LIST}/right").status_code for one in (ada, sam, ann)] == [204, 403, 204]
+    assert api.user(team="speech", user="eve").get(f"{LIST}/right").status_code == 404
+    assert read(ada) == [(1, b"mine")]
+
+
 def test_a_repeated_claim_gets_its_first_answer(api):
     ada = api.user()
     assert claim(ada, 1, Idempotency_Key="k").status_code == 201

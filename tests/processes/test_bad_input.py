@@ -95,6 +95,18 @@ def test_a_script_that_evaluates_on_one_worker_after_the_others_have_ended_ends_
     assert len(ended.run.ledger) == 9
 
 
+def test_a_claim_list_that_refuses_the_first_claim_ends_the_run(stage, tmp_path):
+    """Elastane run has proven before that claims can be made; the list has changed since."""
+    (tmp_path / "file").touch()
+    ended = stage.play(claims=str(tmp_path / "file"), listen="127.0.0.2", start=1)
+    assert ended.outcome.code == 2, ended.describe()
+    assert "the claim list refuses the first claim of the run" in ended.outcome.why
+    assert "is not a directory; nothing was claimed; do: name the directory" in ended.outcome.why
+    assert not ended.run.run_dir.ledger.exists()
+    log = ended.run.run_dir.node_files.log("coordinator").read_text()
+    assert log.count("ERROR") == 1, log
+
+
 def test_a_worker_with_another_script_is_refused_and_the_run_goes_on(
     stage, assert_equals_reference, tmp_path
 ):

@@ -306,10 +306,13 @@ class Agent:
 
     def _give_up(self, process: str, code: int, deaths: Deaths) -> None:
         what = f"the {process} process died {len(deaths.times)} times within {deaths.within_s:.0f} s"
+        why = f"{what}, the last time with exit code {code}; {self._describe_log_end(process)}"
+        self.finish(RunOver(code=1, why=why))
+
+    def _describe_log_end(self, process: str) -> str:
         log = self._run_dir.node_files.log(process)
         last = (read_end_of_text(log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
-        why = f"{what}, the last time with exit code {code}; {log} ends with: {last}"
-        self.finish(RunOver(code=1, why=why))
+        return f"{log} ends with: {last}"
 
     def _write_log(self, process: str, line: str) -> None:
         """Append a line to the log of a process, unless the disk is full."""

@@ -10,7 +10,7 @@ from elastane.agent import priority
 from elastane.agent.processes import Child
 from elastane.agent.restarts import Deaths
 from elastane.agent.silence import TakeCharge
-from elastane.claims.terms import SUPERSEDED_CODE, TermOrder
+from elastane.claims.terms import REFUSED_CODE, SUPERSEDED_CODE, TermOrder
 
 WITHIN_S = 10
 GRACE_S = 2.0
@@ -72,7 +72,7 @@ class Coordinators:
             self._serving.kill()
 
     async def keep(self) -> tuple[int, Deaths]:
-        """Keep both running until coordinators have died too often or are not in charge, or until cancelled.
+        """Keep both running until coordinators die too often or may not be in charge, or until cancelled.
 
         Returns:
             Exit code of the last coordinator that served, and the times of the deaths.
@@ -82,7 +82,7 @@ class Coordinators:
         """
         code, deaths = 0, Deaths(WITHIN_S)
         try:
-            while not deaths.too_many and code != SUPERSEDED_CODE:
+            while not deaths.too_many and code not in (REFUSED_CODE, SUPERSEDED_CODE):
                 code = await self._serve(self._take_successor())
                 deaths = deaths.add(time.monotonic(), code)
         finally:

@@ -48,7 +48,7 @@ from elastane.api.spec import Resumed, RunSpec
 from elastane.api.ticket_files import open_tickets
 from elastane.api.untrusted_data import Malformed
 from elastane.claims.records import HeldSlot
-from elastane.claims.terms import SUPERSEDED_CODE
+from elastane.claims.terms import REFUSED_CODE, SUPERSEDED_CODE
 from elastane.claims.urls import find_claims, open_claim_list
 
 CHECK_EVERY_S = 0.1
@@ -226,7 +226,12 @@ class NodeAgent(Agent):
             self._charge.clear()
             if code == SUPERSEDED_CODE:
                 continue
-            if self.is_last:
+            if code == REFUSED_CODE:
+                what = "the claim list refuses the first claim of the run, so nothing has begun"
+                self.finish(
+                    RunOver(code=ExitCode.BAD_INPUT, why=f"{what}; {self._describe_log_end('coordinator')}")
+                )
+            elif self.is_last:
                 self._give_up("coordinator", code, deaths)
             self._failed_s = time.monotonic()
 

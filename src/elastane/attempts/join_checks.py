@@ -55,7 +55,7 @@ def check_machine(
 
 
 def check_claim_list(url: str) -> None:
-    """Check that this machine may use the claim list of the run, so that it can take charge.
+    """Check that this machine can claim in the claim list of the run, and so take charge.
 
     A list that is away may come back, and machines join meanwhile, so they are not refused.
 
@@ -63,7 +63,7 @@ def check_claim_list(url: str) -> None:
         BadInput: it cannot be used from here: a token or a right is missing.
     """
     with suppress(ClaimsUnavailable):
-        open_claim_list(url, wait_s=CLAIMS_S).read()
+        open_claim_list(url, wait_s=CLAIMS_S).prove_writable()
 
 
 def check_checkpoint_storage(url: str) -> None:

@@ -15,6 +15,8 @@ WAIT_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 """The pauses between attempts while a place is away: each is twice the one before."""
 
+TRY_AGAIN = "try again when the place is back"
+
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -90,6 +92,28 @@ class ClaimList:
         except ClaimsUnavailable as error:
             raise _explain_outage(error, None) from error
 
+    def prove_writable(self) -> None:
+        """Prove that this process can read the list and claim in it; no slot is claimed.
+
+        Raises:
+            ClaimsUnavailable: the place has not answered within ``wait_s``.
+            ClaimsUnusable: the place cannot keep a claim list, or a right is missing.
+        """
+        give_up = time.monotonic() + self._wait_s
+
+        def attempt() -> None:
+            self._read(1, give_up)
+            self._call(self._place.prove_writable, give_up)
+
+        try:
+            self._try_until(give_up, attempt)
+        except ClaimsUnavailable as error:
+            raise ClaimsUnavailable(
+                error.what,
+                means=error.means or "no coordinator begins without a claim there",
+                do=error.do or TRY_AGAIN,
+            ) from error
+
     def _find_holder(self, slot: int, give_up: float) -> HeldSlot | None:
         """Return the holder of a slot; None: the slot is the next one.
 
@@ -155,7 +179,7 @@ def _explain_outage(error: ClaimsUnavailable, unknown_slot: int | None) -> Claim
     """Return the error with what it means for a claim."""
     if unknown_slot is None:
         means = error.means or "nothing was claimed; training goes on, but no membership can change by itself"
-        return ClaimsUnavailable(error.what, means=means, do=error.do or "try again when the place is back")
+        return ClaimsUnavailable(error.what, means=means, do=error.do or TRY_AGAIN)
     return ClaimsUnavailable(
         error.what,
         means=f"whether this claim holds slot {unknown_slot} is unknown; "

@@ -51,6 +51,11 @@ class ControllerPlace:
                 found.append(_check_content(one))
             return tuple(found)
 
+    def prove_writable(self) -> None:
+        # The database of a controller creates no row twice, so only the right is in doubt.
+        with self._connect("write") as cluster:
+            cluster.check_claim_right(self._team, self._name)
+
     @contextmanager
     def _connect(self, action: str) -> Iterator[Cluster]:
         """Yield a connection with the present token, for one request at a time.

@@ -7,9 +7,10 @@ system too.
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +22,7 @@ FOREVER = (errno.EACCES, errno.EPERM, errno.EROFS)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 OF_ONE_SLOT = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO)
 """Errors of a single file in a directory that answers."""
+ANOTHER_DIRECTORY = "choose a directory on another file system: NFS and the usual local ones have hard links"
 
 
 class DirectoryPlace:
@@ -45,14 +47,33 @@ class DirectoryPlace:
             # Also after a failure: over NFS the reply to a link may be lost. Also for the link of another
             # claimant: it may have died before its own sync.
             self._unsynced = True
-            try:
-                created = create_file(self._directory / str(slot), content, mode=0o644)
-            except OSError as error:
-                if error.filename2 is None or error.errno not in NO_LINKS:
-                    raise
-                raise _explain_missing_links(self.where, error) from error
+            created = self._create(str(slot), content)
             self._sync()
         return created
+
+    def prove_writable(self) -> None:
+        name = f"probe-{secrets.token_hex(8)}"
+        with _translate_errors("write", self.where):
+            try:
+                self._create(name, b"{}")
+                replaced = self._create(name, b"{}")
+            finally:
+                with suppress(OSError):
+                    (self._directory / name).unlink()
+        if replaced:
+            raise ClaimsUnusable(
+                f"the claim list {self.where} cannot be used: its file system makes a hard link over a file",
+                means="two claimants could both get a slot, so nothing was claimed",
+                do=ANOTHER_DIRECTORY,
+            )
+
+    def _create(self, name: str, content: bytes) -> bool:
+        try:
+            return create_file(self._directory / name, content, mode=0o644)
+        except OSError as error:
+            if error.filename2 is None or error.errno not in NO_LINKS:
+                raise
+            raise _explain_missing_links(self.where, error) from error
 
     def _sync(self) -> None:
         if self._unsynced:
@@ -106,7 +127,7 @@ def _explain_missing_links(where: str, error: OSError) -> ClaimsUnusable:
     return ClaimsUnusable(
         f"the claim list {where} cannot be written: its file system refuses hard links ({error.strerror})",
         means="without them two claimants could both get a slot, so nothing was claimed",
-        do="choose a directory on another file system: NFS and the usual local ones have hard links",
+        do=ANOTHER_DIRECTORY,
     )
 
 

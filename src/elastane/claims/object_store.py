@@ -36,7 +36,7 @@ def open_object_store(url: str) -> "ObjectStorePlace":
 class ObjectStorePlace:
     """Keeps each slot in an object of its number, below a root.
 
-    The first claim checks with two creates of one name that the store refuses the second.
+    The first claim proves with two creates of one name that the store refuses the second.
 
     Args:
         filesystem: of fsspec; its ``pipe_file`` creates atomically with ``mode="create"``, as in s3fs.
@@ -52,8 +52,11 @@ class ObjectStorePlace:
         with _translate_errors("write", self.where):
             if not self._proven:
                 self._prove_conditional_create()
-                self._proven = True
             return self._create(str(slot), content)
+
+    def prove_writable(self) -> None:
+        with _translate_errors("write", self.where):
+            self._prove_conditional_create()
 
     def _create(self, name: str, content: bytes) -> bool:
         try:
@@ -87,6 +90,7 @@ class ObjectStorePlace:
                 do="keep the claim list in a store that does, or in a directory of a shared file system; an "
                 "old botocore drops the condition: pip install --upgrade botocore",
             )
+        self._proven = True
 
     def read(self, first_slot: int) -> tuple[Content, ...]:
         with _translate_errors("read", self.where):

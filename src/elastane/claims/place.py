@@ -22,7 +22,7 @@ class ClaimsUnusable(BadInput):
 
 
 class Place(Protocol):
-    """A place that keeps the contents of slots. Both methods may be called by several threads and processes.
+    """A place that keeps the contents of slots. All methods may be called by several threads and processes.
 
     They raise only `ClaimsUnavailable` and `ClaimsUnusable`. They may block; `ClaimList` bounds their time.
     """
@@ -44,4 +44,8 @@ class Place(Protocol):
 
     def read(self, first_slot: int) -> tuple[Content, ...]:
         """Return the contents of slots from ``first_slot`` on, up to the first slot without a content."""
+        ...
+
+    def prove_writable(self) -> None:
+        """Prove that slots can be created here, and that none can be created twice. Creates no slot."""
         ...

@@ -13,10 +13,13 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import NodeName
 from elastane.claims.claim_list import ClaimList
 from elastane.claims.history import find_newest_term, find_next_slot, find_superseding_term, number_next_term
+from elastane.claims.place import ClaimsUnusable
 from elastane.claims.records import HeldSlot, TermClaim, make_nonce
 
 SUPERSEDED_CODE = 75
 """The exit code of a coordinator that has learned of a higher term. No other code of ours is this one."""
+REFUSED_CODE = 77
+"""The exit code of a coordinator that the claim list refuses the first claim of a run. No other one is 77."""
 CHECK_EVERY_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ class OwnTerm:
         claimed: this term holds a slot of the list.
         answered: the list answered the last time.
         waited: the list did not answer when this term was first to be claimed.
+        refusal: why trying again cannot help, as the list said the last time; None: it did not say so.
         before: the term that was in charge before this one; None: there was none, or the list was away.
     """
 
@@ -82,6 +86,7 @@ class OwnTerm:
         self._at_least = at_least
         self._record = self._make_record(at_least)
         self.claimed = self.answered = self.waited = False
+        self.refusal: ClaimsUnusable | None = None
         self.before: TermClaim | None = None
         self._checked_slot = 1
 
@@ -118,12 +123,13 @@ class OwnTerm:
                 held = self._claim_next(held)
         except ElastaneError as error:
             self.answered = False
+            self.refusal = error if isinstance(error, ClaimsUnusable) else None
             if not self.waited:
                 how = "begins without a claim" if self._endpoint is None else "waits for its claim"
                 logger.warning("term %d %s: %s", self.number, how, error)
             self.waited = True
         else:
-            self.answered = True
+            self.answered, self.refusal = True, None
         return self.number
 
     def check(self) -> Superseded | None:

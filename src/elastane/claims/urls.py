@@ -33,7 +33,7 @@ def find_claims(run_dir: RunDir, spec: RunSpec) -> str:
 
 
 def prepare_claims(url: str) -> None:
-    """Make the directory of a new claim list, and read the list once, before it is needed.
+    """Make the directory of a new claim list, and prove that claims can be made, before one is needed.
 
     Raises:
         BadInput: the directory cannot be made.
@@ -48,7 +48,7 @@ def prepare_claims(url: str) -> None:
                 means="coordinators of the run claim their terms there",
                 do="--claims URL, with a directory that all machines of the run can write",
             ) from error
-    open_claim_list(url).read()
+    open_claim_list(url).prove_writable()
 
 
 def open_claim_list(url: str, *, wait_s: float = WAIT_S) -> ClaimList:

@@ -431,6 +431,10 @@ class Cluster:
         path = f"/claims/{_check_path_name(team)}/{_check_path_name(run)}"
         return self._request("POST", path, SlotAnswer, body=body).written
 
+    def check_claim_right(self, team: str, run: str) -> None:
+        """Check that the token may claim in a claim list; nothing is claimed."""
+        self._send("GET", f"/claims/{_check_path_name(team)}/{_check_path_name(run)}/right")
+
     def claims(self, team: str, run: str, *, after: int = 0) -> Iterator[SlotContent]:
         """Yield the held slots of a claim list after the slot with this number, in order."""
         path = f"/claims/{_check_path_name(team)}/{_check_path_name(run)}"

@@ -28,7 +28,15 @@ from elastane.api.run_certificate import read_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.spec import number_attempt
 from elastane.claims.decisions import DecisionClaims
-from elastane.claims.terms import CHECK_EVERY_S, SUPERSEDED_CODE, OwnTerm, Superseded, TermOrder
+from elastane.claims.place import ClaimsUnusable
+from elastane.claims.terms import (
+    CHECK_EVERY_S,
+    REFUSED_CODE,
+    SUPERSEDED_CODE,
+    OwnTerm,
+    Superseded,
+    TermOrder,
+)
 from elastane.claims.urls import find_claims, open_claim_list
 from elastane.coordinator.roster import Takeover
 from elastane.coordinator.server import Coordinator
@@ -101,10 +109,19 @@ def _check_and_publish(
     return superseded
 
 
-def _claim_surely(own_term: OwnTerm, lifeline: int | None) -> bool:
-    """Claim the term, however long the list is away; return False if the agent ends meanwhile."""
+def _claim_surely(own_term: OwnTerm, lifeline: int | None, *, begins: bool) -> bool:
+    """Claim the term, however long the list is away; return False if it will not be claimed.
+
+    Args:
+        own_term: the term.
+        lifeline: closes when the agent ends, and the term is not needed.
+        begins: nothing of the run has begun, so it ends if the list refuses the claim. Later the claim waits
+            also then: a token may have expired, and be renewed.
+    """
     own_term.claim()
     while not own_term.claimed:
+        if begins and own_term.refusal is not None:
+            return False
         if select.select([] if lifeline is None else [lifeline], [], [], CHECK_EVERY_S)[0]:
             return False
         own_term.claim()
@@ -129,16 +146,20 @@ def main() -> None:
     listening = socket.socket(fileno=options.fd)
     run_dir = RunDir(options.run_dir, options.node)
     order = msgspec.json.decode(line, type=TermOrder)
-    superseded = _serve_term(run_dir, order, listening, options.lifeline)
-    if superseded is not None:
-        logger.error("%s", superseded)
+    reason = _serve_term(run_dir, order, listening, options.lifeline)
+    if isinstance(reason, ClaimsUnusable):
+        # In one line, which the agent reads.
+        logger.error("%s; %s; do: %s", reason.what, reason.means, reason.do)
+        sys.exit(REFUSED_CODE)
+    if reason is not None:
+        logger.error("%s", reason)
         sys.exit(SUPERSEDED_CODE)
 
 
 def _serve_term(
     run_dir: RunDir, order: TermOrder, listening: socket.socket, lifeline: int | None
-) -> Superseded | AnotherAttempt | None:
-    """Claim a term and serve it; return the reason if another coordinator is in charge now."""
+) -> Superseded | AnotherAttempt | ClaimsUnusable | None:
+    """Claim a term and serve it; return the reason if this coordinator is not in charge, or not any more."""
     record = read_record(run_dir)
     attempt = number_attempt(record.resumed)
     if attempt != order.attempt:
@@ -160,13 +181,13 @@ def _serve_term(
     if endpoint is None:
         own_term.claim()
         coordinator, check = Coordinator(run_dir, own_term.number, decisions), own_term.check
-    elif _claim_surely(own_term, lifeline):
+    elif _claim_surely(own_term, lifeline, begins=record.resumed is None and not run_dir.events.exists()):
         endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
         takeover = _describe_takeover(own_term, order, run_dir)
         coordinator = Coordinator(run_dir, own_term.number, decisions, takeover=takeover)
         check = partial(_check_and_publish, run_dir, own_term, endpoint)
     else:
-        return None
+        return own_term.refusal
     return asyncio.run(serve_until_stopped(coordinator, listening, lifeline, own_term, check))
 
 

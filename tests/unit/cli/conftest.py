@@ -1,7 +1,8 @@
 """Fixtures: a separate home for every test, with small finished runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -12,6 +13,9 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, RunRecord, RunSpec
 from elastane.cli.main import app
 from elastane.protocol.sampling import find_sample_index, find_step_samples, hash_sample
+
+if TYPE_CHECKING:
+    from tests.claims.s3_server import FaultyServer
 
 PINNED = Pinned(
     script_digest="ab" * 32,
@@ -89,6 +93,27 @@ def finished_run(home: Path) -> Callable[..., RunDir]:
         return run_dir
 
     return build
+
+
+@pytest.fixture
+def claims_server(monkeypatch: pytest.MonkeyPatch) -> Iterator["FaultyServer"]:
+    """Serve the object store s3://claims."""
+    # Only few tests need these libraries.
+    import boto3
+    import s3fs
+
+    from tests.claims.kinds import set_s3_environment
+    from tests.claims.s3_server import FaultyServer
+
+    server = FaultyServer()
+    set_s3_environment(monkeypatch, server)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="claims")
+    # fsspec keeps them for the whole process, with the endpoint of the first test.
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield server
+    client.close()
+    server.stop()
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def change_software(run_dir, **fields):
     run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, software=software)))
 
 
-def test_a_machine_that_fits_takes_part(answering, elastane, monkeypatch):
+def takes_part(elastane, monkeypatch):
     class TookPart(Exception):
         pass
 
@@ -155,7 +155,12 @@ def test_a_machine_that_fits_takes_part(answering, elastane, monkeypatch):
 
     monkeypatch.setattr(participation, "take_part", take_part)
     answer = elastane("join", "shared", "--name", "b", "--listen", "127.0.0.1", "--slots", "1")
-    assert isinstance(answer.exception, TookPart)
+    return isinstance(answer.exception, TookPart)
+
+
+def test_a_machine_that_fits_takes_part(answering, elastane, monkeypatch):
+    assert takes_part(elastane, monkeypatch)
+    assert list((answering.root / "claims").iterdir()) == []
 
 
 def test_a_clock_that_is_off_is_refused(answering, elastane, monkeypatch):
@@ -203,9 +208,27 @@ def test_a_checkpoint_storage_that_cannot_be_reached_is_refused(answering, elast
     assert "does not reach the checkpoints of the run: cannot list s3://bucket" in join_here(elastane)
 
 
-def test_a_claim_list_without_a_right_to_it_is_refused(answering, elastane):
+def test_a_claim_list_at_an_unsupported_url_is_refused(answering, elastane):
     change(answering, claims="gs://bucket/claims")
     assert "a claim list cannot be kept at gs:// URLs" in join_here(elastane)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_claim_list_without_a_right_to_write_it_is_refused(answering, elastane, claims_server):
+    change(answering, claims="s3://claims/runs")
+    claims_server.denied = "/runs/"
+    words = join_here(elastane)
+    assert "cannot write the claim list s3://claims/runs/shared-" in words
+    assert "permission denied" in words
+    assert "let these credentials list, read and write objects there" in words
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_claim_list_that_is_away_refuses_no_machine(answering, elastane, claims_server, monkeypatch):
+    monkeypatch.setattr("elastane.attempts.join_checks.CLAIMS_S", 0.5)
+    change(answering, claims="s3://claims/runs")
+    claims_server.away = True
+    assert takes_part(elastane, monkeypatch)
 
 
 def test_a_directory_that_is_not_shared_is_refused_without_a_ticket(answering, elastane, monkeypatch):

@@ -1,6 +1,7 @@
 """Output, files and exit codes of ``elastane run`` with an agent that trains nothing."""
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -187,6 +188,67 @@ def test_a_run_in_another_directory_is_listed_by_its_name(agent, elastane, scrip
     assert [(row["name"], row["directory"], row["step"]) for row in rows] == [
         ("trial", str(tmp_path / "there"), 2)
     ]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("fault", "value", "words"),
+    [
+        ("denied", "/runs/", "cannot write the claim list s3://claims/runs/demo-"),
+        ("ignores_conditions", True, "does not honour conditional creates (If-None-Match: *)"),
+    ],
+)
+def test_a_claim_list_that_cannot_be_written_is_refused_before_anything_starts(
+    elastane, script, claims_server, monkeypatch, *, fault, value, words
+) -> None:
+    class Begun(Exception):
+        pass
+
+    def begin(*_):
+        raise Begun
+
+    monkeypatch.setattr("elastane.cli.runs.run._train", begin)
+    command = ("run", "--listen", "127.0.0.2", "--claims", "s3://claims/runs", "--name", "demo", script)
+    setattr(claims_server, fault, value)
+    for _ in range(2):
+        # The directory stays free for the same command.
+        answer = elastane(*command)
+        assert answer.exit_code == 2
+        assert words in " ".join(answer.output.split())
+        assert "do:" in answer.output
+    claims_server.heal()
+    assert isinstance(elastane(*command).exception, Begun)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_resumed_run_needs_a_claim_list_that_can_be_written(
+    finished_run, elastane, script, claims_server, monkeypatch
+) -> None:
+    run_dir = finished_run("demo")
+    record = msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord)
+    spec = msgspec.structs.replace(
+        record.spec, listen="127.0.0.2", claims="s3://claims/runs", script=str(script)
+    )
+    run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, spec=spec)))
+    run_dir.secret.write_text("5" * 64)
+    monkeypatch.setattr("elastane.cli.runs.run.prepare_resumption", lambda *_, **__: pytest.fail("it began"))
+    claims_server.denied = "/runs/"
+    answer = elastane("run", "--resume", "demo")
+    assert answer.exit_code == 2
+    assert "cannot write the claim list s3://claims/runs/demo-" in " ".join(answer.output.split())
+
+
+def test_a_run_directory_without_hard_links_takes_no_other_machines(
+    elastane, script, home, monkeypatch
+) -> None:
+    def refuse(partial, target, **_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(partial), None, str(target))
+
+    monkeypatch.setattr("elastane.api.atomic_file.os.link", refuse)
+    monkeypatch.setattr("elastane.cli.runs.run._train", lambda *_: pytest.fail("it began"))
+    answer = elastane("run", "--listen", "127.0.0.2", "--name", "demo", script)
+    assert answer.exit_code == 2
+    assert "its file system refuses hard links" in " ".join(answer.output.split())
 
 
 def test_a_name_cannot_be_used_twice(agent, elastane, script, home) -> None:

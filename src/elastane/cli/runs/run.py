@@ -12,7 +12,7 @@ import typer
 from elastane.api.atomic_file import replace_file
 from elastane.api.connection_limits import check_worker_limit
 from elastane.api.control import RunOver
-from elastane.api.errors import BadInput
+from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.extras import require
 from elastane.api.hosts import MOST_SLOTS
 from elastane.api.rundir import RECIPE, RunDir
@@ -23,7 +23,7 @@ from elastane.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
 from elastane.attempts.shipped_code import check_shipped_code, compute_code_digest, copy_code, list_code
 from elastane.attempts.supervision import run_to_end
-from elastane.claims.urls import find_claims, prepare_claims
+from elastane.claims.urls import find_claims, open_claim_list, prepare_claims
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_cores, count_devices
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
@@ -206,14 +206,30 @@ def open_new_run(
     with claim_run_directory(spec, options.run_dir, typed) as directory:
         if recipe:
             replace_file(directory.root / RECIPE, recipe.encode(), durable=True)
+        _prepare_claims_of_new_run(directory, spec)
         console.print(f"run {spec.name} in {directory.root}", markup=False)
         if spec.code:
             os.chdir(spec.directory)
-        if spec.claims:
-            prepare_claims(find_claims(directory, spec))
         for remark in list_remarks(spec):
             console.print(f"note: {remark}", markup=False)
         yield directory, read_record(directory)
+
+
+def _prepare_claims_of_new_run(run_dir: RunDir, spec: RunSpec) -> None:
+    """Prepare the claim list of a run on several machines, which cannot begin without a claim.
+
+    Raises:
+        BadInput: it cannot be used.
+        ClaimsUnavailable: it does not answer.
+    """
+    if not spec.listen:
+        return
+    try:
+        prepare_claims(find_claims(run_dir, spec))
+    except ElastaneError:
+        # Without this file the directory is free for the same command.
+        run_dir.run.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -246,6 +262,8 @@ def _open_ended_run(
             os.chdir(spec.directory)
         check_script(Path(spec.script))
         require_trackers(spec.log, "--log")
+        if spec.listen:
+            open_claim_list(find_claims(directory, spec)).prove_writable()
         printer = make_printer(console)
         if spec.contract is not None:
             yield directory, prepare_rerun(directory, spec, why="requested by the user")

@@ -12,7 +12,7 @@ from elastane.api.run_claims import MOST_SLOTS, KeptClaimList, NewSlot, SlotAnsw
 from elastane.claims.records import Unreadable
 from elastane.controller.access.roles import Target
 from elastane.controller.rest import team_limits
-from elastane.controller.rest.bodies import build_reply, parse_body, respond
+from elastane.controller.rest.bodies import build_reply, build_response, parse_body, respond
 from elastane.controller.rest.caller import CallerParameter, ChangerParameter
 from elastane.controller.rest.description import describe_route
 from elastane.controller.rest.parameters import After, AfterList, Limit, Name
@@ -102,6 +102,16 @@ def post_claim(
         return build_reply(SlotAnswer(written=True), status=HTTPStatus.CREATED)
 
     return caller.change("claims.write", f"claim list {key}", do)
+
+
+@router.get("/{team}/{run}/right", **describe_route(None, status=HTTPStatus.NO_CONTENT))
+def get_claim_right(caller: CallerParameter, team: Name, run: Name) -> Response:
+    """Check that you may claim in a run's claim list; nothing is claimed."""
+    with caller.begin_read() as tx:
+        known = claim_lists.find_claim_list(tx, f"{team}/{run}")
+    user = caller.principal.user if known is None else known.user
+    caller.require_right("claims.write", _describe_target(team, run, user))
+    return build_response(Reply(status=HTTPStatus.NO_CONTENT))
 
 
 @router.delete("/{team}/{run}", **describe_route(None, status=HTTPStatus.NO_CONTENT))
