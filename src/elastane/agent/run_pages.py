@@ -24,7 +24,7 @@ from websockets.http11 import Response
 
 from elastane.api.authentication import make_page_response
 from elastane.api.endpoint import read_endpoint, read_secret
-from elastane.api.membership import NodeAddress
+from elastane.api.membership import MOST_NODES, NodeAddress
 from elastane.api.remote_files import AT_ONCE_BYTES, FILES_PATH, MARK_PATH, RunListing, is_shown
 from elastane.api.rundir import RunDir
 from elastane.api.shared_places import PlaceName, find_local_directory, leave_marks
@@ -70,7 +70,7 @@ class RunPages:
     ) -> None:
         self._run_dir = run_dir
         self._name = name
-        self._list_nodes = list_nodes
+        self._list_all_nodes = list_nodes
         self._places: dict[PlaceName, Path] = {"run": find_tickets(run_dir), **places}
         self._shown_s = -math.inf
 
@@ -122,6 +122,10 @@ class RunPages:
                 HTTPStatus.SERVICE_UNAVAILABLE, f"the directory of the run cannot be read: {error}"
             )
         return _refuse(HTTPStatus.NOT_FOUND, "this server has no such page")
+
+    def _list_nodes(self) -> tuple[NodeAddress, ...]:
+        # A client refuses an answer with more addresses as too large.
+        return self._list_all_nodes()[:MOST_NODES]
 
     def _list_files(self) -> RunListing:
         root = self._run_dir.root

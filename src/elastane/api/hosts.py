@@ -10,9 +10,8 @@ import msgspec
 from elastane.api.addresses import ANY_PORT, is_own_address
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat_file import SLOTS
-from elastane.api.membership import FIRST_NODE_WORD, NODE_NAME, NodeName
+from elastane.api.membership import FIRST_NODE_WORD, MOST_NODES, NODE_NAME, NodeName
 
-MOST_HOSTS = 1024
 MOST_SLOTS = SLOTS
 """The most workers on one machine: its agent watches each one through a slot of the heartbeat file."""
 _HOST = re.compile(
@@ -93,8 +92,8 @@ def parse_run_hosts(text: str) -> tuple[RunHost, ...]:
             means="one agent runs all workers of a machine",
             do="name each machine once, with all its slots: HOST:SLOTS",
         )
-    if len(hosts) > MOST_HOSTS:
-        raise BadInput(f"--hosts names {len(hosts)} machines, more than {MOST_HOSTS}")
+    if len(hosts) > MOST_NODES:
+        raise BadInput(f"--hosts names {len(hosts)} machines, more than {MOST_NODES}")
     return hosts
 
 

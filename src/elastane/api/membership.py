@@ -31,6 +31,11 @@ NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]
 """The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 
 
+MOST_NODES = 1024
+"""The machines of a run whose addresses a client gets, and the most that ``--hosts`` names."""
+LARGEST_NODE_BYTES = 384
+"""The size limit of a `NodeAddress` as JSON, with a name of 63 characters and a host of 253."""
+
 Host: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{0,253}$")]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 

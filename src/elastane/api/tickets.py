@@ -18,7 +18,7 @@ import msgspec
 from elastane.api.durations import format_duration
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import BadInput
-from elastane.api.membership import Host, NodeAddress
+from elastane.api.membership import LARGEST_NODE_BYTES, MOST_NODES, Host, NodeAddress
 from elastane.api.untrusted_data import Decoder, Malformed
 
 BEGIN = "elastane1-"
@@ -28,7 +28,8 @@ SCHEME = "Ticket"
 ID_BYTES, KEY_BYTES, CHECK_BYTES = 4, 16, 4
 MOST_ADDRESSES = 8
 LONGEST_TICKET = 2048
-LARGEST_ADMISSION_BYTES = 64 << 10
+LARGEST_ADMISSION_BYTES = (64 << 10) + MOST_NODES * LARGEST_NODE_BYTES
+"""Its certificate, secret and paths fit into the first part."""
 _MEANT = re.compile(r"elastane\d+-\S{24}")
 
 RunName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

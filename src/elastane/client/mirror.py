@@ -33,7 +33,7 @@ from elastane.api.remote_files import (
 )
 from elastane.api.run_certificate import compute_fingerprint
 from elastane.api.rundir import NodeFiles, RunDir
-from elastane.api.tickets import Admission
+from elastane.api.tickets import LARGEST_ADMISSION_BYTES, Admission
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.client.run_pages_client import ask_any, present_secret
 from elastane.client.runs_home import find_runs_home, make_home
@@ -42,7 +42,8 @@ ORIGIN = "origin.json"
 """The file of a mirror that says where its run is."""
 TURN = "turn"
 """Locked (flock) by the process that pulls for all."""
-LARGEST_ORIGIN_BYTES = 64 << 10
+LARGEST_ORIGIN_BYTES = LARGEST_ADMISSION_BYTES
+"""Most of both are the addresses of the machines."""
 PULL_EVERY_S = 0.2
 GONE_S = 3.0
 """A run that has not answered for so long counts as over; a machine in charge may have died meanwhile."""

@@ -34,6 +34,7 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.run_dir = RunDir(root)
         self.places: dict = {}
+        self.others: tuple = ()
         (root / "logs").mkdir(parents=True)
         create_certificate(self.run_dir)
         open_tickets(self.run_dir)
@@ -58,7 +59,7 @@ class Machine:
     @contextmanager
     def serve(self):
         loop = asyncio.new_event_loop()
-        pages = RunPages(self.run_dir, "demo", lambda: self.nodes, self.places)
+        pages = RunPages(self.run_dir, "demo", lambda: (*self.nodes, *self.others), self.places)
         ended, began = asyncio.Event(), threading.Event()
 
         async def answer() -> None:
@@ -106,6 +107,27 @@ def test_a_visitor_that_shares_the_directory_uses_it(machine) -> None:
     assert visit_run(machine.write_ticket()) == machine.run_dir
     assert find_shared_run(machine.write_ticket()) == machine.run_dir
     assert not list(find_tickets(machine.run_dir).glob("mark-*"))
+
+
+def make_nodes(count):
+    """Return so many machines with the longest names and hosts."""
+    return tuple(NodeAddress(f"{number:x>63}", f"{number:a>253}", 65535) for number in range(count))
+
+
+def test_a_single_use_ticket_admits_to_a_run_of_1024_machines_with_the_longest_names(hidden) -> None:
+    hidden.others = make_nodes(1023)
+    word = hidden.write_ticket(uses=1)
+    mirrored = visit_run(word)
+    # Both the kept admission and the mirror have all of them.
+    assert get_admission(word).nodes == (*hidden.nodes, *hidden.others)
+    assert mirrored.events.read_text() == "one\n"
+    Mirror(mirrored).pull()
+    assert (mirrored.root / ORIGIN).stat().st_size > 64 << 10
+
+
+def test_a_run_of_more_machines_names_as_many_as_a_client_takes(hidden) -> None:
+    hidden.others = make_nodes(3000)
+    assert get_admission(hidden.write_ticket(uses=1)).nodes == (*hidden.nodes, *hidden.others[:1023])
 
 
 def test_a_copy_of_the_directory_is_not_shared(machine, tmp_path, monkeypatch) -> None:
