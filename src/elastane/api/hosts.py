@@ -109,7 +109,9 @@ def _parse_host(word: str) -> RunHost:
     if not re.fullmatch(NODE_NAME, host.node) or host.address.startswith("-"):
         raise BadInput(
             f"--hosts: {word!r} cannot name a machine of a run",
-            means="logs and commands name the machine by it",
-            do="use at most 63 letters, digits, dots and dashes; begin and end with a letter or digit",
+            means="logs and commands name the machine by it: at most 63 letters, digits, dots and dashes, "
+            "with a letter or digit at both ends",
+            do="write its host name, or an alias for its address in ~/.ssh/config (Host NAME, "
+            "HostName ADDRESS)",
         )
     return host

@@ -17,12 +17,13 @@ import msgspec
 
 from elastane.api.durations import format_duration
 from elastane.api.endpoint import CoordinatorEndpoint
-from elastane.api.errors import BadInput
+from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.membership import LARGEST_NODE_BYTES, MOST_NODES, Host, NodeAddress
 from elastane.api.untrusted_data import Decoder, Malformed
 
 BEGIN = "elastane1-"
 """The first characters of a ticket; the number is the version of its form."""
+COPY_WHOLE = "copy the whole word that elastane run or elastane ticket create printed"
 SCHEME = "Ticket"
 """The scheme of the Authorization header that presents a ticket."""
 ID_BYTES, KEY_BYTES, CHECK_BYTES = 4, 16, 4
@@ -31,6 +32,7 @@ LONGEST_TICKET = 2048
 LARGEST_ADMISSION_BYTES = (64 << 10) + MOST_NODES * LARGEST_NODE_BYTES
 """Its certificate, secret and paths fit into the first part."""
 _MEANT = re.compile(r"elastane\d+-\S{24}")
+_BEGUN = re.compile(r"elastane\d+-")
 
 RunName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """It names a directory on the client's machine."""
@@ -122,6 +124,28 @@ def is_ticket(text: str) -> bool:
     return _MEANT.match(text) is not None
 
 
+def explain_part_of_ticket(text: str) -> BadInput | NoSuchRun | None:
+    """Return the error for a text that is not a ticket but has a part of one; None: it has not.
+
+    Args:
+        text: is also no name of a run.
+    """
+    words = text.split()
+    if not any(_BEGUN.match(word) for word in words):
+        return None
+    if len(words) > 1:
+        return BadInput(
+            f"{' '.join(words)[:40]!r} is more than a ticket",
+            means=f"a ticket is the one word that begins with {BEGIN}",
+            do="pass only that word",
+        )
+    return NoSuchRun(
+        f"there is no run {text!r}, and as a ticket it is incomplete",
+        means=f"a ticket has at least {len(BEGIN) + 24} characters, so it was copied in part",
+        do=COPY_WHOLE,
+    )
+
+
 def encode_ticket(ticket: Ticket) -> str:
     """Return a ticket as one word without characters that a shell treats specially."""
     return _write_word(msgspec.msgpack.encode(ticket))
@@ -146,7 +170,7 @@ def decode_ticket(text: str) -> Ticket:
         raise BadInput(
             f"the ticket is damaged: {error}",
             means="it was copied in part, or changed on its way",
-            do="copy the whole word that elastane run or elastane ticket create printed",
+            do=COPY_WHOLE,
         ) from None
 
 

@@ -1,11 +1,13 @@
 """The lookup of a run by its directory, its name, or a ticket."""
 
+import os
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
 from elastane.api.errors import NoSuchRun
 from elastane.api.rundir import RunDir
-from elastane.api.tickets import is_ticket
+from elastane.api.tickets import explain_part_of_ticket, is_ticket
 from elastane.client.mirror import is_mirror, keep_mirror
 from elastane.client.runs_home import find_runs_home, list_run_names
 from elastane.client.visits import visit_run
@@ -22,12 +24,16 @@ def find_run(name_or_dir: str) -> RunDir:
     """
     for candidate in (Path(name_or_dir), find_runs_home() / name_or_dir):
         run_dir = RunDir(candidate.resolve())
-        if _is_file(run_dir.run):
+        if _is_true(run_dir.run.is_file):
             if is_mirror(run_dir):
                 keep_mirror(run_dir)
             return run_dir
     if is_ticket(name_or_dir):
         return visit_run(name_or_dir)
+    if (error := explain_part_of_ticket(name_or_dir)) is not None:
+        raise error
+    if os.sep in name_or_dir:
+        raise _explain_missing_directory(Path(name_or_dir).absolute())
     known = list_run_names()
     near = get_close_matches(name_or_dir, known, n=1)
     raise NoSuchRun(
@@ -37,9 +43,26 @@ def find_run(name_or_dir: str) -> RunDir:
     )
 
 
-def _is_file(path: Path) -> bool:
+def _explain_missing_directory(path: Path) -> NoSuchRun:
+    """Return the error for a path that is not the directory of a run here; it may be one elsewhere."""
+    if _is_true(path.is_dir):
+        return NoSuchRun(
+            f"{path} is not the directory of a run: it has no {RunDir(path).run.name}",
+            means="it is another directory, or the file system of the run is not mounted there",
+            do="check the path, and mount the file system of the run; elastane list shows the runs by name",
+        )
+    return NoSuchRun(
+        f"{path} does not exist on this machine",
+        means="the file system of the run is perhaps not mounted here, or the path is another one",
+        do="mount it at the same path as on the other machines, or correct the path; elastane list shows the "
+        "runs by name",
+    )
+
+
+def _is_true(check: Callable[[], bool]) -> bool:
+    """Return whether a check of a path holds."""
     try:
-        return path.is_file()
+        return check()
     except OSError:
         # A ticket may be longer than any name of a file.
         return False

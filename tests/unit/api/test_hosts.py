@@ -65,6 +65,13 @@ def test_what_is_no_host_is_refused(text) -> None:
         parse_run_hosts(text)
 
 
+@pytest.mark.parametrize("text", ["[::1]:8", "a:8,[fe80::]", "-a", "a.", "x" * 64])
+def test_for_a_host_that_cannot_name_a_machine_an_alias_is_advised(text) -> None:
+    with pytest.raises(BadInput, match="cannot name a machine of a run") as caught:
+        parse_run_hosts(text)
+    assert "alias for its address in ~/.ssh/config" in caught.value.do
+
+
 def test_a_machine_is_named_once() -> None:
     with pytest.raises(BadInput, match="--hosts names a twice"):
         parse_run_hosts("a:8,b:8,A:4")

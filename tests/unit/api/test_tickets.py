@@ -22,6 +22,7 @@ from elastane.api.tickets import (
     create_ticket,
     decode_ticket,
     encode_ticket,
+    explain_part_of_ticket,
     is_ticket,
     read_authorization,
     write_authorization,
@@ -53,6 +54,30 @@ def test_a_ticket_is_one_word_that_a_shell_leaves_alone() -> None:
 @pytest.mark.parametrize("text", ["demo", "elastane1-demo", "elastane", "runs/elastane1", ""])
 def test_names_of_runs_are_no_tickets(text) -> None:
     assert not is_ticket(text)
+
+
+@pytest.mark.parametrize("length", [len(BEGIN), len(BEGIN) + 1, len(BEGIN) + 23])
+def test_a_ticket_that_was_cut_is_known_by_its_beginning(length) -> None:
+    cut = encode_ticket(create_ticket(FINGERPRINT, ADDRESSES)[0])[:length]
+    assert not is_ticket(cut)
+    error = explain_part_of_ticket(cut)
+    assert "as a ticket it is incomplete" in error.what
+    assert "copy the whole word" in error.do
+
+
+def test_of_a_whole_line_with_a_ticket_only_the_ticket_is_to_be_passed() -> None:
+    word = encode_ticket(create_ticket(FINGERPRINT, ADDRESSES)[0])
+    for text in (f"elastane join {word}", f"join {word} --slots 4", f"elastane join {word[:20]}"):
+        error = explain_part_of_ticket(text)
+        assert "is more than a ticket" in error.what
+        assert error.do == "pass only that word"
+        # Its key is secret.
+        assert word not in str(error)
+
+
+@pytest.mark.parametrize("text", ["demo", "elastane", "elastane join demo", "/shared/elastane1-x", ""])
+def test_other_texts_have_no_part_of_a_ticket(text) -> None:
+    assert explain_part_of_ticket(text) is None
 
 
 def test_a_damaged_ticket_is_refused_in_words() -> None:

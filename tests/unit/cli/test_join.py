@@ -8,6 +8,7 @@ import time
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from elastane.api.connection_limits import compute_most_workers
 from elastane.api.control import Answer
@@ -16,6 +17,7 @@ from elastane.api.membership import NodeAddress
 from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSoftware, TorchrunContract
 from elastane.attempts import participation
 from elastane.attempts.software import list_own_versions
+from elastane.cli.main import app
 from elastane.client.visits import explain_unshared
 from elastane.observability.run_files import read_record
 
@@ -110,6 +112,47 @@ def test_more_slots_than_an_agent_watches_are_refused(listening, elastane):
 
 def test_a_name_is_used_once(listening, elastane):
     assert "a machine named b takes part already" in refuse_second(listening, elastane)
+
+
+# -- words that are not those of a run --------------------------------------------------------------------
+
+
+def refuse_word(word, stdin=None, code=2):
+    answer = CliRunner().invoke(app, ["join", word], input=stdin)
+    assert answer.exit_code == code
+    return re.sub(r"\s+", " ", answer.output)
+
+
+def test_a_directory_that_is_not_mounted_is_named_as_such(home, tmp_path):
+    words = refuse_word(str(tmp_path / "shared" / "demo"), code=3)
+    assert f"{tmp_path}/shared/demo does not exist on this machine" in words
+    assert "is perhaps not mounted here" in words
+    assert "mount it at the same path as on the other machines" in words
+
+
+def test_a_directory_without_a_run_is_named_as_such(home, tmp_path):
+    words = refuse_word(str(tmp_path), code=3)
+    assert f"{tmp_path} is not the directory of a run: it has no run.json" in words
+    assert "the file system of the run is not mounted there" in words
+
+
+@pytest.mark.parametrize("stdin", ["", "\n", "  \n"])
+def test_an_empty_standard_input_has_no_ticket(home, stdin):
+    assert "there is no ticket on standard input" in refuse_word("-", stdin)
+
+
+@pytest.mark.parametrize("word", ["elastane1-", "elastane1-lKgxYTViNWIxYsQ"])
+def test_a_ticket_that_was_cut_is_recognised(home, word):
+    for words in (refuse_word(word, code=3), refuse_word("-", f"{word}\n", code=3)):
+        assert f"there is no run '{word}', and as a ticket it is incomplete" in words
+        assert "copy the whole word" in words
+
+
+def test_of_a_pasted_line_only_the_ticket_is_asked_for(home):
+    line = "elastane join elastane1-lKgxYTViNWIxYsQQitaspqPlBteqFtzj8W01VcQg97J"
+    for words in (refuse_word(line), refuse_word("-", f"{line}\n")):
+        assert "is more than a ticket" in words
+        assert "pass only that word" in words
 
 
 # -- machines that do not fit, before any worker has started -------------------------------------------------

@@ -86,7 +86,7 @@ def join_run(  # noqa: PLR0917 - options of a command
     console = open_console(as_json=as_json)
     require("torch", "training needs torch")
     if run == TICKET_FROM_STDIN:
-        run = sys.stdin.readline().strip()
+        run = _read_ticket()
     # With a ticket the machine has proven already that it shares the directories of the run.
     is_admitted = is_ticket(run)
     directory = find_shared_run(run) if is_admitted else _find_directory(run)
@@ -121,6 +121,21 @@ def join_run(  # noqa: PLR0917 - options of a command
         print_json({"node": node, "code": over.code, "why": over.why})
     if over.code:
         raise typer.Exit(over.code)
+
+
+def _read_ticket() -> str:
+    """Return the ticket on standard input.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if word := sys.stdin.readline().strip():
+        return word
+    raise BadInput(
+        "there is no ticket on standard input",
+        means="with - the command reads the ticket from there, in one line",
+        do="elastane join - < FILE, with the word that elastane run --listen printed",
+    )
 
 
 def _find_directory(run: str) -> RunDir:
