@@ -62,7 +62,7 @@ def take_numbers(
 ) -> tuple[tuple[WorkerId, ...], tuple[Numbers, ...]]:
     """Take the next numbers from some ranges; return them, and the rest of the ranges.
 
-    A number whose slot of the heartbeat file a present worker has is left out, for good. The last range
+    A number is left out, for good, if a present worker has its slot of the heartbeat file. The last range
     stays, even if it is empty: its end says up to where numbers are used.
 
     Args:
