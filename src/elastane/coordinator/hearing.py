@@ -100,9 +100,10 @@ def _find_away(roster: Roster, now: float) -> dict[WorkerId, float]:
         sign_s = max(signs.get(worker, -inf), find_vote(roster, worker))
         if roster.has_ended(worker) or now - sign_s < WORKER_QUIET_S:
             continue
-        # A worker of which this term has no sign at all is away, however new the term is. A node that no
-        # agent heard before the term has been silent for as long.
-        answered = find_worker_node(roster, worker) in takeover.answering
-        unknown_s = roster.term.began - (0.0 if answered else takeover.silent_s)
-        away[worker] = unknown_s if sign_s == -inf else sign_s
+        if sign_s == -inf:
+            # However new this term is, the worker is away. A node that no agent heard before the term has
+            # been silent for as long.
+            answered = find_worker_node(roster, worker) in takeover.answering
+            sign_s = roster.term.began - (0.0 if answered else takeover.silent_s)
+        away[worker] = sign_s
     return away
