@@ -345,12 +345,10 @@ def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_at
     writers.workers[1].commit()
     writers.storage.refusing.clear()
     worker = writers.workers[0]
-    assert worker.begin_attempt(1)
-    assert not worker.begin_attempt(1), "it is under way"
-    worker.copy_snapshot(TakeSnapshot(7, 5, writers.blocks, (0,), settled=True))
+    worker.copy_snapshot(TakeSnapshot(7, 5, writers.blocks, (0,), attempt=(2, 1)))
     assert writers.snapped.get(timeout=WAIT_S) == 7
     part = writers.wait_until(5, "written")
-    assert (part.writers, part.attempt) == ((0,), 1)
+    assert (part.writers, part.attempt) == ((0,), (2, 1))
     assert writers.publish(5).error == ""
     assert writers.catalog.verify(format_checkpoint_name(5)) == ()
 

@@ -7,6 +7,7 @@ import msgspec
 from elastane.api.checkpoints import format_checkpoint_name
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint, WriteAgain
 from elastane.protocol import actions, events
+from elastane.protocol.tree import expand_spans
 from tests.simulator.process import WorkerProcess
 from tests.simulator.reports import Reporter
 from tests.simulator.storage import UnitStates
@@ -31,8 +32,7 @@ class CheckpointWriter:
     def __init__(self, worker: WorkerProcess, world: WorkerWorld, reporter: Reporter) -> None:
         self.worker = worker
         self._world, self._reporter = world, reporter
-        self._pending: tuple[actions.TakeSnapshot, UnitStates, int] | None = None
-        self._attempt = 0
+        self._pending: tuple[actions.TakeSnapshot, UnitStates] | None = None
         self.refused_until_s = 0.0
 
     @property
@@ -40,15 +40,14 @@ class CheckpointWriter:
         return self._world.clock.now < self.refused_until_s
 
     def write_again(self, message: WriteAgain) -> None:
-        """Write the last state again; a repeated request does not restart a running attempt."""
-        if message.attempt > self._attempt:
-            self._attempt = message.attempt
-            self.worker.handle(events.RewriteRequested(message.writers))
+        """Write the last state again."""
+        blocks = tuple(sorted(expand_spans(message.blocks)))
+        self.worker.handle(events.RewriteRequested(message.writers, blocks, message.attempt))
 
     def copy(self, snapshot: actions.TakeSnapshot) -> None:
         shape, memory = self._world.shape, self.worker.memory
         if snapshot.settled and not snapshot.blocks:
-            self._report_part(_make_part(snapshot, "abandoned", self._attempt))
+            self._report_part(_make_part(snapshot, "abandoned"))
             return
         units = {unit for block in snapshot.blocks for unit in shape.list_units(block)} | {shape.rest}
         record = {}
@@ -57,7 +56,7 @@ class CheckpointWriter:
             if state is None:
                 raise AssertionError(f"worker {self.worker.worker} is to copy unit {unit}, which it lacks")
             record[unit] = (memory.parameters[unit], state)
-        self._pending = (snapshot, record, self._attempt if snapshot.settled else 0)
+        self._pending = (snapshot, record)
         if snapshot.settled:
             self.write_snapshot()
             return
@@ -68,10 +67,10 @@ class CheckpointWriter:
         """Write the last snapshot: its round has committed."""
         if self._pending is None:
             return
-        (snapshot, record, attempt), self._pending = self._pending, None
+        (snapshot, record), self._pending = self._pending, None
         if not snapshot.blocks:
             return
-        part = _make_part(snapshot, "writing", attempt)
+        part = _make_part(snapshot, "writing")
         self._report_part(part)
         took_s = self.worker.draw_duration(10 * self._world.pace.leaf_s)
         self.worker.schedule(took_s, lambda: self._write(part, record))
@@ -105,13 +104,11 @@ class CheckpointWriter:
         self.worker.report()
 
 
-def _make_part(
-    snapshot: actions.TakeSnapshot, state: Literal["writing", "abandoned"], attempt: int
-) -> CheckpointPart:
+def _make_part(snapshot: actions.TakeSnapshot, state: Literal["writing", "abandoned"]) -> CheckpointPart:
     return CheckpointPart(
         name=format_checkpoint_name(snapshot.step),
         step=snapshot.step,
         writers=snapshot.writers,
         state=state,
-        attempt=attempt,
+        attempt=snapshot.attempt,
     )

@@ -7,6 +7,7 @@ from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
 from elastane.protocol import messages
 from elastane.protocol.member_machine import MemberMachine
+from elastane.protocol.tree import find_spans
 from tests.simulator.world import WorkerWorld
 
 
@@ -77,6 +78,7 @@ class Reporter:
             complete=member.complete,
             virtual_ranks=len(member.assigned),
             blocks=len(member.held),
+            last_blocks=find_spans(member.blocks_to_write) if state == "finished" else (),
             compute_s=compute_s,
             pinned=None if state == "starting" else self.world.pinned,
             checkpoints=self.parts,

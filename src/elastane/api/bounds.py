@@ -18,6 +18,8 @@ LONGEST_S = 1e12
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 VirtualRanks: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 """Virtual ranks of one run. Readers keep an entry for each of them."""
+Blocks: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
+"""The number of a block of the state, or a number of blocks. Readers keep an entry for each of them."""
 Steps: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 """Number of a step, or a number of steps."""
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]

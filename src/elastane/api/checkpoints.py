@@ -6,12 +6,20 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from elastane.api.bounds import Count
+
 SCHEMA = 1
 
 MARKER = "COMPLETE"
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
 PLAIN = "plain.distcp"
+
+WriteAttempt: TypeAlias = tuple[Count, Count]
+"""An attempt to write a checkpoint: the term of the coordinator that orders it, and its number therein."""
+
+UNORDERED: WriteAttempt = (0, 0)
+"""The attempt that the members make themselves."""
 
 NAME = re.compile(r"step-(\d{8,})(?:\.r([1-9]\d*))?")
 

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from elastane.api.bounds import Count, Position
-from elastane.api.checkpoints import WrittenFile
+from elastane.api.bounds import Blocks, Count, Position
+from elastane.api.checkpoints import UNORDERED, WriteAttempt, WrittenFile
 from elastane.api.membership import Generation, Host, NodeAddress, NodeName, Port, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
@@ -24,6 +24,10 @@ class ControlMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_d
 # -- worker to coordinator ---------------------------------------------------------------------------------
 
 WorkerState: TypeAlias = Literal["starting", "ready", "member", "leaving", "finished"]
+
+
+BlockSpan: TypeAlias = tuple[Blocks, Blocks]
+"""Consecutive blocks of the state: the first one, and the one after the last."""
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,8 +45,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         copy_s: duration of the copy; a step may have waited for it.
         write_s: duration of the writing, in the background of the steps.
         cpu_s: processor time of the writing, in seconds.
-        attempt: 0, or the number in the `WriteAgain` that requested it; a later attempt replaces an earlier
-            one.
+        attempt: the one in the `WriteAgain` that requested it; a later attempt replaces an earlier one.
     """
 
     name: str
@@ -55,7 +58,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     copy_s: float = 0.0
     write_s: float = 0.0
     cpu_s: float = 0.0
-    attempt: int = 0
+    attempt: WriteAttempt = UNORDERED
 
 
 class TrafficBytes(msgspec.Struct, frozen=True):
@@ -82,6 +85,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         complete: it holds all its blocks (a joiner does not yet).
         virtual_ranks: how many it computes now.
         blocks: number of blocks of which it holds the optimizer state.
+        last_blocks: once ``finished``, the blocks of the last state that it could write, in order.
         compute_s: seconds per virtual rank, the median of its last steps; 0 while unknown.
         pinned: the pinned facts of its script; None while starting.
         checkpoints: its parts of the last few checkpoints, oldest first.
@@ -101,6 +105,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     complete: bool = False
     virtual_ranks: int = 0
     blocks: int = 0
+    last_blocks: tuple[BlockSpan, ...] = ()
     compute_s: float = 0.0
     pinned: Pinned | None = None
     checkpoints: tuple[CheckpointPart, ...] = ()
@@ -218,11 +223,18 @@ class PublishCheckpoint(ControlMessage, frozen=True, kw_only=True):
 class WriteAgain(ControlMessage, frozen=True, kw_only=True):
     """Write the last checkpoint of the ended run again, because a part of it could not be written.
 
-    ``writers`` write all of it; ``attempt`` counts from 1.
+    The coordinator divides the blocks, from one set of reports, so that the parts of one attempt are always
+    the whole state, in whichever generations their writers work.
+
+    Args:
+        writers: all workers that write a part.
+        blocks: the blocks that the receiver writes, in order.
+        attempt: its number counts from 1 in each term.
     """
 
     writers: tuple[WorkerId, ...]
-    attempt: int
+    blocks: tuple[BlockSpan, ...]
+    attempt: WriteAttempt
 
 
 class WriteModel(ControlMessage, frozen=True, kw_only=True):

@@ -1,16 +1,24 @@
 """Checkpoints of a run: when the coordinator requests one, which worker publishes it, and what failed."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from elastane.api.checkpoints import UNORDERED
 from elastane.api.control import CheckpointKept, PublishCheckpoint, TakeCheckpoint, WriteAgain
 from elastane.api.membership import WorkerId
-from elastane.coordinator.checkpoints import CheckpointInProgress, compute_interval_s
+from elastane.coordinator.checkpoints import (
+    CheckpointInProgress,
+    Rewrite,
+    compute_interval_s,
+    divide_blocks,
+    list_spanned,
+)
 from elastane.coordinator.deaths import format_worker_list
 from elastane.coordinator.metric_warning import warn_of_missing_metric
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
+from elastane.protocol.tree import find_spans
 
 ASK_AGAIN_S = 2.0
 PUBLISH_AGAIN_S = 5.0
@@ -181,77 +189,89 @@ def _list_able_workers(turn: Turn) -> tuple[WorkerId, ...]:
 def _order_rewrite_if_possible(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     """Have able workers write the last state again; return False if none needs to or none can."""
     roster, known = turn.roster, turn.roster.checkpoints
-    asked = known.rewrite
-    if asked is None and checkpoint.attempt and not checkpoint.parts.keys() >= set(checkpoint.writers):
+    asked, parts = known.rewrite, checkpoint.parts
+    if asked is None and checkpoint.attempt != UNORDERED and not parts.keys() >= set(checkpoint.writers):
         # The coordinator that ordered this attempt has gone, perhaps before each writer had its order.
-        able = _list_able_workers(turn)
-        if able and _agree_on_holders(turn, able):
-            _order_rewrite(turn, able, 1 + checkpoint.attempt, able)
+        if blocks := _divide_last_state(turn):
+            _order_rewrite(turn, blocks)
         return True
     if not checkpoint.unable:
-        if asked is not None and turn.now - asked[2] >= ASK_AGAIN_S:
-            _order_rewrite(turn, (w for w in asked[1] if w not in checkpoint.parts), asked[0], asked[1])
+        if asked is not None and not checkpoint.written and turn.now - asked.asked_s >= ASK_AGAIN_S:
+            begun = parts if asked.attempt <= checkpoint.attempt else ()
+            _repeat_rewrite(turn, asked, (worker for worker in asked.writers if worker not in begun))
         return False
-    able = tuple(worker for worker in _list_able_workers(turn) if worker not in checkpoint.unable)
-    # With a single copy no other worker has the missing blocks.
-    if not able or checkpoint.step < roster.progress.step or roster.spec.copies == 1:
+    if checkpoint.step < roster.progress.step:
         return False
+    blocks = _divide_last_state(turn, unable=checkpoint.unable)
+    if not blocks:
+        return _awaits_holders(roster)
     if not checkpoint.unable <= known.refusing:
         return bool(checkpoint.hopeless)  # a refusal may still pass
-    if not _agree_on_holders(turn, able):
-        return True  # the coordinator asks once they agree
-    if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
+    if asked is not None and asked.attempt > checkpoint.attempt and asked.blocks == blocks:
         # No worker has begun yet.
-        if turn.now - asked[2] >= ASK_AGAIN_S:
-            _order_rewrite(turn, able, asked[0], able)
+        if turn.now - asked.asked_s >= ASK_AGAIN_S:
+            _repeat_rewrite(turn, asked, asked.writers)
         return True
-    attempt = 1 + max(checkpoint.attempt, 0 if asked is None else asked[0])
     why = (
         f"{checkpoint.name}: {format_worker_list(sorted(checkpoint.unable))} cannot write the last state, so "
     )
-    why += f"{format_worker_list(able)} write" + ("s it" if len(able) == 1 else " it")
+    why += f"{format_worker_list(sorted(blocks))} write" + ("s it" if len(blocks) == 1 else " it")
     turn.record("checkpoint.failing", who="coordinator", why=why, detail={"name": checkpoint.name})
-    _order_rewrite(turn, able, attempt, able)
+    _order_rewrite(turn, blocks)
     return True
 
 
-def _agree_on_holders(turn: Turn, workers: Iterable[WorkerId]) -> bool:
-    """Return whether these workers divide the blocks among writers in the same way.
-
-    If each block has few holders, a worker takes the holders from the generation in which it works. The last
-    generation may have been proposed just before the end of the run: its members get some time to enter it.
-    """
+def _divide_last_state(
+    turn: Turn, *, unable: frozenset[WorkerId] = frozenset()
+) -> Mapping[WorkerId, tuple[int, ...]]:
+    """Divide the blocks of the last state among the workers that can write them; see `divide_blocks`."""
     roster = turn.roster
-    ended_s = 0.0 if roster.finishing is None else turn.now - roster.finishing
-    if roster.spec.copies is None or ended_s >= PATIENCE_S:
-        return True
-    reports = [roster.reports.get(worker) for worker in workers]
-    generations = {
-        report.generation if report is not None and report.complete else None for report in reports
+    if roster.pinned is None:
+        return {}
+    held = {
+        worker: list_spanned(report.last_blocks)
+        for worker, report in roster.reports.items()
+        if report.state == "finished" and report.step >= roster.progress.step
+        if not roster.is_gone(worker) and worker not in roster.checkpoints.refusing | unable
     }
-    return len(generations) == 1 and None not in generations
+    return divide_blocks(held, roster.pinned.blocks)
+
+
+def _awaits_holders(roster: Roster) -> bool:
+    """Return whether a living worker may hold the last state of which this coordinator has not heard."""
+    return any(worker not in roster.reports for worker in roster.list_living(roster.needed))
 
 
 def _start_last_checkpoint(turn: Turn) -> None:
     """Order a write of the last state if all its writers died before they could report."""
-    roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _list_able_workers(turn)
+    roster, asked = turn.roster, turn.roster.checkpoints.rewrite
     newest = find_newest_checkpoint(roster)
-    if (newest is not None and newest.step >= roster.progress.step) or not able or roster.spec.copies == 1:
+    if newest is not None and newest.step >= roster.progress.step:
         return
-    if not _agree_on_holders(turn, able):
+    blocks = _divide_last_state(turn)
+    if not blocks:
         return
-    if asked is None or asked[1] != able:
-        _order_rewrite(turn, able, 1 + (0 if asked is None else asked[0]), able)
-    elif turn.now - asked[2] >= ASK_AGAIN_S:
-        _order_rewrite(turn, able, asked[0], able)
+    if asked is None or asked.blocks != blocks:
+        _order_rewrite(turn, blocks)
+    elif turn.now - asked.asked_s >= ASK_AGAIN_S:
+        _repeat_rewrite(turn, asked, asked.writers)
 
 
-def _order_rewrite(
-    turn: Turn, workers: Iterable[WorkerId], attempt: int, writers: tuple[WorkerId, ...]
-) -> None:
+def _order_rewrite(turn: Turn, blocks: Mapping[WorkerId, tuple[int, ...]]) -> None:
+    """Order a new attempt, with this division of the blocks."""
+    roster = turn.roster
+    asked = roster.checkpoints.rewrite
+    number = 1 if asked is None else asked.attempt[1] + 1
+    rewrite = Rewrite((roster.term.number, number), blocks, turn.now)
+    _repeat_rewrite(turn, rewrite, rewrite.writers)
+
+
+def _repeat_rewrite(turn: Turn, rewrite: Rewrite, workers: Iterable[WorkerId]) -> None:
+    """Send these writers of an attempt their orders."""
     for worker in workers:
-        turn.send(worker, WriteAgain(writers=writers, attempt=attempt))
-    known = replace(turn.roster.checkpoints, rewrite=(attempt, writers, turn.now))
+        blocks = find_spans(rewrite.blocks[worker])
+        turn.send(worker, WriteAgain(writers=rewrite.writers, blocks=blocks, attempt=rewrite.attempt))
+    known = replace(turn.roster.checkpoints, rewrite=replace(rewrite, asked_s=turn.now))
     turn.roster = replace(turn.roster, checkpoints=known)
 
 

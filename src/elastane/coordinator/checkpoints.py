@@ -1,10 +1,11 @@
 """The coordinator's knowledge of checkpoints: those in progress, and the time of the next one."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from elastane.api.checkpoints import UNORDERED, WriteAttempt
 from elastane.api.control import CheckpointPart
 from elastane.api.membership import WorkerId
 from elastane.api.spec import CheckpointPolicy
@@ -17,6 +18,25 @@ PRIOR_S = 4 * 3600.0
 
 LARGEST_SHARE = 0.01
 """The share of the time that automatic checkpoints may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """An attempt to write the last checkpoint again.
+
+    Args:
+        attempt: the attempt; one has only this division of the blocks, however late an order arrives.
+        blocks: the blocks that each writer writes, by writer; together they are all blocks.
+        asked_s: when the writers were last asked, in seconds.
+    """
+
+    attempt: WriteAttempt
+    blocks: Mapping[WorkerId, tuple[int, ...]]
+    asked_s: float
+
+    @property
+    def writers(self) -> tuple[WorkerId, ...]:
+        return tuple(sorted(self.blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +54,7 @@ class CheckpointState:
         wanted_after: a user has asked for a checkpoint of this step or a later one.
         failing: since when storage has refused a part of a checkpoint, by name.
         refusing: the workers that storage has refused for long, since the last published checkpoint.
-        rewrite: the last attempt to rewrite the last checkpoint: its number, its writers, its time.
+        rewrite: the last attempt of this coordinator to rewrite the last checkpoint.
     """
 
     due: float = math.inf
@@ -47,7 +67,7 @@ class CheckpointState:
     wanted_after: int = 0
     failing: Mapping[str, float] = field(default_factory=dict)
     refusing: frozenset[WorkerId] = frozenset()
-    rewrite: tuple[int, tuple[WorkerId, ...], float] | None = None
+    rewrite: Rewrite | None = None
 
 
 def compute_interval_s(
@@ -97,7 +117,7 @@ class CheckpointInProgress:
     writers: tuple[WorkerId, ...]
     parts: Mapping[WorkerId, CheckpointPart]
     lost: tuple[WorkerId, ...]
-    attempt: int = 0
+    attempt: WriteAttempt = UNORDERED
 
     @cached_property
     def unable(self) -> frozenset[WorkerId]:
@@ -130,6 +150,37 @@ class CheckpointInProgress:
     def cost_s(self) -> float:
         """An upper bound of the training time it took: the longest copy and its processor time."""
         return max(part.copy_s + part.cpu_s for part in self.parts.values())
+
+
+def list_spanned(spans: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Yield the blocks in spans; a span that does not follow the one before it counts as empty."""
+    end = 0
+    for start, stop in spans:
+        yield from range(max(start, end), stop)
+        end = max(end, stop)
+
+
+def divide_blocks(held: Mapping[WorkerId, Iterable[int]], blocks: int) -> dict[WorkerId, tuple[int, ...]]:
+    """Return the blocks that each writer of the last state writes, each block by one of its holders.
+
+    Args:
+        held: the blocks that each able worker holds.
+        blocks: the number of blocks of the state.
+
+    Returns:
+        The blocks by writer; empty: some block has no holder.
+    """
+    holders: dict[int, list[WorkerId]] = {}
+    for worker in sorted(held):
+        for block in held[worker]:
+            holders.setdefault(block, []).append(worker)
+    chosen: dict[WorkerId, list[int]] = {}
+    for block in range(blocks):
+        if block not in holders:
+            return {}
+        writer = min(holders[block], key=lambda worker: len(chosen.get(worker, ())))
+        chosen.setdefault(writer, []).append(block)
+    return {writer: tuple(some) for writer, some in sorted(chosen.items())}
 
 
 def group_by_checkpoint(

@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from elastane.api.checkpoints import UNORDERED, WriteAttempt
 from elastane.protocol import messages
 
 
@@ -98,15 +99,20 @@ class TakeSnapshot(msgspec.Struct, frozen=True):
 
     No worker applies the round before all have copied: the copies of all ``writers`` together are a
     checkpoint. The shell writes the copy after this round has committed; before that a later `TakeSnapshot`
-    replaces it. The shell writes a copy of the ``settled`` state, after the last round, at once. A settled
-    snapshot without ``blocks`` means that the writers together lack some of the state.
+    replaces it. The shell writes a copy of the settled state, after the last round, at once: the coordinator
+    has ordered it, as this ``attempt``. A settled snapshot without ``blocks`` means that this worker lacks
+    some of those that it should write.
     """
 
     request: int
     step: int
     blocks: tuple[int, ...]
     writers: tuple[int, ...]
-    settled: bool = False
+    attempt: WriteAttempt = UNORDERED
+
+    @property
+    def settled(self) -> bool:
+        return self.attempt != UNORDERED
 
 
 class RestoreState(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from elastane.api.checkpoints import WriteAttempt
 from elastane.api.membership import Generation
 from elastane.protocol import messages
 
@@ -106,9 +107,17 @@ class StorageRefused(msgspec.Struct, frozen=True):
 
 
 class RewriteRequested(msgspec.Struct, frozen=True):
-    """These ``writers`` must write the last state again, because others could not write their parts."""
+    """This worker must write some blocks of the last state, because others could not write their parts.
+
+    Args:
+        writers: all workers that write a part of it.
+        blocks: the blocks that this worker writes.
+        attempt: the attempt; this worker takes part in it only once, and in none before it later.
+    """
 
     writers: tuple[int, ...]
+    blocks: tuple[int, ...]
+    attempt: WriteAttempt
 
 
 Event: TypeAlias = (

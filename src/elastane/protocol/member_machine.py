@@ -92,8 +92,8 @@ class MemberMachine(MemberState):
                 self.checkpoint_requested = self.checkpoint_requested or self.checkpointed_step <= after
             case StorageRefused(refused):
                 self.storage_refused = refused
-            case RewriteRequested(writers):
-                retake_snapshot(self, writers)
+            case RewriteRequested():
+                retake_snapshot(self, event)
             case SnapshotTaken(request):
                 if request == self.round.snapshot_request:
                     self.round.snapshot_taken = True

@@ -397,7 +397,7 @@ def _merge_with_following(
 def _take_snapshot(checkpoints: CheckpointSink, meter: StateMeter, snapshot: actions.TakeSnapshot) -> None:
     """Copy this worker's part of the state, unless it is not the state of the last step."""
     if snapshot.settled and not snapshot.blocks:
-        checkpoints.refuse(snapshot, "the workers that can write do not have all of the state")
+        checkpoints.refuse(snapshot, "this worker does not have all of the blocks that it should write")
     elif snapshot.settled and not meter.is_unchanged(snapshot.blocks):
         checkpoints.refuse(snapshot, "the script has changed the state since the last step")
     else:

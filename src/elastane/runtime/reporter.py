@@ -22,6 +22,7 @@ from elastane.api.spec import Pinned, Probe, number_attempt
 from elastane.observability import evaluations
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
+from elastane.protocol.tree import expand_spans, find_spans
 from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.encryption import load_encryption
@@ -245,7 +246,8 @@ class Reporter:
             step=member.step,
             complete=member.complete,
             virtual_ranks=len(member.assigned),
-            blocks=member.blocks_held,
+            blocks=len(member.blocks_held),
+            last_blocks=find_spans(member.blocks_to_write) if self.finished else (),
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,
             checkpoints=self.checkpoint_writer.parts if self.checkpoint_writer is not None else (),
@@ -278,14 +280,10 @@ class Reporter:
             case control.PublishCheckpoint():
                 if self.checkpoint_writer is not None:
                     self.checkpoint_writer.publish(message)
-            case control.WriteAgain(writers=writers, attempt=attempt):
-                # A repeated request does not restart the work.
-                if (
-                    self._reactor is not None
-                    and self.checkpoint_writer is not None
-                    and self.checkpoint_writer.begin_attempt(attempt)
-                ):
-                    self._reactor.post(events.RewriteRequested(writers))
+            case control.WriteAgain(writers=writers, blocks=spans, attempt=attempt):
+                if self._reactor is not None and self.checkpoint_writer is not None:
+                    blocks = tuple(sorted(expand_spans(spans)))
+                    self._reactor.post(events.RewriteRequested(writers, blocks, attempt))
             case control.WriteModel():
                 self.model_requests.put(message)
             case control.Dismiss(code=code, why=why):

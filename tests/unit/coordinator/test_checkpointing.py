@@ -15,6 +15,7 @@ from elastane.api.control import (
     PublishCheckpoint,
     RunOver,
     TakeCheckpoint,
+    WorkerExit,
     WriteAgain,
     WriteModel,
 )
@@ -26,8 +27,11 @@ from elastane.coordinator.checkpoints import (
     PRIOR_S,
     compute_first_due,
     compute_interval_s,
+    divide_blocks,
     group_by_checkpoint,
+    list_spanned,
 )
+from elastane.coordinator.decide import LISTEN_S
 
 AUTO = CheckpointPolicy(auto=True)
 EVERY_MINUTE = CheckpointPolicy(every_s=60.0)
@@ -67,6 +71,33 @@ def test_the_first_checkpoint_is_due_after_the_first_interval():
     assert compute_first_due(EVERY_STEPS, 100.0) == math.inf
     assert compute_first_due(EVERY_MINUTE, 100.0) == 160.0
     assert compute_first_due(AUTO, 100.0) == 100.0 + FIRST_S
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ({0: (0, 1, 2, 3), 1: (0, 1, 2, 3)}, {0: (0, 2), 1: (1, 3)}),
+        ({0: (0,), 1: (0, 1, 2), 2: (3,)}, {0: (0,), 1: (1, 2), 2: (3,)}),
+        ({0: (0, 1, 2, 3), 1: ()}, {0: (0, 1, 2, 3)}),
+        ({0: (0, 1), 1: (3, 4, 5)}, {}),
+        ({}, {}),
+    ],
+)
+def test_each_block_has_one_of_its_holders_as_writer(held, expected):
+    assert divide_blocks(held, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        (((0, 2), (3, 5)), (0, 1, 3, 4)),
+        (((3, 5), (0, 4), (4, 6)), (3, 4, 5)),
+        (((2, 1), (1, 3)), (1, 2)),
+        (((0, 10**6),) * 1000, tuple(range(10**6))),
+    ],
+)
+def test_spans_never_yield_a_block_twice(spans, expected):
+    assert tuple(list_spanned(spans)) == expected
 
 
 def test_checkpoints_in_progress_are_listed_oldest_first():
@@ -320,7 +351,7 @@ def test_a_refusal_of_storage_is_recorded_once_and_a_later_success_too(training)
 def finish_training(training, **changes):
     stage = training(2, step=100, checkpoints=EVERY_STEPS)
     for worker in (0, 1):
-        stage.report_worker(worker, state="finished", step=100, **changes)
+        stage.report_worker(worker, state="finished", step=100, last_blocks=((0, 4),), **changes)
     return stage
 
 
@@ -404,47 +435,94 @@ def test_checkpoints_are_not_requested_for_ever_if_each_writer_is_refused_in_tur
     assert len(stage.list_kinds("checkpoint.abandoned")) == 1
 
 
+def make_rewrite(writers: tuple[int, ...], blocks: tuple, attempt: int = 1) -> WriteAgain:
+    return WriteAgain(writers=writers, blocks=blocks, attempt=(1, attempt))
+
+
 def test_at_the_end_another_member_writes_the_refused_part(training):
     stage = finish_training(training, checkpoints=(make_part(100, "writing"),))
     report_parts(stage, 0, make_part(100))
     report_parts(stage, 1, make_part(100, **NO_ROOM))
     stage.wait(PATIENCE_S)
-    assert list_rewrites(stage, 0, 1) == [WriteAgain(writers=(0,), attempt=1)]
-    report_parts(stage, 0, make_part(100, writers=(0,), attempt=1))
+    assert list_rewrites(stage, 0, 1) == [make_rewrite((0,), ((0, 4),))]
+    report_parts(stage, 0, make_part(100, writers=(0,), attempt=(1, 1)))
     assert stage.list_messages(PublishCheckpoint) == [make_order(100, (0,))]
     report_kept(stage, 100)
     assert len(stage.list_messages(WriteModel)) == 1
 
 
+def finish_three(training, blocks: dict[int, tuple], *, copies: int | None = 2):
+    """Return a finished run of three workers that hold these blocks, of which worker 1 still writes."""
+    stage = training(3, step=100, checkpoints=EVERY_STEPS, copies=copies)
+    for worker, spans in blocks.items():
+        parts = (make_part(100, "writing" if worker == 1 else "written", writers=(0, 1, 2)),)
+        stage.report_worker(worker, state="finished", step=100, last_blocks=spans, checkpoints=parts)
+    return stage
+
+
 def test_at_the_end_others_write_the_part_of_a_dead_member(training):
-    stage = training(3, step=100, checkpoints=EVERY_STEPS)
-    workers = (0, 1, 2)
-    for worker in workers:
-        stage.report_worker(
-            worker, state="finished", step=100, checkpoints=(make_part(100, writers=workers),)
-        )
-    report_parts(stage, 1, make_part(100, "writing", writers=workers))
-    stage.roster = replace(stage.roster, checkpoints=replace(stage.roster.checkpoints, publishing=None))
+    stage = finish_three(training, dict.fromkeys((0, 1, 2), ((0, 4),)), copies=None)
     stage.end_worker(1)
-    assert list_rewrites(stage, *workers) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
+    assert list_rewrites(stage, 0, 1, 2) == [
+        make_rewrite((0, 2), ((0, 1), (2, 3))),
+        make_rewrite((0, 2), ((1, 2), (3, 4))),
+    ]
     assert stage.list_kinds("checkpoint.abandoned") == []
 
 
-def test_at_the_end_members_of_different_generations_do_not_divide_the_blocks(training):
-    stage = training(3, step=100, checkpoints=EVERY_STEPS, copies=2)
-    workers = (0, 1, 2)
-    for worker in workers:
-        stage.report_worker(
-            worker, state="finished", step=100, checkpoints=(make_part(100, writers=workers),)
-        )
-    report_parts(stage, 1, make_part(100, "writing", writers=workers))
-    stage.roster = replace(stage.roster, checkpoints=replace(stage.roster.checkpoints, publishing=None))
+def test_the_coordinator_divides_the_last_state_by_what_each_worker_holds(training):
+    """A worker may have entered another generation than the others, so none of them could divide it."""
+    stage = finish_three(training, {0: ((0, 2),), 1: ((0, 4),), 2: ((1, 4),)})
     stage.report_worker(0, generation=2)
     stage.end_worker(1)
-    assert list_rewrites(stage, *workers) == []
-    stage.report_worker(2, generation=2)
-    assert list_rewrites(stage, *workers) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
-    assert stage.list_kinds("checkpoint.abandoned") == []
+    assert list_rewrites(stage, 0) == [make_rewrite((0, 2), ((0, 1),))]
+    assert list_rewrites(stage, 2) == [make_rewrite((0, 2), ((1, 4),))]
+
+
+def test_a_worker_of_an_earlier_step_writes_no_part_of_the_last_state(training):
+    stage = finish_three(training, {0: ((0, 4),), 1: ((0, 4),), 2: ((0, 4),)})
+    stage.report_worker(3, state="finished", step=99, last_blocks=((0, 4),), generation=1)
+    stage.end_worker(1)
+    assert {message.writers for message in list_rewrites(stage, 0, 1, 2, 3)} == {(0, 2)}
+
+
+def test_a_lost_block_makes_the_last_checkpoint_hopeless(training):
+    stage = finish_three(training, {0: ((0, 2),), 1: ((0, 4),), 2: ((0, 1), (3, 4))})
+    stage.end_worker(1)
+    assert list_rewrites(stage, 0, 1, 2) == []
+    assert stage.list_kinds("checkpoint.abandoned") == ["checkpoint.abandoned"]
+
+
+def test_the_last_checkpoint_waits_for_a_holder_that_a_new_coordinator_has_not_heard(training):
+    stage = finish_three(training, {0: ((0, 2),), 1: ((0, 4),), 2: ((1, 4),)})
+    stage.alive.discard(1)
+    stage.exits.append(WorkerExit(worker=1, pid=101, code=-9))
+    successor = stage.start_successor(wait=False)
+    successor.wait(LISTEN_S)
+    successor.report_worker(0)
+    successor.wait(PATIENCE_S)
+    assert list_rewrites(successor, 0, 2) == []
+    assert successor.list_messages(WriteModel) == []
+    successor.report_worker(2)
+    successor.wait(PATIENCE_S)
+    assert {(message.writers, message.attempt) for message in list_rewrites(successor, 0, 2)} == {
+        ((0, 2), (2, 1))
+    }
+
+
+def test_a_new_coordinator_replaces_an_attempt_of_which_parts_are_missing(training):
+    """The orders of both may still be under way, with other divisions of the blocks."""
+    stage = finish_three(training, dict.fromkeys((0, 1, 2), ((0, 4),)))
+    report_parts(stage, 0, make_part(100, writers=(0, 2), attempt=(1, 3)))
+    successor = stage.start_successor()
+    successor.wait(0)
+    assert {message.attempt for message in list_rewrites(successor, 0, 1, 2)} == {(2, 1)}
+    report_parts(successor, 0, make_part(100, "writing", writers=(0, 1, 2), attempt=(2, 1)))
+    report_parts(successor, 2, make_part(100, writers=(0, 2), attempt=(1, 3)))
+    assert successor.list_messages(PublishCheckpoint) == []
+    successor.actions.clear()
+    successor.wait(ASK_AGAIN_S)
+    assert [len(list_rewrites(successor, worker)) for worker in (0, 1, 2)] == [0, 1, 1]
 
 
 def test_a_rewrite_is_requested_until_it_begins_and_replaces_earlier_parts(training):
@@ -453,8 +531,8 @@ def test_a_rewrite_is_requested_until_it_begins_and_replaces_earlier_parts(train
     report_parts(stage, 1, make_part(100, **NO_ROOM))
     stage.wait(PATIENCE_S)
     stage.wait(ASK_AGAIN_S)
-    assert list_rewrites(stage, 0) == [WriteAgain(writers=(0,), attempt=1)] * 2
-    report_parts(stage, 0, make_part(100, "writing", writers=(0,), attempt=1))
+    assert list_rewrites(stage, 0) == [make_rewrite((0,), ((0, 4),))] * 2
+    report_parts(stage, 0, make_part(100, "writing", writers=(0,), attempt=(1, 1)))
     report_parts(stage, 1, make_part(100))
     assert stage.list_messages(PublishCheckpoint) == []
 
@@ -464,7 +542,7 @@ def test_the_run_ends_without_a_last_checkpoint_if_all_rewrites_are_refused(trai
     report_parts(stage, 0, make_part(100))
     report_parts(stage, 1, make_part(100, **NO_ROOM))
     stage.wait(PATIENCE_S)
-    report_parts(stage, 0, make_part(100, writers=(0,), attempt=1, **NO_ROOM))
+    report_parts(stage, 0, make_part(100, writers=(0,), attempt=(1, 1), **NO_ROOM))
     stage.wait(PATIENCE_S)
     assert len(list_rewrites(stage, 0, 1)) == 1
     stage.wait(LAST_CHECKPOINT_S)

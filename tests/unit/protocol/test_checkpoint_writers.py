@@ -2,13 +2,16 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from elastane.protocol import messages
 from elastane.protocol.actions import TakeSnapshot
 from elastane.protocol.commit import compute_outcome
+from elastane.protocol.events import RewriteRequested
 from elastane.protocol.layout import Layout
 from elastane.protocol.transitions.checkpoints import choose_writers, retake_snapshot
+from elastane.protocol.transitions.state import MemberState
 
 BLOCKS = 4
 SPREAD = (0, 0, 1, 1)
@@ -87,26 +90,41 @@ def test_the_outcome_names_every_refused_worker():
     assert compute_outcome(1, 1, {}, votes).refused == (0, 2)
 
 
-def test_able_workers_copy_the_settled_state_again():
-    for worker, blocks in ((0, (0, 1)), (2, (2, 3))):
-        me = make_member(worker)
-        retake_snapshot(me, (0, 2))
-        (action,) = me.actions
-        assert (action.blocks, action.writers, action.settled, action.step) == (blocks, (0, 2), True, 9)
-    idle = make_member(1)
-    retake_snapshot(idle, (0, 2))
-    assert idle.actions == []
+def make_finished_member(held, *, copies=2, behind=()):
+    """Return a member with units for parameters if ``copies`` is None, else for blocks, and one more."""
+    units = 5 if copies else 3
+    layout = Layout(virtual_ranks=4, blocks=BLOCKS, units=units, unit_bytes=(1,) * units, copies=copies)
+    me = MemberState(0, layout, msgspec.structs.replace(messages.BEGINNING, step=9))
+    me.held, me.behind = set(held), set(behind)
+    return me
 
 
-def test_writers_report_that_they_lack_a_block():
-    me = make_member(0, copies=2)
-    retake_snapshot(me, (0,))
-    assert me.actions == [TakeSnapshot(request=5, step=9, blocks=(), writers=(0,), settled=True)]
+def test_a_writer_copies_the_blocks_of_its_order_once():
+    me = make_finished_member({0, 1, 3, 4})
+    for blocks, attempt in (((1, 3), (2, 1)), ((1, 3), (2, 1)), ((0,), (1, 9)), ((0, 1), (3, 1))):
+        retake_snapshot(me, RewriteRequested((0, 2), blocks, attempt))
+    assert me.actions == [
+        TakeSnapshot(request=1, step=9, blocks=(1, 3), writers=(0, 2), attempt=(2, 1)),
+        TakeSnapshot(request=2, step=9, blocks=(0, 1), writers=(0, 2), attempt=(3, 1)),
+    ]
+    assert all(action.settled for action in me.actions)
 
 
-def test_a_member_cannot_write_a_block_that_it_does_not_hold_yet():
-    me = make_member(1, copies=2)
-    me.held.remove(2)
-    retake_snapshot(me, (1, 2))
-    (action,) = me.actions
-    assert action.blocks == ()
+def test_a_writer_reports_that_it_lacks_a_block_of_its_order():
+    me = make_finished_member({0, 1, 3, 4})
+    retake_snapshot(me, RewriteRequested((0,), (1, 2), (1, 1)))
+    assert me.actions == [TakeSnapshot(request=1, step=9, blocks=(), writers=(0,), attempt=(1, 1))]
+
+
+@pytest.mark.parametrize(
+    ("held", "copies", "behind", "expected"),
+    [
+        ({0, 2, 4}, 2, (), (0, 2)),
+        ({0, 2, 4}, 2, (3,), ()),
+        # Every worker is to hold everything, so some of it is a copy that has not arrived in full.
+        ({0, 2}, None, (), ()),
+        ({0, 1, 2}, None, (), (0, 1, 2, 3)),
+    ],
+)
+def test_a_worker_without_all_values_can_write_no_block(held, copies, behind, expected):
+    assert make_finished_member(held, copies=copies, behind=behind).blocks_to_write == expected

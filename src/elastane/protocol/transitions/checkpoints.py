@@ -1,7 +1,7 @@
 """A worker's part in a checkpoint: the time of the copy, and its blocks."""
 
 from elastane.protocol.actions import TakeSnapshot
-from elastane.protocol.events import RoundKind
+from elastane.protocol.events import RewriteRequested, RoundKind
 from elastane.protocol.ownership import spread_blocks
 from elastane.protocol.transitions.audits import find_auditors, find_complete_members
 from elastane.protocol.transitions.state import MemberState, RoundPhase
@@ -25,25 +25,24 @@ def take_snapshot(me: MemberState) -> None:
     _request_copy(me, choose_writers(me))
 
 
-def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
-    """Copy the last state of a run again, which is final, because some writers could not write their parts.
+def retake_snapshot(me: MemberState, order: RewriteRequested) -> None:
+    """Copy blocks of the last state of a run again, which is final: some writers could not write their parts.
+
+    A repeated order does not restart the work. The coordinator has divided the blocks among the writers: they
+    may work in different generations, in which a block has different holders.
 
     Args:
-        me: this member; it has committed the last round, as have all of ``able``.
-        able: the workers that write the whole state, as the coordinator has named them.
+        me: this member; it has committed the last round, as have all writers.
+        order: the order of the coordinator.
     """
-    chosen = _choose_among(me, able)
-    if me.roles is None or me.outcome is None or me.worker not in able:
+    if order.attempt <= me.last_rewrite:
         return
-    mine = {block for block, writer in enumerate(chosen) if writer == me.worker}
-    # After a death a member may still lack a block that it should hold.
-    lacks = me.behind or (me.layout.copies is not None and not mine <= me.held)
-    if not chosen or None in chosen or lacks:
-        # A block has no holder among them: the shell reports that they cannot write it.
-        me.actions.append(TakeSnapshot(me.requests, me.step, (), able, settled=True))
-    elif me.worker in chosen:
-        me.requests += 1
-        _request_copy(me, chosen, settled=True)
+    me.last_rewrite = order.attempt
+    able = set(me.blocks_to_write).issuperset(order.blocks)
+    me.requests += 1
+    me.actions.append(
+        TakeSnapshot(me.requests, me.step, order.blocks if able else (), order.writers, order.attempt)
+    )
 
 
 def choose_writers(me: MemberState) -> tuple[int, ...]:
@@ -91,14 +90,13 @@ def _find_spare_copies(me: MemberState) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _request_copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = False) -> None:
+def _request_copy(me: MemberState, chosen: tuple[int, ...]) -> None:
     me.actions.append(
         TakeSnapshot(
             request=me.requests,
             step=me.step,
             blocks=tuple(block for block, writer in enumerate(chosen) if writer == me.worker),
-            writers=tuple(sorted({writer for writer in chosen if writer is not None})),
-            settled=settled,
+            writers=tuple(sorted(set(chosen))),
         )
     )
 

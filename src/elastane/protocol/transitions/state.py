@@ -2,6 +2,7 @@
 
 from enum import IntEnum
 
+from elastane.api.checkpoints import UNORDERED
 from elastane.api.membership import Generation
 from elastane.protocol import messages
 from elastane.protocol.actions import Action, Send
@@ -129,6 +130,7 @@ class MemberState:
         stopping: the run should stop after this round.
         checkpoint_requested: the coordinator has requested a checkpoint.
         checkpointed_step: the last step with a checkpoint of the state after it.
+        last_rewrite: the last ordered attempt to write the last state again that this worker has begun.
         storage_refused: storage refused this worker's last part of a checkpoint.
         assignment: counts the assignments of virtual ranks; see `elastane.protocol.actions.Compute`.
         requests: the number of requests to the shell so far.
@@ -160,6 +162,7 @@ class MemberState:
         self.stopping = False
         self.checkpoint_requested = False
         self.checkpointed_step = 0
+        self.last_rewrite = UNORDERED
         self.storage_refused = False
         self.next: Generation | None = None
         self.assignment = 0
@@ -199,14 +202,20 @@ class MemberState:
         return self.begun and not self.wanted_values and self.find_units_to_hold() <= self.held
 
     @property
-    def blocks_held(self) -> int:
-        """The number of blocks with optimizer state here; if every worker keeps everything, all or none.
+    def blocks_held(self) -> tuple[int, ...]:
+        """The blocks with optimizer state here; if every worker keeps everything, all or none.
 
-        It stays while the worker waits for a generation to begin, because its state is not lost meanwhile.
+        They stay while the worker waits for a generation to begin, because its state is not lost meanwhile.
         """
         if self.layout.copies is None:
-            return self.layout.blocks if self.layout.everything <= self.held else 0
-        return len(self.held & set(range(self.layout.blocks)))
+            # The units are parameters.
+            return tuple(range(self.layout.blocks)) if self.layout.everything <= self.held else ()
+        return tuple(sorted(self.held.intersection(range(self.layout.blocks))))
+
+    @property
+    def blocks_to_write(self) -> tuple[int, ...]:
+        """The blocks of the last state that this worker could write: none before it has all values."""
+        return () if self.behind else self.blocks_held
 
     @property
     def assigned(self) -> frozenset[int]:

@@ -60,7 +60,6 @@ class StateCopier:
         self._worker, self._state, self._resumed = worker, state, resumed
         self._part_writer, self._reports = part_writer, reports
         self._describe, self._report_copied = describe, report_copied
-        self._attempt = 0
         self._staging = StagingBuffer()
         self._pending: CopiedPart | None = None
         self._tasks: SimpleQueue[_CopyTask | Callable[[], None]] = SimpleQueue()
@@ -87,18 +86,8 @@ class StateCopier:
 
     def refuse(self, snapshot: TakeSnapshot, why: str) -> None:
         """Report that this worker cannot contribute its part to a checkpoint of the settled state."""
-        report = self._start_report(snapshot, attempt=self._attempt)
+        report = self._start_report(snapshot)
         self._reports.report(msgspec.structs.replace(report, state="abandoned", error=why))
-
-    def begin_attempt(self, attempt: int) -> bool:
-        """Begin another attempt at the last checkpoint; the next snapshot belongs to it.
-
-        Returns:
-            False if this attempt or a later one has already begun.
-        """
-        newer = attempt > self._attempt
-        self._attempt = max(attempt, self._attempt)
-        return newer
 
     def commit(self) -> None:
         """Pass the last copy to the part writer: its round has committed."""
@@ -121,7 +110,7 @@ class StateCopier:
         snapshot = task.snapshot
         self._pending = None
         if snapshot.blocks:
-            report = self._start_report(snapshot, attempt=self._attempt if snapshot.settled else 0)
+            report = self._start_report(snapshot)
             if self._part_writer.make_way():
                 self._pending = self._copy_blocks(task, report)
                 report = self._pending.report
@@ -149,11 +138,11 @@ class StateCopier:
         report = msgspec.structs.replace(report, copy_s=copy_s, began_s=task.at_s)
         return CopiedPart(report.name, file, record, report)
 
-    def _start_report(self, snapshot: TakeSnapshot, *, attempt: int) -> CheckpointPart:
+    def _start_report(self, snapshot: TakeSnapshot) -> CheckpointPart:
         return CheckpointPart(
             name=format_checkpoint_name(snapshot.step, self._resumed),
             step=snapshot.step,
             writers=snapshot.writers,
             state="copied",
-            attempt=attempt,
+            attempt=snapshot.attempt,
         )

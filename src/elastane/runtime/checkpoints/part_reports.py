@@ -26,8 +26,10 @@ class PartReports:
         self.parts: tuple[CheckpointPart, ...] = ()
 
     def report(self, part: CheckpointPart) -> None:
-        """Add a report, or replace the report of the same checkpoint."""
+        """Add a report, or replace the report of the same checkpoint; not that of a later attempt."""
         with self._lock:
+            if any(known.name == part.name and known.attempt > part.attempt for known in self.parts):
+                return
             others = [other for other in self.parts if other.name != part.name]
             self.parts = (*others, part)[-REMEMBERED_PARTS:]
         self._report_change()

@@ -88,10 +88,6 @@ class CheckpointWriter:
         """Report that this worker cannot contribute its part to a checkpoint of the settled state."""
         self._copier.refuse(snapshot, why)
 
-    def begin_attempt(self, attempt: int) -> bool:
-        """Begin another attempt at the last checkpoint; see `StateCopier.begin_attempt`."""
-        return self._copier.begin_attempt(attempt)
-
     def commit(self) -> None:
         """Write the last copy: its round has committed."""
         self._copier.commit()
