@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from elastane.api.checkpoints import Retention, format_checkpoint_name, format_part_name
-from elastane.api.control import PublishCheckpoint
+from elastane.api.control import CheckpointPart, PublishCheckpoint
 from elastane.api.errors import StorageError
 from elastane.protocol.actions import TakeSnapshot
 from elastane.runtime.checkpoints import part_writer
 from elastane.runtime.checkpoints.copier import PlainState
 from elastane.runtime.checkpoints.part_record import name_record
-from elastane.runtime.checkpoints.part_reports import REMEMBERED_PARTS
+from elastane.runtime.checkpoints.part_reports import REMEMBERED_PARTS, PartReports
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.runtime.checkpoints.state_slices import find_host_keys
 from elastane.runtime.checkpoints.writer import CheckpointWriter
@@ -351,6 +351,17 @@ def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_at
     assert (part.writers, part.attempt) == ((0,), (2, 1))
     assert writers.publish(5).error == ""
     assert writers.catalog.verify(format_checkpoint_name(5)) == ()
+
+
+def test_a_late_report_of_an_earlier_attempt_does_not_replace_that_of_a_later_one():
+    """The copier may still be busy with the earlier attempt when this worker refuses the later one."""
+    reports = PartReports(lambda: None)
+    name = format_checkpoint_name(5)
+    late = CheckpointPart(name=name, step=5, writers=(0, 1), state="written", attempt=(1, 2))
+    refusal = CheckpointPart(name=name, step=5, writers=(0,), state="abandoned", attempt=(2, 1))
+    for part in (refusal, late):
+        reports.report(part)
+    assert reports.parts == (refusal,)
 
 
 def test_a_writer_keeps_a_priority_that_is_lower_than_its_usual_one(tmp_path):

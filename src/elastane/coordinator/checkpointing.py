@@ -12,7 +12,6 @@ from elastane.coordinator.checkpoints import (
     Rewrite,
     compute_interval_s,
     divide_blocks,
-    list_spanned,
 )
 from elastane.coordinator.deaths import format_worker_list
 from elastane.coordinator.metric_warning import warn_of_missing_metric
@@ -228,12 +227,12 @@ def _divide_last_state(
     roster = turn.roster
     if roster.pinned is None:
         return {}
-    held = {
-        worker: list_spanned(report.last_blocks)
-        for worker, report in roster.reports.items()
+    held = tuple(
+        (worker, report.last_blocks)
+        for worker, report in sorted(roster.reports.items())
         if report.state == "finished" and report.step >= roster.progress.step
         if not roster.is_gone(worker) and worker not in roster.checkpoints.refusing | unable
-    }
+    )
     return divide_blocks(held, roster.pinned.blocks)
 
 

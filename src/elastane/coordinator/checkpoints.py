@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 from elastane.api.checkpoints import UNORDERED, WriteAttempt
-from elastane.api.control import CheckpointPart
+from elastane.api.control import BlockSpan, CheckpointPart
 from elastane.api.membership import WorkerId
 from elastane.api.spec import CheckpointPolicy
 
@@ -152,7 +153,7 @@ class CheckpointInProgress:
         return max(part.copy_s + part.cpu_s for part in self.parts.values())
 
 
-def list_spanned(spans: Iterable[tuple[int, int]]) -> Iterator[int]:
+def list_spanned(spans: Iterable[BlockSpan]) -> Iterator[int]:
     """Yield the blocks in spans; a span that does not follow the one before it counts as empty."""
     end = 0
     for start, stop in spans:
@@ -160,27 +161,30 @@ def list_spanned(spans: Iterable[tuple[int, int]]) -> Iterator[int]:
         end = max(end, stop)
 
 
-def divide_blocks(held: Mapping[WorkerId, Iterable[int]], blocks: int) -> dict[WorkerId, tuple[int, ...]]:
+@lru_cache(maxsize=4)  # The coordinator asks after every report.
+def divide_blocks(
+    held: tuple[tuple[WorkerId, tuple[BlockSpan, ...]], ...], blocks: int
+) -> Mapping[WorkerId, tuple[int, ...]]:
     """Return the blocks that each writer of the last state writes, each block by one of its holders.
 
     Args:
-        held: the blocks that each able worker holds.
+        held: the able workers in order, each with the blocks that it holds.
         blocks: the number of blocks of the state.
 
     Returns:
         The blocks by writer; empty: some block has no holder.
     """
     holders: dict[int, list[WorkerId]] = {}
-    for worker in sorted(held):
-        for block in held[worker]:
+    for worker, spans in held:
+        for block in list_spanned(spans):
             holders.setdefault(block, []).append(worker)
     chosen: dict[WorkerId, list[int]] = {}
     for block in range(blocks):
         if block not in holders:
-            return {}
+            return MappingProxyType({})
         writer = min(holders[block], key=lambda worker: len(chosen.get(worker, ())))
         chosen.setdefault(writer, []).append(block)
-    return {writer: tuple(some) for writer, some in sorted(chosen.items())}
+    return MappingProxyType({writer: tuple(some) for writer, some in sorted(chosen.items())})
 
 
 def group_by_checkpoint(

@@ -22,6 +22,7 @@ MESSAGES = (
     control.WorkerReport(worker=0, pid=1, host="127.0.0.1", port=2, state="ready"),
     control.AgentReport(pid=1, target=2, term=3, exits=(control.WorkerExit(worker=0, pid=1, code=-9),)),
     control.Acknowledge(step=3),
+    control.WriteAgain(writers=(0, 2), blocks=((0, 1), (3, 4)), attempt=(2, 1)),
     control.Dismiss(code=0, why="it is over"),
     control.SetTarget(target=2, drain=(1,)),
     control.RunOver(code=1, traceback="x" * 100),
@@ -54,6 +55,16 @@ def changed_messages(draw):
 def test_a_document_is_a_message_or_malformed(decode, document):
     with contextlib.suppress(Malformed):
         decode(document)
+
+
+@pytest.mark.parametrize("blocks", [((0, 10**6 + 1),), ((-1, 1),), ((0,),), ((0, 1, 2),)])
+def test_a_span_of_impossible_blocks_is_malformed(blocks):
+    order = control.WriteAgain(writers=(0,), blocks=blocks, attempt=(1, 1))
+    report = control.WorkerReport(worker=0, pid=1, host="", port=2, state="finished", last_blocks=blocks)
+    with pytest.raises(Malformed):
+        control.decode_to_worker(control.encode(order))
+    with pytest.raises(Malformed):
+        control.decode_to_coordinator(control.encode(report))
 
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
