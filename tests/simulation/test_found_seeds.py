@@ -49,6 +49,10 @@ STORMS = {
 
 NETWORKS = {
     (1388, 2): "after the last step only a worker beyond its share had a block, and no checkpoint got it",
+    (
+        410017,
+        2,
+    ): "only a worker that storage refused had a block of the last state, and was still passing it on",
     (2178, None): "the check counted a worker as a member that its generation names among the leavers",
 }
 

@@ -237,8 +237,21 @@ def _divide_last_state(
 
 
 def _awaits_holders(roster: Roster) -> bool:
-    """Return whether a living worker may hold the last state of which this coordinator has not heard."""
-    return any(worker not in roster.reports for worker in roster.list_living(roster.needed))
+    """Return whether the blocks of the last state that nobody can write may still turn up.
+
+    A living worker may hold them of which this coordinator has not heard, or a member may still receive them
+    from one that storage refuses: an unplanned generation goes on with that after the last step.
+    """
+    if any(worker not in roster.reports for worker in roster.list_living(roster.needed)):
+        return True
+    at_work = roster.at_work
+    members = () if at_work is None else roster.list_living(at_work.workers)
+    return any(
+        not roster.reports[worker].complete
+        or (at_work is not None and roster.reports[worker].generation < at_work.number)
+        for worker in members
+        if worker in roster.reports
+    )
 
 
 def _start_last_checkpoint(turn: Turn) -> None:

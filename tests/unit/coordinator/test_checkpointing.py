@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from elastane.api.checkpoints import format_checkpoint_name
@@ -491,6 +492,20 @@ def test_a_lost_block_makes_the_last_checkpoint_hopeless(training):
     stage.end_worker(1)
     assert list_rewrites(stage, 0, 1, 2) == []
     assert stage.list_kinds("checkpoint.abandoned") == ["checkpoint.abandoned"]
+
+
+@pytest.mark.parametrize("before", [{"generation": 0}, {"complete": False}])
+def test_the_last_checkpoint_waits_for_a_block_that_a_writer_still_receives(training, before):
+    """Storage refuses the holder of the block, but it passes its state on."""
+    stage = finish_three(training, {0: ((0, 2),), 1: ((0, 4),), 2: ((1, 4),)})
+    receiver = msgspec.structs.replace(stage.reports[0], **before)
+    stage.roster = replace(stage.roster, reports={**stage.roster.reports, 0: receiver})
+    report_parts(stage, 2, make_part(100, writers=(0, 1, 2), **NO_ROOM))
+    stage.end_worker(1)
+    stage.wait(PATIENCE_S)
+    assert stage.list_messages(WriteModel) == []
+    stage.report_worker(0, generation=1, complete=True, last_blocks=((0, 4),))
+    assert {message.writers for message in list_rewrites(stage, 0, 2)} == {(0,)}
 
 
 def test_the_last_checkpoint_waits_for_a_holder_that_a_new_coordinator_has_not_heard(training):
