@@ -58,7 +58,7 @@ def awaits_signs(roster: Roster, now: float) -> bool:
     if not roster.spec.listen:
         return False
     away = _find_away(roster, now)
-    if away and is_list_away(roster, now):
+    if away and awaits_list(roster, now):
         return True
     minority_since = _find_minority(roster, away)
     if minority_since is not None:
@@ -71,9 +71,13 @@ def is_in_minority(roster: Roster, now: float) -> bool:
     return _find_minority(roster, _find_away(roster, now)) is not None
 
 
-def is_list_away(roster: Roster, now: float) -> bool:
-    """Return whether the claim list does not answer, or has answered again only for a moment."""
-    return roster.claiming.is_away or now - roster.claiming.back_s < WORKER_QUIET_S
+def awaits_list(roster: Roster, now: float) -> bool:
+    """Return whether the claim list does not answer, or has answered again only for a moment.
+
+    Not after the last step: then the others write the state of those that are not heard, and need no claim.
+    """
+    is_back = now - roster.claiming.back_s >= WORKER_QUIET_S
+    return roster.finishing is None and (roster.claiming.is_away or not is_back)
 
 
 def _find_minority(roster: Roster, away: Mapping[WorkerId, float]) -> float | None:

@@ -13,11 +13,11 @@ from elastane.coordinator.claiming import record_postponement
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
 from elastane.coordinator.hearing import (
+    awaits_list,
     awaits_signs,
     find_sign,
     find_vote,
     is_in_minority,
-    is_list_away,
     list_unplaced,
 )
 from elastane.coordinator.placement import NO_SLOTS, grant_numbers, lacks_slots, list_open_nodes
@@ -80,7 +80,7 @@ def advance_nodes(turn: Turn) -> None:
     }
     # A coordinator that hears no node at all is cut off itself. When the network heals, the workers of a node
     # may be heard before its agent.
-    is_cut_off = not silent < nodes.reports.keys() or is_list_away(turn.roster, now)
+    is_cut_off = not silent < nodes.reports.keys() or awaits_list(turn.roster, now)
     may_lose = not (is_cut_off or awaits_signs(turn.roster, now))
     missing = _list_missing(turn.roster, now)
     if silent or missing:

@@ -14,7 +14,7 @@ from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
 from elastane.coordinator.claiming import record_postponement
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
-from elastane.coordinator.hearing import WORKER_QUIET_S, awaits_signs, is_list_away
+from elastane.coordinator.hearing import WORKER_QUIET_S, awaits_list, awaits_signs
 from elastane.coordinator.roster import Roster, list_node_workers
 from elastane.coordinator.turn import Turn
 
@@ -117,7 +117,7 @@ def exclude_unreachable(turn: Turn) -> None:
     if not breaks:
         return
     record_postponement(turn, "workers have lost connections to each other")
-    if is_list_away(turn.roster, turn.now) or awaits_signs(turn.roster, turn.now):
+    if awaits_list(turn.roster, turn.now) or awaits_signs(turn.roster, turn.now):
         return
     evidence = _gather_evidence(turn.roster, breaks, turn.now)
     excluded = choose_excluded(evidence)
