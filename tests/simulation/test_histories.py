@@ -62,6 +62,7 @@ FOUND_ON_NODES = [
     (310304, 2),
     (310613, None),
     (610018, 3),
+    (610117, None),
 ]
 """Seeds that once broke a promise, each with a number of copies.
 
@@ -71,7 +72,8 @@ In 218 several machines took charge in one second: the last one excluded members
 one, and took a worker that had left for a script that had ended. In 7028 and 52015 only the check was
 wrong. In 200714 a member that had lost two dead peers went instead of them. In 210316 and 310304 a
 coordinator that was cut off with the smaller part of the run excluded the larger one. In 310613 and 610018
-only control connections broke, and workers whose steps went on counted as lost.
+only control connections broke, and workers whose steps went on counted as lost. In 610117 the others waited a
+minute for the part of a dead machine, because the claim list was away.
 """
 
 FOUND_WITH_LEAVES = [
