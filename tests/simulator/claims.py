@@ -41,7 +41,11 @@ class SimClaimList:
         """Claim a slot, and return its holder."""
         if self._clock.now < self.slow_until_s and self._clock.random.random() < LATE_SHARE:
             late_s = self._clock.random.uniform(0.2, LATEST_S)
-            self._clock.schedule_after(late_s, lambda: self._take(slot, record))
+
+            def take() -> None:
+                self._take(slot, record)
+
+            self._clock.schedule_after(late_s, take)
             raise ClaimsUnavailable("the claim list has not answered in time")
         if self._take(slot, record) and self._clock.random.random() < self.forgetful:
             raise ClaimsUnavailable("the answer of the claim list was lost")
