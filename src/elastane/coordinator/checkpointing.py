@@ -237,7 +237,7 @@ def _divide_last_state(
 
 
 def _awaits_holders(roster: Roster) -> bool:
-    """Return whether the blocks of the last state that nobody can write may still turn up.
+    """Return whether blocks of the last state without an able worker may still turn up.
 
     A living worker may hold them of which this coordinator has not heard, or a member may still receive them
     from one that storage refuses: an unplanned generation goes on with that after the last step.
