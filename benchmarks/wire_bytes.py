@@ -3,6 +3,9 @@
 The nodes are namespaces of process ids of this machine: workers of different namespaces do not read each
 other's memory, so they use TCP, as between machines. Only payloads count: partial sums, whole sums and new
 values. Frames and votes are a few kB more. Every share of a worker is one node of the tree.
+
+``--ratios`` starts nothing: it prints what the busiest node sends or receives by the plan of the product, for
+other numbers of virtual ranks and nodes, as a multiple of 2 G (N-1)/N.
 """
 
 import argparse
@@ -18,7 +21,9 @@ from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import decode_ledger_line, read_lines
+from elastane.protocol.blocks import SMALLEST_BLOCK
 from elastane.protocol.tree import expand_spans
+from elastane.recipes.traffic import count_node_traffic
 
 from elastane_run import ELASTANE
 from machine import HERE, describe_commit
@@ -32,6 +37,11 @@ GRADIENT_BYTES = 4 * (65 * 2048 + 2049 * 1024 + 1025 * 10)
 """G of `train_counted`."""
 VIRTUAL_RANKS = 8
 MEASURED_STEPS = 10
+PLANNED_RANKS = (8, 12, 16, 24, 32, 48, 64, 96)
+PLANNED_NODES = ((2, 2), (3, 1), (3, 2), (4, 2))
+"""Numbers of nodes, and of workers of each."""
+PLANNED_SECTIONS = ((SMALLEST_BLOCK, 4),) * 48
+"""Gradients of 48 equal blocks, which all these numbers of workers divide."""
 
 
 def count_left_bytes(folder: Path, run_dir: RunDir, workers: int) -> list[int]:
@@ -93,11 +103,30 @@ def measure(each: int, copies: str, folder: Path) -> float:
     return statistics.median(count_left_bytes(folder, run_dir, 2 * each)) / GRADIENT_BYTES
 
 
+def compute_ratio(virtual_ranks: int, nodes: int, each: int) -> float:
+    """Return what the busiest of ``nodes`` with ``each`` workers exchanges, as a multiple of 2 G (N-1)/N."""
+    gradients = sum(elements * size for elements, size in PLANNED_SECTIONS)
+    traffic = count_node_traffic(PLANNED_SECTIONS, virtual_ranks, [each] * nodes, None)
+    return traffic.largest_bytes / (2 * gradients * (nodes - 1) / nodes)
+
+
+def print_ratios() -> None:
+    rows = [
+        [str(ranks), *(f"{compute_ratio(ranks, nodes, each):.2f}" for nodes, each in PLANNED_NODES)]
+        for ranks in PLANNED_RANKS
+    ]
+    print(format_table(["V", *(f"{nodes} x {each}" for nodes, each in PLANNED_NODES)], rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--each", type=int, nargs="+", default=[2, 4], help="workers of each node")
     parser.add_argument("--copies", nargs="+", default=["all", "2"])
+    parser.add_argument("--ratios", action="store_true", help="print the planned multiples, and end")
     options = parser.parse_args()
+    if options.ratios:
+        print_ratios()
+        return
     exit_on_sigterm()
     rows = []
     for each in options.each:

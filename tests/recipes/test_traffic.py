@@ -106,6 +106,35 @@ def test_the_bytes_of_a_node_do_not_depend_on_its_workers():
     assert count_node_traffic(SECTIONS, 16, [4], None).total_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("virtual_ranks", "nodes", "each", "parts"),
+    [
+        (8, 2, 2, 1),
+        (24, 3, 1, 1),  # 8 + 8 + 8
+        (48, 3, 2, 1),
+        (32, 4, 2, 1),
+        (24, 2, 2, 2),  # (8 + 4) + (4 + 8)
+        (48, 4, 2, 2),
+        (16, 3, 1, 3),  # (4 + 1) + (1 + 2 + 2) + (2 + 4)
+        (64, 3, 2, 5),
+    ],
+)
+def test_a_node_sends_as_many_times_the_gradients_as_its_ranks_are_nodes_of_the_tree(
+    virtual_ranks, nodes, each, parts
+):
+    # As many equal blocks as all these numbers of workers divide.
+    sections = ((SMALLEST_BLOCK, ELEMENT),) * 48
+    gradients = len(sections) * BLOCK_BYTES
+    traffic = count_node_traffic(sections, virtual_ranks, [each] * nodes, None)
+    # Partial sums go to the owners on other nodes, and the sums of its own blocks to each of them.
+    left = gradients * (nodes - 1) // nodes
+    assert traffic.largest_bytes == (parts + 1) * left
+    if parts == 1:
+        assert traffic.total_bytes == nodes * 2 * left
+    else:
+        assert traffic.largest_bytes > 1.1 * 2 * left
+
+
 def test_ragged_shares_send_more_partial_sums():
     even, ragged = (count_traffic(SECTIONS, ranks, 3, None) for ranks in (3, 8))
     assert ragged.partial_sums_bytes > even.partial_sums_bytes

@@ -286,7 +286,7 @@ def describe_plan(plan: RecipePlan) -> list[str]:
         sentences.append(
             f"Nodes: {plan.nodes.count} of {each} device{'s' * (each > 1)}, filled one after the other; "
             f"{speed:.3g} Gbit/s in each direction. What leaves or enters the busiest of N is least, "
-            "2 (N-1)/N of the gradients, if the numbers of nodes, workers and microbatches are powers of two."
+            "2 (N-1)/N of the gradients, if each computes the same power of two of microbatches."
         )
     if all(size.fits is False for size in plan.sizes):
         sentences.append(
