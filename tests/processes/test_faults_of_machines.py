@@ -185,6 +185,7 @@ def test_an_outage_of_the_whole_network_costs_nothing(
     for number in NUMBERS.values():
         networks.cut(number)
     claims.rename(away)
+    # The length of the outage: while it lasts, nothing may happen.
     time.sleep(for_s)
     away.rename(claims)
     for number in NUMBERS.values():

@@ -162,9 +162,7 @@ def test_workers_in_different_generations_write_one_last_checkpoint(draws):
     for _ in range(draws):
         history.clock.random.random()
     assert history.play().code == 0
-    newest = history.storage.find_newest()
-    assert newest is not None
-    assert newest.step == 60
+    assert history.storage.find_newest().step == 60
 
 
 def test_a_seed_gives_the_same_transcript_twice():

@@ -87,14 +87,8 @@ def prepare_next_attempt(
 ) -> RunRecord:
     """Prepare the run directory for an attempt that no user has requested. The caller holds its lock.
 
-    It begins with the newest valid checkpoint, or from the start if the run has not saved any yet.
-
-    Args:
-        run_dir: of the run; it has events.
-        spec: for the new attempt.
-        say: takes lines for the user.
-        begun_by: the subject of the event.
-        why: the reason for the event.
+    It begins with the newest valid checkpoint, or from the start if the run has not saved any yet. The
+    arguments are those of `prepare_restart`.
 
     Raises:
         ElastaneError: as `prepare_resumption`; also if checkpoints that were saved are not there. Nothing was

@@ -83,7 +83,7 @@ def receive_unanswered(turn: Turn, unanswered: ClaimUnanswered) -> None:
 
 
 def receive_check(turn: Turn, *, answered: bool) -> None:
-    """Remember whether the claim list answers; see `elastane.coordinator.nodes.awaits_signs`."""
+    """Remember whether the claim list answers; see `elastane.coordinator.hearing.awaits_list`."""
     claiming = turn.roster.claiming
     if not turn.roster.spec.listen:
         return
@@ -95,7 +95,7 @@ def receive_check(turn: Turn, *, answered: bool) -> None:
 
 
 def record_postponement(turn: Turn, what: str) -> None:
-    """Record once that the coordinator decides nothing about a loss, because the claim list does not answer.
+    """Record once per outage of the claim list that the coordinator decides nothing about a loss now.
 
     Args:
         turn: the present turn.

@@ -138,12 +138,10 @@ def _awaits_sign(
     breaks: Mapping[Pair, float],
     now: float,
 ) -> bool:
-    """Return whether the next report may change the choice; a worker or node that sends none is quiet soon.
+    """Return whether the next report may change the choice. A worker that sends none is quiet soon.
 
     - A worker that would stay has missed a report. If it is dead, it goes instead of those that have lost it.
-    - On several machines: neither a worker that would go nor its agent has sent anything since it was lost.
-      Perhaps this coordinator is cut off with the smaller part of the run.
-    - Its agent has, and says that it lives. It may connect again.
+    - On several machines, a worker that would go may be heard soon: see `_may_be_heard`.
     """
     lost_s: dict[WorkerId, float] = {}
     for (_, peer), time in breaks.items():
@@ -161,7 +159,13 @@ def _awaits_sign(
 
 
 def _may_be_heard(roster: Roster, worker: WorkerId, lost_s: float, now: float) -> bool:
-    """Return whether a lost worker, or its agent, is likely to be heard soon."""
+    """Return whether a worker that its peers have lost, or its agent, may be heard soon.
+
+    - Neither has sent anything since then. Perhaps this coordinator is cut off with the smaller part of the
+      run.
+    - The worker has lost its connection to the coordinator too, but its agent says that it lives. It may
+      connect again.
+    """
     heard_s = roster.heard.get(worker, roster.term.began)
     reports = roster.nodes.reports.values()
     named = (roster.nodes.heard[report.node] for report in reports if worker in list_node_workers(report))

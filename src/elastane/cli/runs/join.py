@@ -127,7 +127,7 @@ def _read_ticket() -> str:
     """Return the ticket on standard input.
 
     Raises:
-        BadInput: there is none.
+        BadInput: standard input has no line, or an empty one.
     """
     if word := sys.stdin.readline().strip():
         return word
