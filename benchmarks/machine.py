@@ -40,8 +40,8 @@ def find_cpu() -> str:
     return platform.machine()
 
 
-def describe_commit() -> str:
-    """Return the commit of the measured code, with a plus if the code has changed since."""
-    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
+def describe_commit(tree: Path = HERE) -> str:
+    """Return the commit of a working tree, with a plus if the code has changed since."""
+    command = ["git", "-C", str(tree), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
