@@ -1,0 +1,216 @@
+"""Measure this commit and another one in turns: the usual step, and the coordinator's death.
+
+Two pages of figures, taken on different days, differ by more than two commits do. Here the two commits take
+turns in one run of the harness, beside the same baseline. The harness is this commit's for both; it reads
+only files that the training script writes, and counts the lines of the ledger.
+
+    git worktree add --detach ../other f8662455
+    python benchmarks/commits.py ../other
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import ddp
+import machine
+import ticks
+from coordinator_death import AFTERWARDS_STEPS, IMPORTS
+from elastane_run import ELASTANE
+from job import HERE, Job
+from join import measure_disturbance
+from processes import Processes, exit_on_sigterm, wait_until
+from setting import Usual
+from spread import format_spread
+from text import format_table
+from usual_step import VIRTUAL_RANKS, compute_ratios, compute_step_s
+
+USUAL = Usual(warmup=4, steps=15)
+CALM_STEPS = 10
+DEATHS = 2
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A working tree of Elastane.
+
+    Args:
+        name: the commit, as git describes it.
+        source: the folder with the package.
+    """
+
+    name: str
+    source: Path
+
+    @classmethod
+    def find(cls, tree: Path) -> "Commit":
+        """Return the commit of a working tree.
+
+        Raises:
+            SystemExit: Python does not import Elastane from this tree.
+        """
+        source = (tree / "src").resolve()
+        found = subprocess.run(
+            [sys.executable, "-c", "import elastane; print(elastane.__file__)"],
+            env={**os.environ, "PYTHONPATH": str(source)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        if not Path(found).is_relative_to(source):
+            raise SystemExit(f"Python imports {found} in place of the package in {source}")
+        return cls(machine.describe_commit(tree), source)
+
+    @contextmanager
+    def run(self, job: Job, workers: int) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a run of this commit; its run directory is ``job.out/run``."""
+        with Processes(job.out / "logs") as processes:
+            try:
+                yield processes.start(
+                    [
+                        *(*ELASTANE, "run", f"--workers=1:{workers}", f"--start={workers}", "--threads=1"),
+                        *("--checkpoint-every=never", f"--run-dir={find_run_dir(job)}"),
+                        *job.build_script_command("elastane"),
+                    ],
+                    PYTHONPATH=str(self.source),
+                    ELASTANE_HOME=str(job.out / "home"),
+                )
+            finally:
+                # Two signals: the agent itself ends its processes, in all sessions.
+                main = processes.started[0]
+                for _ in range(2):
+                    main.send_signal(signal.SIGINT)
+                main.wait(30)
+
+
+def find_run_dir(job: Job) -> Path:
+    return (job.out / "run").absolute()
+
+
+def measure_step(commit: Commit, job: Job, workers: int) -> float:
+    """Return the median step of a whole run, in seconds."""
+    with commit.run(job, workers) as main:
+        code = main.wait(600)
+    if code or count_steps(job) != job.steps:
+        raise RuntimeError(f"{commit.name}: exit code {code} after {count_steps(job)} steps")
+    return compute_step_s(job, USUAL)
+
+
+def measure_deaths(commit: Commit, job: Job) -> tuple[list[float], list[float]]:
+    """Return the slowest step around each bystander and each death, as multiples of the usual step."""
+    bystanders, deaths = [], []
+    with commit.run(job, 2):
+        wait_for_steps(job, CALM_STEPS + USUAL.warmup)
+        pids = sorted({tick.pid for tick in ticks.read_steps(job.out)})
+        for number in range(DEATHS):
+            wait_for_steps(job, CALM_STEPS)
+            begin_s = time.monotonic()
+            with Processes(job.out / f"bystander-{number}") as processes:
+                processes.start([sys.executable, "-P", "-c", IMPORTS], PYTHONPATH=str(commit.source))
+                processes.finish(timeout_s=120)
+            bystanders.append(wait_and_measure(job, pids, begin_s))
+            wait_for_steps(job, CALM_STEPS)
+            begin_s = time.monotonic()
+            os.kill(find_coordinator(job), signal.SIGKILL)
+            deaths.append(wait_and_measure(job, pids, begin_s))
+    return bystanders, deaths
+
+
+def wait_and_measure(job: Job, pids: list[int], begin_s: float) -> float:
+    wait_for_steps(job, AFTERWARDS_STEPS)
+    return measure_disturbance(ticks.read_steps(job.out), pids, begin_s, CALM_STEPS)["slowest_over_usual"]
+
+
+def count_steps(job: Job) -> int:
+    ledger = find_run_dir(job) / "ledger.jsonl"
+    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
+
+
+def wait_for_steps(job: Job, steps: int) -> None:
+    goal = count_steps(job) + steps
+    wait_until(lambda: count_steps(job) >= goal, f"step {goal}", 300)
+
+
+def find_coordinator(job: Job) -> int:
+    """Return the pid of the run's coordinator, by its command line."""
+    run_dir = str(find_run_dir(job)).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            continue
+        if b"elastane.coordinator" in command and any(word.startswith(run_dir) for word in command):
+            return int(process.name)
+    raise RuntimeError(f"no coordinator of {find_run_dir(job)} is running")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tree", type=Path, help="a working tree of the other commit")
+    parser.add_argument("--size", default="10m")
+    parser.add_argument("--repetitions", type=int, default=7)
+    options = parser.parse_args()
+    exit_on_sigterm()
+    commits = [Commit.find(options.tree), Commit.find(HERE.parent)]
+    with tempfile.TemporaryDirectory(prefix="elastane-commits-") as work:
+        measure(commits, options.size, options.repetitions, Path(work))
+
+
+def measure(commits: list[Commit], size: str, repetitions: int, work: Path) -> None:
+    """Measure in turns, and print the table anew after each repetition."""
+    names = [commit.name for commit in commits]
+    seconds: dict[str, list[float]] = {}
+    around: dict[str, list[float]] = {}
+    for repetition in range(repetitions):
+        # Every second repetition begins with the other commit.
+        turns = commits if repetition % 2 == 0 else commits[::-1]
+
+        def make_job(name: str, steps: int, repetition: int = repetition) -> Job:
+            return Job(size, steps, VIRTUAL_RANKS, work / f"{name}-{repetition}")
+
+        steps = USUAL.warmup + USUAL.steps
+        for baseline, workers in (("tree", 1), ("ddp", 2)):
+            job = make_job(baseline, steps)
+            ddp.run(job, workers, job.out / "logs", script=baseline)
+            seconds.setdefault(baseline, []).append(compute_step_s(job, USUAL))
+            for commit in turns:
+                job = make_job(f"{commit.name}-{workers}", steps)
+                step_s = measure_step(commit, job, workers)
+                seconds.setdefault(f"{commit.name} {workers}", []).append(step_s)
+        for commit in turns:
+            bystanders, deaths = measure_deaths(commit, make_job(f"{commit.name}-death", 1_000_000))
+            around.setdefault(f"{commit.name} bystander", []).extend(bystanders)
+            around.setdefault(f"{commit.name} death", []).extend(deaths)
+        print(f"\nafter {repetition + 1} of {repetitions} repetitions:\n")
+        print(render(names, seconds, around), flush=True)
+
+
+def render(names: list[str], seconds: dict[str, list[float]], around: dict[str, list[float]]) -> str:
+    """Return the table: a row for each measurement, a column for each commit, and the new over the old."""
+    rows = []
+    for label, baseline, workers in (
+        ("usual step / the plain loop that adds in a tree, 1 worker", "tree", 1),
+        ("usual step / DDP, 2 workers", "ddp", 2),
+    ):
+        old, new = (seconds[f"{name} {workers}"] for name in names)
+        ratios = [format_spread(compute_ratios(each, seconds[baseline]), digits=3) for each in (old, new)]
+        rows.append([label, *ratios, format_spread(compute_ratios(new, old), digits=3)])
+    for label, key in (
+        ("slowest step around a bystander's start / usual", "bystander"),
+        ("slowest step around the coordinator's death / usual", "death"),
+    ):
+        old, new = (around[f"{name} {key}"] for name in names)
+        rows.append([label, *map(format_spread, (old, new)), format_spread(compute_ratios(new, old))])
+    return format_table(["", *names, "this / the other"], rows)
+
+
+if __name__ == "__main__":
+    main()
