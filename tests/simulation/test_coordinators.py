@@ -1,6 +1,7 @@
 """Runs on several nodes: nodes die, networks part, and coordinators take over from each other."""
 
 import logging
+from itertools import pairwise
 
 import pytest
 
@@ -127,6 +128,19 @@ def test_a_short_control_partition_without_silence_costs_nothing(for_s, seed):
     assert (verdict.code, history.files.step) == (0, 60)
     if for_s < 2.5:
         assert list_killed(history) == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("which", [0, 2, 4])
+def test_a_death_while_only_control_connections_are_broken_costs_one_worker(which, copies, seed):
+    """Members that do not hear the coordinator learn of its generation from their peers."""
+    faults = PartNodes(2.0, (2,), LONG_S, mesh=False), Kill(3.0, which)
+    history, verdict = play(seed, *faults, nodes=(2, 2), copies=copies)
+    assert (verdict.code, history.files.step) == (0, 60)
+    assert len(list_killed(history)) == 1
+    times = [line.time for line in history.files.ledger.values()]
+    assert max(later - earlier for earlier, later in pairwise(times)) < 2.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -451,11 +451,14 @@ class NodesHistory(History):
         others = [one for one in self._list_open_partitions() if one.fault not in self.outages]
         if fault.one_way or len(others) > 1:
             return inside | outside
-        members = [
-            worker.worker for worker in self.workers.values() if worker.alive and worker.member.works_in
+        present = [worker for worker in self.workers.values() if worker.alive and worker.member.works_in]
+        members = [worker.worker for worker in present]
+        # The run goes on without those that leave or have left; a coordinator may count them until then.
+        staying = [
+            worker.worker
+            for worker in present
+            if worker.state != "leaving" and not self.get_node(worker.worker).agent.leaving
         ]
-        # The run soon goes on without those that leave; a coordinator may count them until then.
-        staying = [worker for worker in members if not self.get_node(worker).agent.leaving]
         # Agents count all their workers, a coordinator those that it needs.
         living = [worker.worker for worker in self.workers.values() if worker.alive]
         excused = set[int]()

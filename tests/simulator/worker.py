@@ -20,7 +20,7 @@ from elastane.api.control import (
     WriteAgain,
     WriteModel,
 )
-from elastane.api.membership import WorkerId
+from elastane.api.membership import Generation, WorkerId
 from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
@@ -90,13 +90,10 @@ class SimWorker(WorkerProcess):
         """Handle a message from the coordinator."""
         self.guard(lambda: self._handle_order(message))()
 
-    def _handle_order(self, message: ToWorker) -> None:  # noqa: C901 - one row per kind of message
+    def _handle_order(self, message: ToWorker) -> None:
         match message:
             case Propose(generation=generation):
-                workers = [peer.worker for peer in (*generation.members, *generation.leaving)]
-                if self.worker in workers:
-                    for peer in workers:
-                        self.world.peer_network.connect(self.worker, peer)
+                self._connect(generation)
                 self.handle(events.GenerationProposed(generation))
             case Acknowledge(step=step):
                 self._reporter.acknowledge(step)
@@ -119,6 +116,12 @@ class SimWorker(WorkerProcess):
 
     # -- peers -------------------------------------------------------------------------------------------
 
+    def _connect(self, generation: Generation) -> None:
+        workers = [peer.worker for peer in (*generation.members, *generation.leaving)]
+        if self.worker in workers:
+            for peer in workers:
+                self.world.peer_network.connect(self.worker, peer)
+
     def receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
         self.guard(lambda: self._receive(sender, message, payload))()
 
@@ -128,6 +131,8 @@ class SimWorker(WorkerProcess):
         self._exchange.store_payload(sender, payload)
         if isinstance(message, messages.State) and message.reports:
             self._reporter.take_over(message.reports)
+        if isinstance(message, messages.Proposal):
+            self._connect(message.proposed)
         self.handle(events.Received(sender, message))
 
     def handle_lost_peer(self, peer: WorkerId) -> None:

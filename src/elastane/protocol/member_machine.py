@@ -30,6 +30,7 @@ from elastane.protocol.events import (
     StorageRefused,
     SumsMerged,
 )
+from elastane.protocol.messages import Proposal
 from elastane.protocol.transitions.assignment import assign_round, start_computing
 from elastane.protocol.transitions.checkpoints import retake_snapshot, take_snapshot
 from elastane.protocol.transitions.generations import begin_generation, receive_proposal, switch_generation
@@ -59,7 +60,7 @@ class MemberMachine(MemberState):
 
     def _apply_event(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row per kind of event
         match event:
-            case GenerationProposed(generation):
+            case GenerationProposed(generation) | Received(message=Proposal(proposed=generation)):
                 receive_proposal(self, generation)
             case RoundEntered():
                 self.round.entered = event

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from elastane.api.membership import Generation
 from elastane.protocol.tree import Span
 
 
@@ -246,4 +247,25 @@ class State(PeerMessage, frozen=True, kw_only=True):
     reports: bytes = b""
 
 
-AnyPeerMessage: TypeAlias = Status | PartialSumsReady | SumsReady | Vote | Published | Current | Fetch | State
+class FetchProposal(PeerMessage, frozen=True, kw_only=True):
+    """Request the proposal of this generation: the sender has got a `Status` of it, but no proposal."""
+
+
+class Proposal(PeerMessage, frozen=True, kw_only=True):
+    """The answer to a `FetchProposal`; the receiver takes it as from the coordinator."""
+
+    proposed: Generation
+
+
+AnyPeerMessage: TypeAlias = (
+    Status
+    | PartialSumsReady
+    | SumsReady
+    | Vote
+    | Published
+    | Current
+    | Fetch
+    | State
+    | FetchProposal
+    | Proposal
+)

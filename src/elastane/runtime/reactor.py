@@ -274,7 +274,10 @@ class Reactor:
         match event:
             case events.RoundEntered():
                 self._entered = event
-            case events.GenerationProposed(generation):
+            case (
+                events.GenerationProposed(generation)
+                | events.Received(message=messages.Proposal(proposed=generation))
+            ):
                 self._connect(generation)
             case _:
                 pass

@@ -26,7 +26,7 @@ def assign_round(me: MemberState) -> None:
         rooted = frozenset[int]().union(*me.rooted_at.values())
         # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
         assigned, known = me.assigned_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
-    ranks = assign_ranks(size, speeds, assigned, known)
+    ranks = assign_ranks(size, speeds, me.nodes, assigned, known)
     round_.node_ranks = sum(len(ranks[w]) for w, node in me.nodes.items() if node == me.nodes[me.worker])
     new = tuple(sorted(ranks[me.worker] - round_.assigned))
     if new:

@@ -2,16 +2,21 @@
 
 from elastane.protocol import messages
 from elastane.protocol.events import Received
+from elastane.protocol.transitions.proposals import fetch_proposal, send_proposal
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.transitions.transfer import load_state, take_values
 
 
 def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
+    if isinstance(message, messages.FetchProposal):
+        send_proposal(me, sender, message.generation)
+        return
     current = me.generation.number if me.generation else 0
     if isinstance(message, messages.Status):
         # A joiner's status shows its peers that they can reach it, before they begin the generation.
         if message.generation >= current:
             me.statuses.setdefault(message.generation, {})[sender] = message
+            fetch_proposal(me, sender, message.generation)
         return
     if message.generation < current:
         return
@@ -26,6 +31,8 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
         case messages.State():
             # State of a round that this worker still applies; applying frees state that it has given away.
             early = early or not me.applied
+        case messages.Proposal():  # the machine takes it as an event of its own
+            return
     if early:
         me.early_messages.append(Received(sender, message))
         return
@@ -46,7 +53,7 @@ def process_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
                 me.open_fetches.append((sender, message))
         case messages.State():
             load_state(me, sender, message)
-        case messages.Status():  # stored by `receive_message`
+        case messages.Status() | messages.FetchProposal() | messages.Proposal():  # handled on arrival
             pass
 
 

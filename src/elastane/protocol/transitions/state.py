@@ -97,6 +97,7 @@ class MemberState:
     Attributes:
         generation: the generation in which this worker works or soon will; None: it has not been in any.
         newest: the proposed generation with the highest number.
+        fetched_proposal: the highest number of a generation that this worker has requested from a peer.
         planned: the generations that may begin at a later step, by number.
         next: the planned generation of all votes, which begins with the next training step.
         committed: the last committed round; `FRESH`: this worker has no state at all.
@@ -143,6 +144,7 @@ class MemberState:
         self.origin = origin
         self.generation: Generation | None = None
         self.newest: Generation | None = None
+        self.fetched_proposal = 0
         self.planned: dict[int, Generation] = {}
         self.committed = FRESH
         self.outcome: messages.RoundOutcome | None = None
