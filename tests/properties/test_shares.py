@@ -1,6 +1,6 @@
 """Every virtual rank is assigned to one worker, in proportion to speed and in the fewest nodes."""
 
-from itertools import product
+from itertools import accumulate, islice, product
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +63,36 @@ def test_no_other_rounding_has_fewer_nodes(size, speeds):
     choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in compute_quotas(size, speeds)]
     fewest = min(count_nodes(counts) for counts in product(*choices) if sum(counts) == size)
     assert count_nodes(count_ranks(size, speeds)) == fewest
+
+
+@given(
+    size=st.integers(1, 14),
+    nodes=st.lists(st.integers(1, 2), min_size=1, max_size=3),
+    speed=st.sampled_from((0.5, 1.0, 2.0)),
+)
+def test_no_other_rounding_has_fewer_nodes_of_the_tree_for_the_machines(size, nodes, speed):
+    """First the machines have the fewest nodes of the tree, then their workers."""
+    speeds = (speed, *(1.0,) * (sum(nodes) - 1))
+
+    def count_nodes(counts):
+        place, machines, workers = 0, 0, 0
+        left = iter(counts)
+        for mates in nodes:
+            own = list(islice(left, mates))
+            machines += len(cover(range(place, place + sum(own)), size))
+            for count in own:
+                workers += len(cover(range(place, place + count), size))
+                place += count
+        return machines, workers
+
+    choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in compute_quotas(size, speeds)]
+    possible = [counts for counts in product(*choices) if sum(counts) == size]
+    counts = [stop - start for start, stop in assign_shares(size, speeds, tuple(nodes))]
+    assert tuple(counts) in possible
+    assert count_nodes(counts)[0] == min(count_nodes(others)[0] for others in possible)
+    borders = list(accumulate(nodes))
+    same = [c for c in possible if [sum(c[:b]) for b in borders] == [sum(counts[:b]) for b in borders]]
+    assert count_nodes(counts)[1] == min(count_nodes(others)[1] for others in same)
 
 
 @st.composite

@@ -114,9 +114,10 @@ def test_the_bytes_of_a_node_do_not_depend_on_its_workers():
         (48, 3, 2, 1),
         (32, 4, 2, 1),
         (24, 2, 2, 2),  # (8 + 4) + (4 + 8)
+        (24, 2, 8, 1),  # 16 + 8, where every worker has one or two
         (48, 4, 2, 2),
         (16, 3, 1, 3),  # (4 + 1) + (1 + 2 + 2) + (2 + 4)
-        (64, 3, 2, 5),
+        (64, 3, 2, 4),
     ],
 )
 def test_a_node_sends_as_many_times_the_gradients_as_its_ranks_are_nodes_of_the_tree(
@@ -149,7 +150,7 @@ class EmptyLayout:
 @pytest.mark.parametrize("virtual_ranks", [1, 2, 3, 5, 8, 13, 16])
 def test_the_planned_partial_sums_are_the_slots_of_a_worker(virtual_ranks):
     for workers in range(1, virtual_ranks + 1):
-        for start, stop in divide_ranks(virtual_ranks, workers):
+        for start, stop in divide_ranks(virtual_ranks, [workers]):
             slots = GradientSlots(EmptyLayout(), HostSlots(EmptyLayout()), exact=True)
             slots.begin_round(virtual_ranks, alone=workers == 1)
             rank = start

@@ -81,9 +81,9 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     recipe, devices = request.recipe, request.devices
     ranks, copies = recipe.batch.virtual_ranks, recipe.workers.copies
     most_copies = None if copies == "all" else copies
-    shares = divide_ranks(ranks, workers)
-    largest = max(stop - start for start, stop in shares)
     on_nodes = request.nodes.spread(workers, devices.count)
+    shares = divide_ranks(ranks, on_nodes)
+    largest = max(stop - start for start, stop in shares)
     # Inside a node its workers do what those of a run on one node do.
     inside = {count: count_traffic(measures.sections, ranks, count, most_copies) for count in set(on_nodes)}
     between = count_node_traffic(measures.sections, ranks, on_nodes, most_copies)

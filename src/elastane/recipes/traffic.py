@@ -48,7 +48,7 @@ def count_traffic(
     """
     blocks = cut_blocks([elements for elements, _ in sections])
     owners, holders = _assign_blocks(len(blocks), workers, copies)
-    parts = [len(cover(range(*share), virtual_ranks)) for share in divide_ranks(virtual_ranks, workers)]
+    parts = [len(cover(range(*share), virtual_ranks)) for share in divide_ranks(virtual_ranks, (workers,))]
     owned = [0] * workers
     sums = 0
     for block, owner, chosen in zip(blocks, owners, holders, strict=True):
@@ -97,7 +97,7 @@ def count_node_traffic(
     blocks = cut_blocks([elements for elements, _ in sections])
     owners, _ = _assign_blocks(len(blocks), len(nodes), copies, nodes)
     ranks: dict[str, list[int]] = {}
-    for node, share in zip(nodes, divide_ranks(virtual_ranks, len(nodes)), strict=True):
+    for node, share in zip(nodes, divide_ranks(virtual_ranks, node_workers), strict=True):
         ranks.setdefault(node, []).extend(range(*share))
     parts = {node: len(cover(some, virtual_ranks)) for node, some in ranks.items()}
     owned = dict.fromkeys(parts, 0)
@@ -143,9 +143,9 @@ def _assign_blocks(
     return [chosen[0] for chosen in holders], holders
 
 
-def divide_ranks(virtual_ranks: int, workers: int) -> tuple[Span, ...]:
-    """Return the virtual ranks of equally fast workers."""
-    return assign_shares(virtual_ranks, (1.0,) * workers)
+def divide_ranks(virtual_ranks: int, node_workers: Sequence[int]) -> tuple[Span, ...]:
+    """Return the virtual ranks of equally fast workers, by the number of workers on each node."""
+    return assign_shares(virtual_ranks, (1.0,) * sum(node_workers), tuple(node_workers))
 
 
 def count_slots(share: Span, virtual_ranks: int) -> int:
