@@ -127,9 +127,9 @@ def build_orders(roster: Roster) -> dict[NodeName, SetTarget]:
         return {}
     loads = _measure_loads(roster)
     # Members on a node that has not reported yet must not be replaced before it counts as lost.
-    members = () if roster.newest is None else roster.list_living(roster.newest.workers)
-    placed = frozenset().union(*map(list_node_workers, roster.nodes.reports.values()))
-    elsewhere = sum(worker not in placed for worker in members)
+    members = () if roster.newest is None else roster.newest.members
+    unreported = [member.worker for member in members if member.node not in roster.nodes.reports]
+    elsewhere = len(roster.list_living(unreported))
     targets = deal_target(max(0, total - elsewhere), loads)
     nodes = list_node_addresses(roster)
     return {
