@@ -1,8 +1,8 @@
 """Measure this commit and another one in turns: the usual step, and the coordinator's death.
 
-Two pages of figures, taken on different days, differ by more than two commits do. Here the two commits take
-turns in one run of the harness, beside the same baseline. The harness is this commit's for both; it reads
-only files that the training script writes, and counts the lines of the ledger.
+Two pages of figures that were taken on different days differ by more than two commits do. Here the two
+commits and a baseline make their steps in turns, one step each. The harness is this commit's for both; it
+reads only files that the training script writes, and counts the lines of the ledger.
 
     git worktree add --detach ../other f8662455
     python benchmarks/commits.py ../other
@@ -16,9 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import ddp
 import machine
@@ -28,14 +30,22 @@ from elastane_run import ELASTANE
 from job import HERE, Job
 from join import measure_disturbance
 from processes import Processes, exit_on_sigterm, wait_until
-from setting import Usual
 from spread import format_spread
 from text import format_table
-from usual_step import VIRTUAL_RANKS, compute_ratios, compute_step_s
+from turns import begin_turns, count_waiting, make_rings, read_steps
+from usual_step import VIRTUAL_RANKS, compute_ratios
 
-USUAL = Usual(warmup=4, steps=15)
+WARMUP, TURNS = 4, 30
 CALM_STEPS = 10
-DEATHS = 2
+DEATHS = 3
+
+
+class Steps(NamedTuple):
+    """Ratios of steps that were made one after the other: the medians over all turns."""
+
+    other_to_baseline: float
+    this_to_baseline: float
+    this_to_other: float
 
 
 @dataclass(frozen=True)
@@ -70,45 +80,56 @@ class Commit:
         return cls(machine.describe_commit(tree), source)
 
     @contextmanager
-    def run(self, job: Job, workers: int) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a run of this commit; its run directory is ``job.out/run``."""
+    def run(self, job: Job, workers: int, **environment: str) -> Iterator[None]:
+        """Train with this commit until the end of the block; the run directory is ``job.out/run``."""
         with Processes(job.out / "logs") as processes:
+            main = processes.start(
+                [
+                    *(*ELASTANE, "run", f"--workers=1:{workers}", f"--start={workers}", "--threads=1"),
+                    *("--checkpoint-every=never", f"--run-dir={find_run_dir(job)}"),
+                    *job.build_script_command("elastane"),
+                ],
+                PYTHONPATH=str(self.source),
+                ELASTANE_HOME=str(job.out / "home"),
+                **environment,
+            )
             try:
-                yield processes.start(
-                    [
-                        *(*ELASTANE, "run", f"--workers=1:{workers}", f"--start={workers}", "--threads=1"),
-                        *("--checkpoint-every=never", f"--run-dir={find_run_dir(job)}"),
-                        *job.build_script_command("elastane"),
-                    ],
-                    PYTHONPATH=str(self.source),
-                    ELASTANE_HOME=str(job.out / "home"),
-                )
+                yield
             finally:
                 # Two signals: the agent itself ends its processes, in all sessions.
-                main = processes.started[0]
-                for _ in range(2):
-                    main.send_signal(signal.SIGINT)
-                main.wait(30)
+                main.send_signal(signal.SIGINT)
+                main.send_signal(signal.SIGINT)
+                main.wait(60)
 
 
 def find_run_dir(job: Job) -> Path:
     return (job.out / "run").absolute()
 
 
-def measure_step(commit: Commit, job: Job, workers: int) -> float:
-    """Return the median step of a whole run, in seconds."""
-    with commit.run(job, workers) as main:
-        code = main.wait(600)
-    if code or count_steps(job) != job.steps:
-        raise RuntimeError(f"{commit.name}: exit code {code} after {count_steps(job)} steps")
-    return compute_step_s(job, USUAL)
+def measure_steps(commits: list[Commit], baseline: str, size: str, workers: int, work: Path) -> Steps:
+    """Return the medians of the steps that a baseline and two commits make in turns, as ratios."""
+    names = [baseline, *(commit.name for commit in commits)]
+    folder = work / "turns"
+    environments = make_rings(folder, names, workers)
+    jobs = [Job(size, 1_000_000, VIRTUAL_RANKS, work / name) for name in names]
+    with ExitStack() as stack:
+        processes = stack.enter_context(Processes(work / "baseline-logs"))
+        ddp.start(processes, jobs[0], workers, baseline, **environments[0])
+        for commit, job, environment in zip(commits, jobs[1:], environments[1:], strict=True):
+            stack.enter_context(commit.run(job, workers, **environment))
+        wait_until(lambda: count_waiting(folder) == workers * len(names), "the first step of all", 120)
+        begin_turns(folder, baseline, workers)
+        wait_until(lambda: len(read_steps(folder, names[-1])) >= WARMUP + TURNS, "all turns", 600, 0.5)
+    base, other, this = (read_steps(folder, name)[WARMUP : WARMUP + TURNS] for name in names)
+    ratios = [compute_ratios(*pair) for pair in ((other, base), (this, base), (this, other))]
+    return Steps(*map(median, ratios))
 
 
 def measure_deaths(commit: Commit, job: Job) -> tuple[list[float], list[float]]:
     """Return the slowest step around each bystander and each death, as multiples of the usual step."""
     bystanders, deaths = [], []
     with commit.run(job, 2):
-        wait_for_steps(job, CALM_STEPS + USUAL.warmup)
+        wait_for_steps(job, CALM_STEPS + WARMUP)
         pids = sorted({tick.pid for tick in ticks.read_steps(job.out)})
         for number in range(DEATHS):
             wait_for_steps(job, CALM_STEPS)
@@ -153,10 +174,12 @@ def find_coordinator(job: Job) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tree", type=Path, help="a working tree of the other commit")
     parser.add_argument("--size", default="10m")
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     exit_on_sigterm()
     commits = [Commit.find(options.tree), Commit.find(HERE.parent)]
@@ -166,49 +189,39 @@ def main() -> None:
 
 def measure(commits: list[Commit], size: str, repetitions: int, work: Path) -> None:
     """Measure in turns, and print the table anew after each repetition."""
-    names = [commit.name for commit in commits]
-    seconds: dict[str, list[float]] = {}
+    steps: dict[int, list[Steps]] = {1: [], 2: []}
     around: dict[str, list[float]] = {}
     for repetition in range(repetitions):
         # Every second repetition begins with the other commit.
-        turns = commits if repetition % 2 == 0 else commits[::-1]
-
-        def make_job(name: str, steps: int, repetition: int = repetition) -> Job:
-            return Job(size, steps, VIRTUAL_RANKS, work / f"{name}-{repetition}")
-
-        steps = USUAL.warmup + USUAL.steps
-        for baseline, workers in (("tree", 1), ("ddp", 2)):
-            job = make_job(baseline, steps)
-            ddp.run(job, workers, job.out / "logs", script=baseline)
-            seconds.setdefault(baseline, []).append(compute_step_s(job, USUAL))
-            for commit in turns:
-                job = make_job(f"{commit.name}-{workers}", steps)
-                step_s = measure_step(commit, job, workers)
-                seconds.setdefault(f"{commit.name} {workers}", []).append(step_s)
-        for commit in turns:
-            bystanders, deaths = measure_deaths(commit, make_job(f"{commit.name}-death", 1_000_000))
+        turn = commits if repetition % 2 == 0 else commits[::-1]
+        for workers, baseline in ((1, "tree"), (2, "ddp")):
+            folder = work / f"steps-{workers}-{repetition}"
+            steps[workers].append(measure_steps(commits, baseline, size, workers, folder))
+        for commit in turn:
+            job = Job(size, 1_000_000, VIRTUAL_RANKS, work / f"{commit.name}-{repetition}")
+            bystanders, deaths = measure_deaths(commit, job)
             around.setdefault(f"{commit.name} bystander", []).extend(bystanders)
             around.setdefault(f"{commit.name} death", []).extend(deaths)
         print(f"\nafter {repetition + 1} of {repetitions} repetitions:\n")
-        print(render(names, seconds, around), flush=True)
+        print(render([commit.name for commit in commits], steps, around), flush=True)
 
 
-def render(names: list[str], seconds: dict[str, list[float]], around: dict[str, list[float]]) -> str:
+def render(names: list[str], steps: dict[int, list[Steps]], around: dict[str, list[float]]) -> str:
     """Return the table: a row for each measurement, a column for each commit, and the new over the old."""
     rows = []
-    for label, baseline, workers in (
-        ("usual step / the plain loop that adds in a tree, 1 worker", "tree", 1),
-        ("usual step / DDP, 2 workers", "ddp", 2),
+    for label, workers in (
+        ("usual step / the plain loop that adds in a tree, 1 worker", 1),
+        ("usual step / DDP, 2 workers", 2),
     ):
-        old, new = (seconds[f"{name} {workers}"] for name in names)
-        ratios = [format_spread(compute_ratios(each, seconds[baseline]), digits=3) for each in (old, new)]
-        rows.append([label, *ratios, format_spread(compute_ratios(new, old), digits=3)])
+        rows.append(
+            [label, *(format_spread(ratios, digits=3) for ratios in zip(*steps[workers], strict=True))]
+        )
     for label, key in (
         ("slowest step around a bystander's start / usual", "bystander"),
         ("slowest step around the coordinator's death / usual", "death"),
     ):
         old, new = (around[f"{name} {key}"] for name in names)
-        rows.append([label, *map(format_spread, (old, new)), format_spread(compute_ratios(new, old))])
+        rows.append([label, *map(format_spread, (old, new)), f"{median(new) / median(old):.2f}"])
     return format_table(["", *names, "this / the other"], rows)
 
 

@@ -6,10 +6,10 @@ from job import Job
 from processes import Processes
 
 
-def start(processes: Processes, job: Job, workers: int, script: str = "ddp") -> list[int]:
+def start(processes: Processes, job: Job, workers: int, script: str = "ddp", **environment: str) -> list[int]:
     """Start the plain loop (``workers`` 1) or DDP, and return the pids in the order of the ranks."""
     if workers == 1:
-        return [processes.start(job.build_command(script)).pid]
+        return [processes.start(job.build_command(script), **environment).pid]
     store = (job.out / "store").absolute()
     job.out.mkdir(parents=True, exist_ok=True)
     return [
@@ -20,6 +20,7 @@ def start(processes: Processes, job: Job, workers: int, script: str = "ddp") -> 
             # A file, because a TCPStore listens on every address of the machine.
             STORE=f"file://{store}",
             GLOO_SOCKET_IFNAME="lo",
+            **environment,
         ).pid
         for rank in range(workers)
     ]

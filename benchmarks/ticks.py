@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+import turns
+
 Kind: TypeAlias = Literal["microbatch", "step", "discarded"]
 KINDS: dict[str, Kind] = {kind[0]: kind for kind in get_args(Kind)}
 """The kinds by their letters in the files."""
@@ -36,11 +38,22 @@ class Tick:
 
 
 class TickWriter:
+    """Writes the ticks of this process; with turns (see `turns`), each step waits for its turn.
+
+    Args:
+        out: the folder of all ticks.
+    """
+
     def __init__(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.file = (out / f"{os.getpid()}.ticks").open("a", buffering=1)
+        self._turns = turns.TurnTaker() if turns.FOLDER in os.environ else None
+        self._step = 0
 
     def record_begin(self, step: int) -> None:
+        if self._turns is not None and step != self._step:
+            self._turns.take()
+        self._step = step
         self.file.write(f"m {step} {time.monotonic():.6f}\n")
 
     def record_end(self, step: int, workers: int = 0) -> None:
