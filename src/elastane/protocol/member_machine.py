@@ -30,11 +30,12 @@ from elastane.protocol.events import (
     StorageRefused,
     SumsMerged,
 )
-from elastane.protocol.messages import Proposal
+from elastane.protocol.messages import FetchProposal, Proposal
 from elastane.protocol.transitions.assignment import assign_round, start_computing
 from elastane.protocol.transitions.checkpoints import retake_snapshot, take_snapshot
 from elastane.protocol.transitions.generations import begin_generation, receive_proposal, switch_generation
 from elastane.protocol.transitions.inbox import receive_message, retry_early_messages
+from elastane.protocol.transitions.proposals import send_proposal
 from elastane.protocol.transitions.release import release_script
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.transitions.sums import (
@@ -62,6 +63,8 @@ class MemberMachine(MemberState):
         match event:
             case GenerationProposed(generation) | Received(message=Proposal(proposed=generation)):
                 receive_proposal(self, generation)
+            case Received(sender, FetchProposal(generation=number)):
+                send_proposal(self, sender, number)
             case RoundEntered():
                 self.round.entered = event
             case Computed(leaf):

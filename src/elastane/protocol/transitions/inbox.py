@@ -2,15 +2,12 @@
 
 from elastane.protocol import messages
 from elastane.protocol.events import Received
-from elastane.protocol.transitions.proposals import fetch_proposal, send_proposal
+from elastane.protocol.transitions.proposals import fetch_proposal
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.transitions.transfer import load_state, take_values
 
 
 def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
-    if isinstance(message, messages.FetchProposal):
-        send_proposal(me, sender, message.generation)
-        return
     current = me.generation.number if me.generation else 0
     if isinstance(message, messages.Status):
         # A joiner's status shows its peers that they can reach it, before they begin the generation.
@@ -31,7 +28,7 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
         case messages.State():
             # State of a round that this worker still applies; applying frees state that it has given away.
             early = early or not me.applied
-        case messages.Proposal():  # the machine takes it as an event of its own
+        case messages.FetchProposal() | messages.Proposal():  # the machine takes them as events of their own
             return
     if early:
         me.early_messages.append(Received(sender, message))
