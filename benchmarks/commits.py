@@ -96,10 +96,15 @@ class Commit:
             try:
                 yield
             finally:
-                # Two signals: the agent itself ends its processes, in all sessions.
-                main.send_signal(signal.SIGINT)
-                main.send_signal(signal.SIGINT)
-                main.wait(60)
+                wait_until(lambda: is_interrupted(main), "the end of the run", poll_s=0.5)
+
+
+def is_interrupted(main: subprocess.Popen[bytes]) -> bool:
+    """Send Ctrl-C unless the run has ended: the agent itself ends its processes, in all sessions."""
+    ended = main.poll() is not None
+    if not ended:
+        main.send_signal(signal.SIGINT)
+    return ended
 
 
 def find_run_dir(job: Job) -> Path:

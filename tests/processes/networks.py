@@ -207,20 +207,25 @@ class Networks:
             self.unblock(one, other)
             self.unblock(other, one)
 
-    def block(self, sender: int, receiver: int, ports: PORTS | None = None) -> None:
+    def block(
+        self, sender: int, receiver: int, ports: PORTS | None = None, *, from_ports: PORTS | None = None
+    ) -> None:
         """Let packets from one machine to another one vanish; packets the other way arrive.
 
         Args:
             sender: the machine that sends.
             receiver: the machine that receives.
             ports: only packets to these ports of the receiver; None: all.
+            from_ports: only packets from these ports of the sender; None: all.
         """
-        for rule in _list_blocking_rules(sender, receiver, ports):
+        for rule in _list_blocking_rules(sender, receiver, ports, from_ports):
             self._run(0, "ip", "rule", "add", *rule)
 
-    def unblock(self, sender: int, receiver: int, ports: PORTS | None = None) -> None:
+    def unblock(
+        self, sender: int, receiver: int, ports: PORTS | None = None, *, from_ports: PORTS | None = None
+    ) -> None:
         """Undo a `block` with the same arguments."""
-        for rule in _list_blocking_rules(sender, receiver, ports):
+        for rule in _list_blocking_rules(sender, receiver, ports, from_ports):
             self._run(0, "ip", "rule", "del", *rule)
 
     def publish(self, machine: int, address: str, ports: PORTS) -> None:
@@ -255,12 +260,16 @@ class Networks:
         self.close()
 
 
-def _list_blocking_rules(sender: int, receiver: int, ports: PORTS | None) -> list[tuple[str, ...]]:
+def _list_blocking_rules(
+    sender: int, receiver: int, ports: PORTS | None, from_ports: PORTS | None
+) -> list[tuple[str, ...]]:
     """Return the words of rules of the hub, through which all packets pass."""
     begin = ("from", f"10.77.{sender}.2") if sender else ("iif", "lo")
     addresses = [f"10.77.{receiver}.2"] if receiver else sorted({"10.77.1.1", f"10.77.{sender}.1"})
-    to_ports = ("ipproto", "tcp", "dport", _format_ports(ports)) if ports else ()
-    return [(*begin, "to", address, *to_ports, "blackhole", "pref", "3") for address in addresses]
+    only = ("ipproto", "tcp") if ports or from_ports else ()
+    for name, some in (("dport", ports), ("sport", from_ports)):
+        only += (name, _format_ports(some)) if some else ()
+    return [(*begin, "to", address, *only, "blackhole", "pref", "3") for address in addresses]
 
 
 def _format_ports(ports: PORTS) -> str:

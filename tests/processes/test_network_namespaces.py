@@ -1,5 +1,6 @@
 """A run on three machines with networks of their own outlives broken links, with the bytes of one worker."""
 
+import signal
 import sys
 import time
 
@@ -89,6 +90,30 @@ def test_a_machine_that_only_the_coordinator_does_not_hear_keeps_its_worker(
     ended = machines.end(FIRST)
     assert_equals_reference(ended)
     assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
+    assert machines.count_events()["coordinator.started", "coordinator"] == 1
+
+
+def test_a_death_costs_no_worker_of_a_machine_without_the_coordinator(
+    machines, networks, assert_equals_reference
+):
+    """Its worker gets the memberships without the dead one, and with the next one, from its peers."""
+    begin_on_three_machines(machines)
+    port = read_endpoint(machines.run_dir).port
+    networks.block(1, 0, (port, port))
+    networks.block(0, 1, from_ports=(port, port))
+    answer = machines.wait_for_answer()
+    machines.signal([row.pid for row in answer.processes if row.worker == 200], signal.SIGKILL)
+    began_s = time.monotonic()
+    machines.wait_for("worker.joined", "worker 201")
+    # For longer than silence is allowed.
+    time.sleep(max(0.0, began_s + 3 * SILENCE_S - time.monotonic()))
+    networks.unblock(1, 0, (port, port))
+    networks.unblock(0, 1, from_ports=(port, port))
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 200"]
+    assert ended.find_events("node.lost") == []
     assert machines.count_events()["coordinator.started", "coordinator"] == 1
 
 
