@@ -45,6 +45,7 @@ class ElastaneRun:
         checkpoints: the value of ``--checkpoint-every``.
         script: the script is ``train_<script>.py``.
         command: the command to call for ``elastane``.
+        options: further options of ``elastane run``.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ElastaneRun:
         checkpoints: str = "never",
         script: str = "elastane",
         command: Sequence[str] = ELASTANE,
+        options: Sequence[str] = (),
     ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
@@ -68,6 +70,7 @@ class ElastaneRun:
         self.main = self._start_attempt(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}", f"--transport={transport}"),
             *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
+            *options,
             *job.build_script_command(script),
         )
 
