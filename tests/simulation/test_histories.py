@@ -63,6 +63,7 @@ FOUND_ON_NODES = [
     (310613, None),
     (610018, 3),
     (610117, None),
+    (910155, 2),
 ]
 """Seeds that once broke a promise, each with a number of copies.
 
@@ -73,7 +74,8 @@ one, and took a worker that had left for a script that had ended. In 7028 and 52
 wrong. In 200714 a member that had lost two dead peers went instead of them. In 210316 and 310304 a
 coordinator that was cut off with the smaller part of the run excluded the larger one. In 310613 and 610018
 only control connections broke, and workers whose steps went on counted as lost. In 610117 the others waited a
-minute for the part of a dead machine, because the claim list was away.
+minute for the part of a dead machine, because the claim list was away. In 910155 a worker that had left was
+lost with its machine, and when this was back the coordinator recorded its second end.
 """
 
 FOUND_WITH_LEAVES = [

@@ -467,9 +467,12 @@ def _handle_exit(turn: Turn, ended: WorkerExit, node: NodeName) -> None:
 
 
 def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:
-    """Return whether an earlier coordinator has recorded the end of a worker and acted on it."""
+    """Return whether a coordinator has recorded the end of a worker and acted on it."""
     if ("worker.left", worker) in roster.events.of_workers:
         # Even if this coordinator heard of its broken connections first, and has excluded it.
+        return True
+    if worker in roster.dismissed and any((kind, worker) in roster.events.of_workers for kind in DEATHS):
+        # This coordinator has dismissed it, and then lost it with its machine, which is back now.
         return True
     # A failure that the worker has reported to this one precedes its exit; a death follows it.
     ends = DEATHS if worker in roster.reports else ENDS
