@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 GARBAGE = os.urandom(64)
 MOST_DESCRIPTORS = 16384
@@ -58,7 +59,7 @@ def connect(ports: Sequence[int], rate: float, held: int, count: Path) -> None:
             time.sleep(max(0.0, begin_s + (number + 1) / rate - time.monotonic()))
 
 
-def accept_and_close() -> None:
+def accept_and_close() -> NoReturn:
     """Print a port, accept its connections and close them, until this process is killed."""
     server = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(server.getsockname()[1], flush=True)
