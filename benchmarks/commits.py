@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,7 @@ import ddp
 import machine
 import ticks
 from coordinator_death import AFTERWARDS_STEPS, IMPORTS
-from elastane_run import ELASTANE
+from elastane_run import NO_VARIABLES, ElastaneRun
 from job import HERE, Job
 from join import measure_disturbance
 from processes import Processes, exit_on_sigterm, wait_until
@@ -79,36 +79,10 @@ class Commit:
             raise SystemExit(f"Python imports {found} in place of the package in {source}")
         return cls(machine.describe_commit(tree), source)
 
-    @contextmanager
-    def run(self, job: Job, workers: int, **environment: str) -> Iterator[None]:
-        """Train with this commit until the end of the block; the run directory is ``job.out/run``."""
-        with Processes(job.out / "logs") as processes:
-            main = processes.start(
-                [
-                    *(*ELASTANE, "run", f"--workers=1:{workers}", f"--start={workers}", "--threads=1"),
-                    *("--checkpoint-every=never", f"--run-dir={find_run_dir(job)}"),
-                    *job.build_script_command("elastane"),
-                ],
-                PYTHONPATH=str(self.source),
-                ELASTANE_HOME=str(job.out / "home"),
-                **environment,
-            )
-            try:
-                yield
-            finally:
-                wait_until(lambda: is_interrupted(main), "the end of the run", poll_s=0.5)
-
-
-def is_interrupted(main: subprocess.Popen[bytes]) -> bool:
-    """Send Ctrl-C unless the run has ended: the agent itself ends its processes, in all sessions."""
-    ended = main.poll() is not None
-    if not ended:
-        main.send_signal(signal.SIGINT)
-    return ended
-
-
-def find_run_dir(job: Job) -> Path:
-    return (job.out / "run").absolute()
+    def start_run(self, job: Job, workers: int, environment: Mapping[str, str] = NO_VARIABLES) -> ElastaneRun:
+        """Return a run of this commit; the harness must only count its steps, because formats differ."""
+        variables = {**environment, "PYTHONPATH": str(self.source)}
+        return ElastaneRun(job, job.out, start=workers, most=workers, environment=variables)
 
 
 def measure_steps(commits: list[Commit], baseline: str, size: str, workers: int, work: Path) -> Steps:
@@ -121,7 +95,7 @@ def measure_steps(commits: list[Commit], baseline: str, size: str, workers: int,
         processes = stack.enter_context(Processes(work / "baseline-logs"))
         ddp.start(processes, jobs[0], workers, baseline, **environments[0])
         for commit, job, environment in zip(commits, jobs[1:], environments[1:], strict=True):
-            stack.enter_context(commit.run(job, workers, **environment))
+            stack.enter_context(commit.start_run(job, workers, environment))
         wait_until(lambda: count_waiting(folder) == workers * len(names), "the first step of all", 120)
         begin_turns(folder, baseline, workers)
         wait_until(lambda: len(read_steps(folder, names[-1])) >= WARMUP + TURNS, "all turns", 600, 0.5)
@@ -133,41 +107,31 @@ def measure_steps(commits: list[Commit], baseline: str, size: str, workers: int,
 def measure_deaths(commit: Commit, job: Job) -> tuple[list[float], list[float]]:
     """Return the slowest step around each bystander and each death, as multiples of the usual step."""
     bystanders, deaths = [], []
-    with commit.run(job, 2):
-        wait_for_steps(job, CALM_STEPS + WARMUP)
+    with commit.start_run(job, 2) as run:
+        run.wait_for_steps(CALM_STEPS + WARMUP)
         pids = sorted({tick.pid for tick in ticks.read_steps(job.out)})
         for number in range(DEATHS):
-            wait_for_steps(job, CALM_STEPS)
+            run.wait_for_steps(CALM_STEPS)
             begin_s = time.monotonic()
             with Processes(job.out / f"bystander-{number}") as processes:
                 processes.start([sys.executable, "-P", "-c", IMPORTS], PYTHONPATH=str(commit.source))
                 processes.finish(timeout_s=120)
-            bystanders.append(wait_and_measure(job, pids, begin_s))
-            wait_for_steps(job, CALM_STEPS)
+            bystanders.append(wait_and_measure(run, pids, begin_s))
+            run.wait_for_steps(CALM_STEPS)
             begin_s = time.monotonic()
-            os.kill(find_coordinator(job), signal.SIGKILL)
-            deaths.append(wait_and_measure(job, pids, begin_s))
+            os.kill(find_coordinator(run), signal.SIGKILL)
+            deaths.append(wait_and_measure(run, pids, begin_s))
     return bystanders, deaths
 
 
-def wait_and_measure(job: Job, pids: list[int], begin_s: float) -> float:
-    wait_for_steps(job, AFTERWARDS_STEPS)
-    return measure_disturbance(ticks.read_steps(job.out), pids, begin_s, CALM_STEPS)["slowest_over_usual"]
+def wait_and_measure(run: ElastaneRun, pids: list[int], begin_s: float) -> float:
+    run.wait_for_steps(AFTERWARDS_STEPS)
+    return measure_disturbance(run.read_ticks(), pids, begin_s, CALM_STEPS)["slowest_over_usual"]
 
 
-def count_steps(job: Job) -> int:
-    ledger = find_run_dir(job) / "ledger.jsonl"
-    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
-
-
-def wait_for_steps(job: Job, steps: int) -> None:
-    goal = count_steps(job) + steps
-    wait_until(lambda: count_steps(job) >= goal, f"step {goal}", 300)
-
-
-def find_coordinator(job: Job) -> int:
+def find_coordinator(run: ElastaneRun) -> int:
     """Return the pid of the run's coordinator, by its command line."""
-    run_dir = str(find_run_dir(job)).encode()
+    run_dir = str(run.run_dir.root).encode()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().split(b"\0")
@@ -175,7 +139,7 @@ def find_coordinator(job: Job) -> int:
             continue
         if b"elastane.coordinator" in command and any(word.startswith(run_dir) for word in command):
             return int(process.name)
-    raise RuntimeError(f"no coordinator of {find_run_dir(job)} is running")
+    raise RuntimeError(f"no coordinator of {run.run_dir.root} is running")
 
 
 def main() -> None:

@@ -5,10 +5,10 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, ProcessInfo
@@ -21,6 +21,7 @@ import ticks
 from job import Job
 from processes import Processes, wait_until
 
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 ELASTANE = (sys.executable, "-m", "elastane.cli.main")
 
 
@@ -46,6 +47,7 @@ class ElastaneRun:
         script: the script is ``train_<script>.py``.
         command: the command to call for ``elastane``.
         options: further options of ``elastane run``.
+        environment: further variables of its environment.
     """
 
     def __init__(
@@ -61,12 +63,13 @@ class ElastaneRun:
         script: str = "elastane",
         command: Sequence[str] = ELASTANE,
         options: Sequence[str] = (),
+        environment: Mapping[str, str] = NO_VARIABLES,
     ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
         self.processes = Processes(folder)
         self._command = command
-        self._home = str((folder / "home").absolute())
+        self._environment = {**environment, "ELASTANE_HOME": str((folder / "home").absolute())}
         self.main = self._start_attempt(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}", f"--transport={transport}"),
             *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
@@ -75,7 +78,7 @@ class ElastaneRun:
         )
 
     def _start_attempt(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        return self.processes.start([*self._command, "run", *arguments], ELASTANE_HOME=self._home)
+        return self.processes.start([*self._command, "run", *arguments], **self._environment)
 
     def resume(self, *, start: int, copies: str) -> None:
         """Begin another attempt from the newest checkpoint, after `kill_everything`."""
