@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 import msgspec
@@ -16,7 +16,7 @@ import pytest
 
 from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
 from elastane.controller.store import failures, lease
-from elastane.controller.store.database import Store
+from elastane.controller.store.database import Store, count_change, read_change
 from elastane.controller.store.lease import Lease, StoreTaken
 from elastane.controller.store.monitor import Monitor
 
@@ -181,6 +181,27 @@ def test_a_lost_journal_is_noticed_and_nothing_is_lost_when_the_controller_ends(
     assert again.refusal is None
     again.ready = msgspec.structs.replace(again.ready, token=token)
     assert again.serves()
+
+
+@pytest.mark.parametrize("schema_is_in_journal", [True, False])
+def test_a_check_that_misses_the_loss_of_the_journal_loses_no_change(tmp_path, schema_is_in_journal):
+    path = tmp_path / "store.db"
+    opened = Store(f"sqlite:///{path}")
+    if not schema_is_in_journal:
+        checkpointed(path)
+    with opened.begin_write() as tx:
+        count_change(tx)
+    path.with_name("store.db-wal").unlink()
+    # As if the journal had been removed just after the check of the files.
+    with pytest.raises(failures.StoreError):
+        opened.soundness.check_writing()
+    with suppress(failures.StoreError):
+        opened.soundness.check_content()
+    opened.close()
+    again = Store(f"sqlite:///{path}")
+    with again.begin_read() as tx:
+        assert read_change(tx) == 1
+    again.close()
 
 
 def test_a_truncated_store_is_neither_used_nor_opened(running, start, store, tmp_path):

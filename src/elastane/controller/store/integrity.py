@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from urllib.parse import quote
 
@@ -46,10 +47,15 @@ def is_damage(error: BaseException | None) -> bool:
     return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT"))
 
 
-def write_probe_page(path: str) -> None:
+def write_probe_page(path: str, check_files: Callable[[], None]) -> None:
     """Write and sync one page, to check that changes can be stored.
 
     It changes a number in the header that SQLite reserves for applications, and that Elastane does not read.
+
+    Args:
+        path: of the database.
+        check_files: raises if the files are not those of the other connections. The first read opens the
+            journal, or makes a second one if it was removed, and a page there would void the first one.
 
     Raises:
         sqlite3.Error: it cannot be written.
@@ -57,6 +63,7 @@ def write_probe_page(path: str) -> None:
     with closing(_open(path)) as connection:
         # SQLite would not write an unchanged value.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
+        check_files()
         connection.execute(f"PRAGMA user_version={(int(version) + 1) % VERSIONS}")
 
 
@@ -65,5 +72,10 @@ def _open(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA synchronous=FULL")
+    try:
+        connection.execute("PRAGMA synchronous=FULL")
+    except sqlite3.Error:
+        # Otherwise it would close last, and only the last one writes the journal to the database.
+        connection.close()
+        raise
     return connection

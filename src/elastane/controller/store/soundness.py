@@ -114,7 +114,7 @@ class Soundness:
         if self._files is None:
             return
         try:
-            write_probe_page(self._files.path)
+            write_probe_page(self._files.path, self.check_files)
         except sqlite3.Error as error:
             raise self.translate_error(DBAPIError(None, None, error)) from error
 
