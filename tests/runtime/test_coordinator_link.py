@@ -7,12 +7,17 @@ from contextlib import closing
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from websockets.sync.server import serve
 
 from elastane.api import control
 from elastane.api.endpoint import CoordinatorEndpoint
+from elastane.api.membership import Generation, Member
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
+from elastane.api.short_reports import complete_steps, shorten_steps
+from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.coordinator_link import MOST_REPORTS, CoordinatorLink
 
 from .step_reports import build_report
@@ -54,6 +59,9 @@ class Coordinators:
     def acknowledge(self, step: int) -> None:
         self._connections[-1].send(control.encode(control.Acknowledge(step=step)))
 
+    def propose(self, generation: Generation) -> None:
+        self._connections[-1].send(control.encode(control.Propose(generation=generation)))
+
     def close(self) -> None:
         self._server.shutdown()
 
@@ -65,14 +73,17 @@ def coordinators(tmp_path):
 
 
 @pytest.fixture
-def link(coordinators):
-    return CoordinatorLink(
-        coordinators.files,
-        0,
-        report=lambda: control.WorkerReport(worker=0, pid=1, host="", port=0, state="member"),
-        receive=lambda _message: None,
-        attempt=0,
-    )
+def position() -> dict:
+    """The position of the worker in the run, for its reports."""
+    return {}
+
+
+@pytest.fixture
+def link(coordinators, position):
+    def report() -> control.WorkerReport:
+        return control.WorkerReport(worker=0, pid=1, host="", port=0, state="member", **position)
+
+    return CoordinatorLink(coordinators.files, 0, report=report, receive=lambda _message: None, attempt=0)
 
 
 def build_event(key: str, step: int) -> control.WorkerEvent:
@@ -137,3 +148,90 @@ def test_many_reports_go_in_several_messages(coordinators, link):
 def test_flush_returns_after_everything_is_sent(coordinators, link):
     link.send(build_event("a", 0))
     assert link.flush(WAIT_S)
+
+
+# -- what crosses a connection once ----------------------------------------------------------------------
+
+
+def make_generation(number: int) -> Generation:
+    return Generation(number, 1, (Member(0, "127.0.0.1", 1),), planned=False)
+
+
+def has_generation(message) -> bool:
+    return isinstance(message, control.WorkerReport) and message.newest is not None
+
+
+def names_generation(number: int):
+    def is_named(message) -> bool:
+        named = getattr(message, "newest_id", None)
+        return named is not None and named.number == number
+
+    return is_named
+
+
+def test_a_generation_crosses_each_connection_once(coordinators, link, position):
+    position["newest"] = make_generation(1)
+    for term in (1, 2):
+        received = coordinators.receive_until(names_generation(1), term=term)
+        assert [message.newest for message in received if has_generation(message)] == [make_generation(1)]
+        coordinators.disconnect()
+
+
+def test_a_proposed_generation_does_not_go_back(coordinators, link, position):
+    coordinators.receive_until(lambda message: isinstance(message, control.WorkerReport))
+    coordinators.propose(make_generation(2))
+    position["newest"] = make_generation(2)
+    received = coordinators.receive_until(names_generation(2))
+    # A report may have been on its way before the proposal arrived.
+    assert sum(map(has_generation, received)) <= 1
+    position["newest"] = make_generation(3)
+    assert has_generation(coordinators.receive_until(has_generation)[-1])
+
+
+def list_steps(messages) -> list[tuple[int, bool]]:
+    """Return the reported steps, and whether each line lacks its shares."""
+    return [
+        (report.line.step, report.shares_again)
+        for message in messages
+        if isinstance(message, control.StepReports)
+        for report in message.reports
+    ]
+
+
+def test_shares_cross_each_connection_once(coordinators, link):
+    for step in (1, 2):
+        link.report_step(build_report(step))
+        link.request_report()
+        first = coordinators.receive_until(is_report_of(step))
+    assert list_steps(first) == [(2, True)]
+    coordinators.disconnect()
+    second = coordinators.receive_until(is_report_of(2), term=2)
+    assert list_steps(second) == [(1, False), (2, True)]
+
+
+SHARES = st.sampled_from([{0: ((0, 8),)}, {0: ((0, 4),), 3: ((4, 8),)}, {3: ((0, 8),)}, {}])
+
+
+@given(st.lists(st.lists(SHARES, max_size=4), max_size=4))
+def test_a_coordinator_gets_the_lines_that_a_worker_reports(batches):
+    sent, received, step = {}, {}, 0
+    for batch in batches:
+        reports = []
+        for shares in batch:
+            step += 1
+            whole = build_report(step)
+            line = msgspec.structs.replace(whole.line, workers=shares)
+            reports.append(msgspec.structs.replace(whole, line=line))
+        short = control.StepReports(worker=0, reports=shorten_steps(reports, sent))
+        arrived = complete_steps(control.decode_to_coordinator(control.encode(short)), received)
+        assert list(arrived.reports) == reports
+        if reports:
+            sent, received = reports[-1].line.workers, arrived.reports[-1].line.workers
+
+
+def test_shares_of_no_earlier_line_are_malformed():
+    steps = control.StepReports(
+        worker=0, reports=shorten_steps([build_report(4)], build_report(4).line.workers)
+    )
+    with pytest.raises(Malformed, match="step 4 has the shares of no earlier line"):
+        complete_steps(steps, {})

@@ -11,7 +11,7 @@ import msgspec
 
 from elastane.api.bounds import Blocks, Count, Position
 from elastane.api.checkpoints import UNORDERED, WriteAttempt, WrittenFile
-from elastane.api.membership import Generation, Host, NodeAddress, NodeName, Port, WorkerId
+from elastane.api.membership import Generation, GenerationId, Host, NodeAddress, NodeName, Port, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.api.untrusted_data import Decoder
@@ -81,6 +81,8 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
             generation on, ``leaving`` once it is outside the newest one, ``finished`` after the last step.
         generation: the number of the generation it works in, 0 before its first.
         newest: the generation with the highest number that it knows, so that no number is used twice.
+        newest_id: stands on the wire for `newest`, if this generation has crossed the same connection before.
+            Otherwise all reports of a run together would grow with the square of its workers.
         step: the last step that it has committed.
         complete: it holds all its blocks (a joiner does not yet).
         virtual_ranks: how many it computes now.
@@ -101,6 +103,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     state: WorkerState
     generation: int = 0
     newest: Generation | None = None
+    newest_id: GenerationId | None = None
     step: int = 0
     complete: bool = False
     virtual_ranks: int = 0
@@ -121,6 +124,8 @@ class StepReport(ControlMessage, frozen=True, kw_only=True):
     Args:
         worker: the reporting worker.
         line: the ledger's line; all workers report the same, except for ``time`` and ``seconds``.
+        shares_again: on the wire ``line`` lacks its ``workers``, which are those of the line before it on the
+            same connection.
         step_s: seconds from entering the step to having applied it, on this worker.
         healthy: the worker was also a member of the generation before this step's.
     """
@@ -129,6 +134,7 @@ class StepReport(ControlMessage, frozen=True, kw_only=True):
     line: LedgerLine
     step_s: float
     healthy: bool
+    shares_again: bool = False
 
 
 class StepReports(ControlMessage, frozen=True, kw_only=True):

@@ -74,6 +74,18 @@ class Member(msgspec.Struct, frozen=True):
     since: int = 0
 
 
+class GenerationId(msgspec.Struct, frozen=True):
+    """What identifies a generation in its run: a coordinator proposes no number twice.
+
+    Args:
+        term: of the coordinator that proposed it.
+        number: of the generation.
+    """
+
+    term: int
+    number: int
+
+
 class Generation(msgspec.Struct, frozen=True, dict=True):
     """A numbered membership.
 
@@ -95,6 +107,10 @@ class Generation(msgspec.Struct, frozen=True, dict=True):
     planned: bool
     why: str = ""
     leaving: tuple[Member, ...] = ()
+
+    @property
+    def id(self) -> GenerationId:
+        return GenerationId(self.term, self.number)
 
     @cached_property
     def workers(self) -> tuple[WorkerId, ...]:

@@ -61,6 +61,10 @@ class Digest(msgspec.Struct, frozen=True):
     optimizer_blocks: tuple[str, ...]
 
 
+Shares: TypeAlias = dict[int, tuple[tuple[Position, Position], ...]]
+"""The virtual ranks that each worker computes, as ``[start, stop)`` pairs."""
+
+
 class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One committed step. Written once, in order, without gaps.
 
@@ -76,7 +80,7 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     step: Steps
     generation: Position
-    workers: dict[int, tuple[tuple[Position, Position], ...]]
+    workers: Shares
     samples: Samples
     loss: float | None
     loss_hex: str

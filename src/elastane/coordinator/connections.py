@@ -19,11 +19,15 @@ from elastane.api.control import (
     AskStatus,
     AskStop,
     ControlMessage,
+    StepReports,
     ToCoordinator,
+    WorkerReport,
     decode_to_coordinator,
     encode,
 )
 from elastane.api.membership import NodeName, WorkerId
+from elastane.api.records import Shares
+from elastane.api.short_reports import ProposedGenerations, complete_steps
 from elastane.api.untrusted_data import Malformed
 from elastane.coordinator.actions import CommandRequest, Disconnected, Input
 
@@ -58,6 +62,7 @@ class Connections:
     """The present connections, and one inbox for all their messages."""
 
     def __init__(self) -> None:
+        self.generations = ProposedGenerations()
         self.inbox: asyncio.Queue[Input] = asyncio.Queue()
         self.workers: dict[WorkerId, Outbox] = {}
         self.agents: dict[NodeName, Outbox] = {}
@@ -77,12 +82,18 @@ class Connections:
 
     async def _receive(self, connection: ServerConnection, outbox: Outbox) -> None:
         owner: WorkerId | None = None
+        shares: Shares = {}
         # A connection that presents the secret and sends nothing must not stay forever.
         deadline = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, connection.transport.abort)
         try:
             async for frame in connection:
                 deadline.cancel()
                 message = decode_to_coordinator(frame)
+                if isinstance(message, WorkerReport):
+                    message = self.generations.complete(message)
+                elif isinstance(message, StepReports) and message.reports:
+                    message = complete_steps(message, shares)
+                    shares = message.reports[-1].line.workers
                 worker = getattr(message, "worker", None) if not isinstance(message, AskDrain) else None
                 if worker is not None and owner not in (None, worker):
                     reason = f"this connection belongs to worker {owner}, not to worker {worker}"

@@ -11,7 +11,14 @@ import msgspec
 
 from elastane.api.atomic_file import replace_file
 from elastane.api.authentication import serve_authenticated
-from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
+from elastane.api.control import (
+    LARGEST_MESSAGE_BYTES,
+    Acknowledge,
+    Propose,
+    PublishCheckpoint,
+    StepReports,
+    ToWorker,
+)
 from elastane.api.endpoint import read_secret
 from elastane.api.errors import ElastaneError
 from elastane.api.membership import WorkerId
@@ -47,6 +54,12 @@ from elastane.observability.run_files import read_record
 SYNC_EVERY_S = 0.1
 TICK_S = 0.1
 """The longest time between two calls of `decide_actions`, which depend on the time too."""
+LONG_S = 0.002
+"""Decisions that take longer wait for as long, so that more messages share the next ones.
+
+The time of decisions grows with the run, and so does the rate of messages. So decisions take at most half of
+the coordinator's time.
+"""
 
 
 class Coordinator:
@@ -90,6 +103,7 @@ class Coordinator:
             self._durable_step = 0
         self._claims = claims
         self._clock = AwakeClock()
+        self._decided_s = 0.0
         self._roster = self._create_roster(term)
 
     def _create_roster(self, term: int) -> Roster:
@@ -151,6 +165,8 @@ class Coordinator:
                 inputs = [await inbox.get()]
         except TimeoutError:
             return []
+        if self._decided_s > LONG_S:
+            await asyncio.sleep(min(self._decided_s, TICK_S))
         while not inbox.empty():
             inputs.append(inbox.get_nowait())
         # Handle steps first: the next decision may end the run, and then the ledger must be complete.
@@ -159,8 +175,10 @@ class Coordinator:
         return inputs
 
     def _handle(self, events: Iterable[Input]) -> None:
+        begin_s = time.perf_counter()
         self._roster, actions = decide_actions(self._roster, events, self._clock.read(), time.time())
         self._carry_out(actions)
+        self._decided_s = time.perf_counter() - begin_s
 
     def _carry_out(self, actions: Iterable[Action]) -> None:  # noqa: C901 - one row per kind of action
         for action in actions:
@@ -188,6 +206,8 @@ class Coordinator:
         if isinstance(message, PublishCheckpoint) and not self._ledger.sync(message.step):
             # The coordinator asks again later: a run cannot resume from a checkpoint past the ledger.
             return
+        if isinstance(message, Propose):
+            self._connections.generations.add(message.generation)
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)
 

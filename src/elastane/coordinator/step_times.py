@@ -66,12 +66,15 @@ class StepTimes:
         reported: the last step of each worker's reports, so that repeated reports count once.
         usual: the ordinary steps of each worker, oldest first, up to twice `REMEMBERED_STEPS`.
         open: the first steps that some worker has not reported yet, oldest first.
+        share: the last step that a worker reported, and `find_largest_share` of it. All workers report a step
+            with the same shares, so these are compared once, not once for each worker.
     """
 
     newest: int = 0
     reported: Mapping[WorkerId, int] = field(default_factory=dict)
     usual: OrdinarySteps = field(default_factory=dict)
     open: tuple[FirstStep, ...] = ()
+    share: tuple[int, int] = (0, 1)
 
 
 def find_largest_share(line: LedgerLine) -> int:
@@ -86,13 +89,16 @@ def add_step_report(times: StepTimes, report: StepReport) -> StepTimes:
     line, worker = report.line, report.worker
     if line.step <= times.reported.get(worker, 0):
         return times
+    if times.share[0] != line.step:
+        times = replace(times, share=(line.step, find_largest_share(line)))
+    share = times.share[1]
     times = replace(times, reported={**times.reported, worker: line.step})
     if line.generation > times.newest:
-        first = FirstStep(line.step, line.generation, find_largest_share(line), tuple(sorted(line.workers)))
+        first = FirstStep(line.step, line.generation, share, tuple(sorted(line.workers)))
         times = replace(times, newest=line.generation, open=(*times.open, first))
     if any(first.step == line.step for first in times.open):
         return replace(times, open=tuple(_add_duration(first, report) for first in times.open))
-    usual = OrdinaryStep(line.generation, find_largest_share(line), report.step_s)
+    usual = OrdinaryStep(line.generation, share, report.step_s)
     recent = (*times.usual.get(worker, ()), usual)[-2 * REMEMBERED_STEPS :]
     return replace(times, usual={**times.usual, worker: recent})
 

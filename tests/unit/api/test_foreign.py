@@ -43,6 +43,20 @@ def test_brackets_inside_a_text_do_not_count_as_nesting() -> None:
     assert Decoder(Known)(msgspec.json.encode(Known(name=name))).name == name
 
 
+@given(st.lists(st.text(alphabet='[]{}"\\a', max_size=8), min_size=1, max_size=4), st.integers(-2, 2))
+def test_depth_is_counted_exactly_beside_any_texts(texts: list[str], more: int) -> None:
+    value: object = texts
+    # The innermost list, the document and its field are three levels more.
+    for _ in range(DEEPEST + more - 3):
+        value = [*texts, value, {}]
+    document = msgspec.json.encode({"data": {"x": value}})
+    if more > 0:
+        with pytest.raises(Malformed, match="nested"):
+            Decoder(Known)(document)
+    else:
+        assert Decoder(Known)(document).data["x"] == value
+
+
 def test_a_document_that_is_too_large_is_refused() -> None:
     with pytest.raises(Malformed, match="more than 10"):
         Decoder(Known, at_most_bytes=10)(b'{"name":"12345"}')

@@ -30,9 +30,12 @@ from elastane.api.control import (
 from elastane.api.coordinator_connection import open_connection
 from elastane.api.endpoint import build_endpoint
 from elastane.api.machine_address import LOOPBACK_ONLY, publish_address
+from elastane.api.membership import Generation, GenerationId, Member
 from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import CLAIMS, RunDir
+from elastane.api.short_reports import ProposedGenerations, shorten_report
 from elastane.api.spec import Resumed, RunRecord, RunSpec
+from elastane.api.untrusted_data import Malformed
 from elastane.claims.history import find_newest_term
 from elastane.claims.terms import SUPERSEDED_CODE, OwnTerm, TermOrder
 from elastane.claims.urls import open_claim_list
@@ -117,9 +120,23 @@ def receive(worker, kind):
     return message
 
 
-def encode_ready_report(worker: int = 0, **changes) -> bytes:
+def receive_answer(terminal) -> str:
+    while '"Answer"' not in (frame := terminal.recv(timeout=WAIT_S)):
+        pass
+    return frame
+
+
+def make_generation(number: int) -> Generation:
+    return Generation(number, 1, (Member(0, "127.0.0.1", 5000),), planned=False)
+
+
+def make_report(worker: int = 0, **changes) -> WorkerReport:
     report = WorkerReport(worker=worker, pid=10, host="127.0.0.1", port=5000, state="ready")
-    return encode(msgspec.structs.replace(report, **changes))
+    return msgspec.structs.replace(report, **changes)
+
+
+def encode_ready_report(worker: int = 0, **changes) -> bytes:
+    return encode(make_report(worker, **changes))
 
 
 def encode_agent_report() -> bytes:
@@ -182,6 +199,44 @@ def test_an_invalid_message_ends_its_connection_only(served) -> None:
         assert "invalid message" in closed.value.rcvd.reason
         worker.send(encode(AskStatus()))
         assert decode_answer(worker.recv(timeout=WAIT_S)).ok
+
+
+def test_a_report_may_name_a_generation_that_the_coordinator_knows(served) -> None:
+    with served.connect() as agent, served.connect() as worker, served.connect() as other:
+        agent.send(encode_agent_report())
+        worker.send(encode_ready_report())
+        generation = receive(worker, Propose).generation
+        member = {"state": "member", "generation": 1, "complete": True, "step": 7}
+        # On any connection: the coordinator has proposed it.
+        other.send(encode_ready_report(newest_id=generation.id, **member))
+        other.send(encode(AskStatus()))
+        answer = decode_answer(receive_answer(other))
+        assert (answer.generation, answer.step) == (1, 7)
+
+
+def test_a_report_that_names_an_unknown_generation_ends_its_connection(served) -> None:
+    with served.connect() as worker:
+        worker.send(encode_ready_report(state="member", generation=9, newest_id=GenerationId(1, 9)))
+        with pytest.raises(ConnectionClosed) as closed:
+            worker.recv(timeout=WAIT_S)
+        assert "generation 9 is not known here" in closed.value.rcvd.reason
+
+
+def test_of_many_generations_those_in_use_are_known() -> None:
+    known = ProposedGenerations()
+    first = known.add(make_generation(0))
+    for number in range(1, 100):
+        known.add(make_generation(number))
+        # Each report makes one object of equal generations.
+        assert known.add(make_generation(0)) is first
+    with pytest.raises(Malformed, match="generation 1 is not known"):
+        known.complete(make_report(newest_id=GenerationId(1, 1)))
+    assert known.complete(make_report(newest_id=GenerationId(1, 99))).newest == make_generation(99)
+
+
+def test_a_report_does_not_grow_with_the_run() -> None:
+    large = Generation(1, 1, tuple(Member(worker, "10.0.0.1", 1) for worker in range(1000)), planned=False)
+    assert len(encode(shorten_report(make_report(newest=large)))) < len(encode(make_report())) + 50
 
 
 def test_a_connection_belongs_to_one_worker(served) -> None:

@@ -16,7 +16,10 @@ from websockets.sync.client import ClientConnection
 from elastane.api import control
 from elastane.api.coordinator_connection import open_connection_in_charge
 from elastane.api.endpoint import read_own_endpoint, read_secret
+from elastane.api.membership import GenerationId
+from elastane.api.records import Shares
 from elastane.api.rundir import RunDir
+from elastane.api.short_reports import shorten_report, shorten_steps
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.inherited_descriptors import close_in_children
 
@@ -67,6 +70,10 @@ class CoordinatorLink:
         self._unconfirmed: list[tuple[int, control.WorkerEvent]] = []
         self._lost: dict[int, control.PeerLost] = {}
         self._lost_sent: set[int] = set()
+        # The generations that have crossed the present connection in either direction.
+        self._crossed: set[GenerationId] = set()
+        # The shares in the last line on the present connection; empty: it has had none.
+        self._shares: Shares = {}
         self._changed = True
         self._connection: Connection | None = None
         close_in_children(self)
@@ -171,6 +178,8 @@ class CoordinatorLink:
         with self._lock:
             self._sent = 0
             self._lost_sent.clear()
+            self._crossed.clear()
+            self._shares = {}
             self._outgoing = [*(event for _, event in self._unconfirmed), *self._outgoing]
             self._unconfirmed = []
             self._changed = True
@@ -193,7 +202,16 @@ class CoordinatorLink:
                     (step, event) for step, event in self._unconfirmed if step >= message.step
                 ]
             return
+        if isinstance(message, control.Propose):
+            with self._lock:
+                self._crossed.add(message.generation.id)
         self._receive(message)
+
+    def _build_short_report(self) -> control.WorkerReport:
+        """Return the current report. The coordinator knows a generation that has crossed the connection."""
+        report = self._report()
+        is_known = report.newest is not None and report.newest.id in self._crossed
+        return shorten_report(report) if is_known else report
 
     def _send_all(self) -> None:
         last_report = 0.0
@@ -212,13 +230,14 @@ class CoordinatorLink:
                 # A new coordinator must know the worker before it receives anything else.
                 if due:
                     last_report = now
-                    messages.append(self._report())
+                    messages.append(self._build_short_report())
                 messages += [lost for peer, lost in self._lost.items() if peer not in self._lost_sent]
                 outgoing, reported = list(self._outgoing), self._reported
                 messages += outgoing
                 unsent = [report for report in self._steps if report.line.step > self._sent][:MOST_REPORTS]
                 if unsent:
-                    messages.append(control.StepReports(worker=self._worker, reports=tuple(unsent)))
+                    short = shorten_steps(unsent, self._shares)
+                    messages.append(control.StepReports(worker=self._worker, reports=short))
                 lost_peers = set(self._lost)
             try:
                 for message in messages:
@@ -228,6 +247,12 @@ class CoordinatorLink:
                 continue  # sent again on the next connection
             with self._lock:
                 if connection is self._connection:
+                    self._crossed.update(
+                        message.newest.id
+                        for message in messages
+                        if isinstance(message, control.WorkerReport) and message.newest is not None
+                    )
+                    self._shares = unsent[-1].line.workers if unsent else self._shares
                     self._sent = max(self._sent, *(report.line.step for report in unsent), 0)
                     self._lost_sent |= lost_peers
                     self._unconfirmed += [
