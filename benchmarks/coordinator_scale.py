@@ -73,8 +73,8 @@ class Figures:
         cores: the processor time of the coordinator in the steady state, in cores.
         answers_s: from a request to its answer, beside the steps.
         deaths_s: from the report of a death until the last survivor has the next generation.
-        takeovers_s: from the death of the coordinator until the next one has acknowledged a later step to each
-            worker.
+        takeovers_s: from the death of the coordinator until the next one has acknowledged a later step to all
+            workers.
     """
 
     cores: list[float] = field(default_factory=list)

@@ -6,6 +6,7 @@ only puts a message into the connection's outbox, so a peer that does not read d
 
 import asyncio
 
+import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -25,7 +26,7 @@ from elastane.api.control import (
     decode_to_coordinator,
     encode,
 )
-from elastane.api.membership import NodeName, WorkerId
+from elastane.api.membership import NodeAddress, NodeName, WorkerId
 from elastane.api.records import Shares
 from elastane.api.short_reports import ProposedGenerations, complete_steps
 from elastane.api.untrusted_data import Malformed
@@ -68,6 +69,7 @@ class Connections:
         self.agents: dict[NodeName, Outbox] = {}
         self.requesters: dict[int, Outbox] = {}
         self._last_token = 0
+        self._nodes: tuple[NodeAddress, ...] = ()
 
     async def serve(self, connection: ServerConnection) -> None:
         """Read one connection to its end."""
@@ -119,9 +121,16 @@ class Connections:
             return
         if isinstance(message, AgentReport):
             self.agents[message.node] = outbox
+            message = self._share_nodes(message)
         elif worker is not None:
             self.workers[worker] = outbox
         self.inbox.put_nowait(message)
+
+    def _share_nodes(self, report: AgentReport) -> AgentReport:
+        """Return a report with the same list of machines as the last one, if they are equal."""
+        if report.nodes != self._nodes:
+            self._nodes = report.nodes
+        return msgspec.structs.replace(report, nodes=self._nodes)
 
     def _forget(self, outbox: Outbox) -> None:
         for worker in [worker for worker, known in self.workers.items() if known is outbox]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import msgspec
 
@@ -91,7 +92,12 @@ def list_node_addresses(roster: Roster) -> tuple[NodeAddress, ...]:
     next coordinator must know of it, and the agents ask it before they take over.
     """
     reports, lost = roster.nodes.reports, roster.nodes.lost
-    named = {node.name: node for report in reports.values() for node in report.nodes if node.name not in lost}
+    # Most agents report one list, and `elastane.coordinator.connections` makes it one object.
+    lists = {id(report.nodes): report.nodes for report in tuple(reports.values())[::-1]}
+    named: dict[NodeName, NodeAddress] = {}
+    for node in chain.from_iterable(lists.values()):
+        if node.name not in lost:
+            named.setdefault(node.name, node)
     own = {name: NodeAddress(name, report.host, report.port) for name, report in reports.items()}
     return tuple(address for _, address in sorted({**named, **own}.items()))
 
