@@ -57,6 +57,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from api_load import send_requests, summarize
+from processes import read_cpu_s
 
 TEAMS = 50
 IN_ONE_TRANSACTION = 1000
@@ -266,11 +267,7 @@ def list_processes(pid: int) -> list[int]:
 
 def measure_cpu_s(pid: int) -> float:
     """Return the processor seconds of a process and its descendants."""
-    ticks = 0
-    for member in list_processes(pid):
-        fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(int(field) for field in fields[11:13])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(map(read_cpu_s, list_processes(pid)))
 
 
 class Cores:

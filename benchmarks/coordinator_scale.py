@@ -40,7 +40,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 import machine
-from processes import exit_on_sigterm
+from processes import exit_on_sigterm, read_cpu_s
 from spread import format_spread
 from text import format_table
 
@@ -50,6 +50,7 @@ ON_A_MACHINE = 8
 NUMBERS = 100
 GIVE_UP_S = 120.0
 LOOK_S = 0.02
+ASK_EVERY_S = 0.7
 decode = lru_cache(maxsize=16)(control.decode_to_worker)
 """A proposal is the same for all members."""
 LINE = LedgerLine(
@@ -62,7 +63,6 @@ LINE = LedgerLine(
     time=0.0,
     seconds={"compute": 0.5, "deal": 0.1, "reduce": 0.2, "apply": 0.1, "step": 0.9},
 )
-ASK_EVERY_S = 0.7
 
 
 @dataclass
@@ -124,11 +124,6 @@ class Coordinators:
         self.in_charge.stdin.write(msgspec.json.encode(TermOrder(self.term)) + b"\n")
         self.in_charge.stdin.flush()
         self.standby = self._start()
-
-    def read_cpu_s(self) -> float:
-        """Return the processor time of the present coordinator so far."""
-        after_name = Path(f"/proc/{self.in_charge.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Player:
@@ -281,18 +276,16 @@ class PlayedRun:
 
     def __init__(self, coordinators: Coordinators, workers: int) -> None:
         self.coordinators, self.target = coordinators, workers
-        machines = [
-            list(range(workers))[first : first + ON_A_MACHINE] for first in range(0, workers, ON_A_MACHINE)
-        ]
+        sizes = [min(ON_A_MACHINE, workers - first) for first in range(0, workers, ON_A_MACHINE)]
         self.nodes = tuple(
             NodeAddress(f"n{number}" if number else "", f"10.0.{number // 250}.{number % 250 + 1}", 7425)
-            for number in range(len(machines))
+            for number in range(len(sizes))
         )
         self.pinned = make_pinned(workers)
         self.lines: list[LedgerLine] = []
         self.agents = [
-            PlayedAgent(self, number, [number * NUMBERS + place for place in range(len(machine_))])
-            for number, machine_ in enumerate(machines)
+            PlayedAgent(self, number, [number * NUMBERS + place for place in range(size)])
+            for number, size in enumerate(sizes)
         ]
         self.workers = {
             worker: PlayedWorker(self, worker) for agent in self.agents for worker in agent.workers
@@ -364,13 +357,14 @@ async def measure_run(run: PlayedRun, figures: Figures, seconds: float, step_s: 
             lambda worker: worker.newest is not None and len(worker.newest.members) == run.target
         )
         await asyncio.sleep(2 * AGENT_REPORT_S)
-        used_s, begin_s = run.coordinators.read_cpu_s(), time.perf_counter()
+        pid = run.coordinators.in_charge.pid
+        used_s, begin_s = read_cpu_s(pid), time.perf_counter()
         answers_s = []
         while time.perf_counter() < begin_s + seconds:
             answers_s.append(await asyncio.to_thread(run.ask))
             await asyncio.sleep(ASK_EVERY_S)
         took_s = time.perf_counter() - begin_s
-        figures.cores.append((run.coordinators.read_cpu_s() - used_s) / took_s)
+        figures.cores.append((read_cpu_s(pid) - used_s) / took_s)
         figures.answers_s.append(median(answers_s))
 
         agent = run.agents[-1]

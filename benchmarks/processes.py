@@ -71,6 +71,12 @@ class Processes:
         return ""
 
 
+def read_cpu_s(pid: int) -> float:
+    """Return the processor time of a process so far, in seconds."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def exit_on_sigterm() -> None:
     """Make SIGTERM end the harness as an exception does, with all processes that it has started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

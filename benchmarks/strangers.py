@@ -6,7 +6,6 @@ is the price of the flood itself on this machine, which the run cannot avoid.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ import ticks
 from elastane_run import ElastaneRun
 from job import HERE, Job
 from machine import describe_commit, find_cpu
-from processes import Processes, exit_on_sigterm, wait_until
+from processes import Processes, exit_on_sigterm, read_cpu_s, wait_until
 from spread import format_spread
 from text import format_table
 
@@ -160,12 +159,6 @@ def find_ports(pid: int) -> set[int]:
         for _, local, _, state, *rest in rows
         if state == LISTENING and f"socket:[{rest[5]}]" in targets
     }
-
-
-def read_cpu_s(pid: int) -> float:
-    """Return the processor time of a process so far, in seconds."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def render(measured: dict[str, Turns]) -> str:

@@ -50,8 +50,10 @@ class ProposedGenerations:
         Raises:
             Malformed: no such generation is known. On its next connection the worker sends it again.
         """
+        if report.newest is not None:
+            return replace(report, newest=self.add(report.newest), newest_id=None)
         if report.newest_id is None:
-            return replace(report, newest=None if report.newest is None else self.add(report.newest))
+            return report
         known = self._by_id.get(report.newest_id)
         if known is None:
             raise Malformed(f"generation {report.newest_id.number} is not known here")
@@ -87,13 +89,14 @@ def complete_steps(steps: StepReports, shares: Shares) -> StepReports:
     Raises:
         Malformed: a line lacks its shares, and there was none before it.
     """
-    reports = []
+    whole = []
     for report in steps.reports:
-        if report.shares_again and not shares:
-            raise Malformed(f"step {report.line.step} has the shares of no earlier line")
-        whole = report
-        if report.shares_again:
-            whole = replace(report, line=replace(report.line, workers=shares), shares_again=False)
-        reports.append(whole)
-        shares = whole.line.workers
-    return replace(steps, reports=tuple(reports))
+        whole.append(_add_shares(report, shares) if report.shares_again else report)
+        shares = whole[-1].line.workers
+    return replace(steps, reports=tuple(whole))
+
+
+def _add_shares(report: StepReport, shares: Shares) -> StepReport:
+    if not shares:
+        raise Malformed(f"step {report.line.step} has the shares of no earlier line")
+    return replace(report, line=replace(report.line, workers=shares), shares_again=False)

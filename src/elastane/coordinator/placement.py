@@ -92,7 +92,8 @@ def list_node_addresses(roster: Roster) -> tuple[NodeAddress, ...]:
     next coordinator must know of it, and the agents ask it before they take over.
     """
     reports, lost = roster.nodes.reports, roster.nodes.lost
-    # Most agents report one list, and `elastane.coordinator.connections` makes it one object.
+    # Most agents report one list, and `elastane.coordinator.connections` makes it one object. The last report
+    # comes first: its address of a machine counts.
     lists = {id(report.nodes): report.nodes for report in tuple(reports.values())[::-1]}
     named: dict[NodeName, NodeAddress] = {}
     for node in chain.from_iterable(lists.values()):

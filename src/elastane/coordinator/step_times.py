@@ -67,7 +67,7 @@ class StepTimes:
         usual: the ordinary steps of each worker, oldest first, up to twice `REMEMBERED_STEPS`.
         open: the first steps that some worker has not reported yet, oldest first.
         share: the last step that a worker reported, and `find_largest_share` of it. All workers report a step
-            with the same shares, so these are compared once, not once for each worker.
+            with the same shares, so the largest is found once, not once for each worker.
     """
 
     newest: int = 0
