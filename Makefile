@@ -16,17 +16,20 @@ BENCH  ?=
 # Tests start many processes: without bytecode each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One test process more than cores, because some tests wait.
-BESIDE := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Of the long tests, `make test DRAW=COMMIT` runs a sixteenth, which the hash of the commit chooses with new seeds.
+DRAW   ?=
+# `make test-changed` compares with this revision.
+SINCE  ?= HEAD
 
-# Only these files have tests with processes; pytest takes long to import all others.
-WITH_PROCESSES = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.processes' tests)
+# Two test processes more than cores, because many tests wait.
+PYTEST = $(BIN)/python -m pytest --numprocesses $$(expr $$(getconf _NPROCESSORS_ONLN) + 2) --dist worksteal
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins lowest docs docs-cli picture demo pilot test test-fast test-long check format bench chaos survive crash clean
+.PHONY: help setup pins lowest docs docs-cli picture demo pilot test test-changed test-fast test-long times check \
+  format bench chaos survive crash clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -77,27 +80,30 @@ demo: setup ## train while workers join, die and leave; the same bytes come out 
 pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot/report.html (six minutes)
 	$(BIN)/python benchmarks/shared_cluster.py $(PILOT)
 
-test: setup ## all tests but the long ones (ten minutes on two cores)
-	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses $(BESIDE) --dist worksteal
-	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
+test: setup ## all tests but the long ones (eight minutes on two cores); with DRAW=COMMIT also a sixteenth of these
+	$(PYTEST) $(if $(DRAW),--draw $(DRAW),-m "not long")
 
-test-fast: setup ## unit tests and the rules of the house, for the inner loop (one minute)
-	$(BIN)/python -m pytest tests/unit tests/house -m "not processes and not long" \
-	  --numprocesses $(BESIDE) --dist worksteal
+test-changed: setup ## the tests of the houses that differ from SINCE=HEAD, and a sixteenth of the others
+	$(PYTEST) -m "not long" --changed-since $(SINCE)
 
-test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (half an hour)
-	$(BIN)/python -m pytest -m "long and not processes" --numprocesses $(BESIDE) --dist worksteal
-	$(BIN)/python -m pytest -m "long and processes" --numprocesses 4 --dist worksteal $(WITH_PROCESSES)
+test-fast: setup ## unit tests and the rules of the house, for the inner loop (less than a minute)
+	$(PYTEST) -m "not processes and not long" tests/unit tests/house
+
+test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (three quarters of an hour)
+	$(PYTEST) -m long
+
+times: test ## run the tests, and keep the time of each house in tests/times.json
+	cp build/test-times.json tests/times.json
 
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy -p tests.simulator
-	$(BIN)/mypy --allow-untyped-calls benchmarks
+	$(BIN)/mypy benchmarks
 	$(BIN)/mypy examples/demo.py
-	$(BIN)/mypy --allow-untyped-calls examples/lm
-	$(BIN)/mypy --allow-untyped-calls examples/digits
+	$(BIN)/mypy examples/lm
+	$(BIN)/mypy examples/digits
 	$(BIN)/lint-imports
 
 format: setup ## put the code into the house format

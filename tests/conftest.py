@@ -16,6 +16,7 @@ import typer.testing
 
 from elastane.agent.environment import THREAD_VARIABLES, build_worker_environment
 
+from . import draws, houses, times
 from .processes.stage import Stage, wait_until
 
 FIRST_LOCK = Path(__file__)
@@ -24,7 +25,9 @@ LOCK = pytest.StashKey[IO[str]]()
 WARM_PROCESS = Path(__file__).parent / "processes" / "warm_process.py"
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser, pluginmanager):
+    for plugin in (draws, houses, times):
+        pluginmanager.register(plugin)
     parser.addoption(
         "--rewrite",
         action="store_true",
@@ -97,7 +100,7 @@ def frozen_heap() -> None:
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def warm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Start the session's warm process, which forks the programs of all staged runs; return its socket."""
     path = tmp_path_factory.mktemp("warm") / "socket"
     process = subprocess.Popen(
@@ -105,6 +108,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         stdin=subprocess.PIPE,
         env=build_worker_environment(os.environ | {"OPENBLAS_NUM_THREADS": "1"}, threads=1),
     )
+    pytestconfig.stash[times.WARM_PID] = process.pid
     try:
         wait_until(lambda: path.exists() or process.poll() is not None, "the warm process listens")
         yield path

@@ -19,6 +19,6 @@ def test_what_a_machine_lacks_fails_a_test_in_ci_and_skips_it_elsewhere(monkeypa
 
 
 def test_ci_sets_the_variable_before_it_runs_a_test():
-    setting, tests = f"export {IN_CI}=1\n", "make test\n"
+    setting, tests = f"export {IN_CI}=1\n", "\nmake test "
     text = (ROOT / ".ci" / "run").read_text()
     assert text.index(setting) < text.index(tests)

@@ -59,8 +59,7 @@ def main() -> None:
     find_owners_of_modules()
     gc.collect()
     gc.freeze()
-    # This process does not need the exit codes of its programs.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, reap_programs)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
         listener.listen()
@@ -79,6 +78,13 @@ def main() -> None:
                     connection.sendall(b"imported")
                 elif request:
                     serve(connection, listener)
+
+
+def reap_programs(_number: int, _frame: object) -> None:
+    """Reap the programs that have ended, so that their CPU time counts as that of this process."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def import_more(modules: list[str]) -> None:

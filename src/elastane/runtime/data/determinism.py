@@ -17,7 +17,7 @@ def seed_everything(key: int) -> None:
     """Seed every generator that a model or a dataset may draw from."""
     # Not torch.manual_seed: without an accelerator in use, it takes 0.1 ms to record a stack trace.
     torch.default_generator.manual_seed(key)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(key)
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - datasets use the global generator
@@ -41,7 +41,7 @@ def use_one_thread() -> Iterator[None]:
 def preserve_generators() -> Iterator[None]:
     """Restore the state of every generator after the block."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
-    on_device = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    on_device = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:

@@ -61,7 +61,7 @@ def describe_machine() -> dict[str, str]:
 
 def _uses_cuda() -> bool:
     """Return whether this process trains on a GPU; the question alone must not initialise one."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.is_initialized())
 
 
 def _find_line(text: str, word: str) -> str:

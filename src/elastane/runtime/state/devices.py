@@ -38,7 +38,7 @@ def describe_device(device: torch.device) -> str:
     """Describe the device as far as results depend on it; workers of a run need the same description."""
     if device.type != "cuda":
         return str(torch.backends.cpu.get_cpu_capability())
-    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    cudnn = torch.backends.cudnn.version()
     libraries = f"CUDA {torch.version.cuda}, cuDNN {cudnn}"
     return f"{torch.cuda.get_device_name(device)}; {libraries}; {describe_numerics()}"
 
@@ -59,7 +59,7 @@ def open_cuda_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Return a new stream of a GPU; None: the device is the CPU."""
     if device.type != "cuda":
         return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)
 
 
 class SideStream:
@@ -122,7 +122,7 @@ def register_host_memory(owner: object, tensors: Iterable[torch.Tensor], device:
         tensors: views of the memory.
         device: of the copies.
     """
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime = torch.cuda.cudart()
     for tensor in tensors:
         address = tensor.data_ptr()
         status = runtime.cudaHostRegister(address, tensor.nbytes, 0)

@@ -42,7 +42,7 @@ class GradientCopier:
             with torch.cuda.stream(self._stream):
                 copies = _copy_to_host(gradients)
             # Blocking: the thread sleeps instead of spinning.
-            arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            arrived = torch.cuda.Event(blocking=True)
             arrived.record(self._stream)
         self._deliveries.append(self._thread.submit(_deliver, gradients, copies, arrived, add))
 

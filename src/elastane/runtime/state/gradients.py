@@ -80,7 +80,7 @@ class Gradients:
         """
         self._late.clear()
         with self._take_early(loss) if self._are_wanted_early() else nullcontext():
-            loss.backward(gradient)  # type: ignore[no-untyped-call]
+            loss.backward(gradient)
         if self._leaf is None:
             self._in_parts |= {number for number, parts in self._parts.items() if parts > 1}
             self._parts.clear()
@@ -102,12 +102,12 @@ class Gradients:
             self._pass = _read_current_pass()
 
         handles = [
-            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(hook)
             for parameter, hook in zip(self.layout.parameters, self._hooks, strict=True)
             if parameter.requires_grad  # torch refuses a hook on one that the script has frozen
         ]
         if loss.requires_grad:
-            handles.append(loss.register_hook(note_pass))  # type: ignore[no-untyped-call]
+            handles.append(loss.register_hook(note_pass))
         try:
             yield
         finally:
@@ -236,7 +236,7 @@ class Gradients:
         parameter = self.layout.parameters[number]
         if number not in self._sparse and parameter.requires_grad:
             self._sparse.add(number)
-            parameter.register_hook(partial(self._empty_gradient, number))  # type: ignore[no-untyped-call]
+            parameter.register_hook(partial(self._empty_gradient, number))
 
     def _empty_gradient(self, number: int, _gradient: torch.Tensor) -> None:
         """Empty ``.grad`` for a backward pass that the script runs itself."""

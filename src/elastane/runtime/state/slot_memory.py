@@ -335,7 +335,7 @@ class DeviceSlots(SumsOnDevice):
             for host, summed in pairs:
                 host.copy_(summed, non_blocking=True)
         # Blocking: the thread sleeps instead of spinning.
-        arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        arrived = torch.cuda.Event(blocking=True)
         arrived.record(self._copy_stream)
         self._copies.update(dict.fromkeys(blocks, arrived))
         return arrived

@@ -20,17 +20,15 @@ _library: list[torch.library.Library] = []
 
 def replace_square_root() -> None:
     """Let torch take square roots of CPU tensors from NumPy in this process; once is enough."""
-    if _library or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+    if _library or not torch.backends.mkl.is_available():
         return
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("aten", "IMPL")
     for name, compute in (("sqrt", _compute), ("sqrt_", _compute_in_place), ("sqrt.out", _compute_into)):
         original = torch.library.get_kernel(f"aten::{name}", "CPU")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
             kernel = _restrict(compute, original)
-            library.impl(  # type: ignore[no-untyped-call]
-                name, kernel, "CPU", with_keyset=True, allow_override=True
-            )
+            library.impl(name, kernel, "CPU", with_keyset=True, allow_override=True)
     _library.append(library)
 
 
