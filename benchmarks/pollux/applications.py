@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.interpolate import LinearNDInterpolator
 
 Placement: TypeAlias = tuple[int, ...]
 """Devices on each node."""
@@ -135,6 +134,8 @@ class _StepTimes:
     """Seconds of a step and of its synchronisation, by placement and samples of a device."""
 
     def __init__(self, folder: Path) -> None:
+        from scipy.interpolate import LinearNDInterpolator
+
         self._measured: dict[Placement, list[tuple[int, float, float]]] = {}
         by_size: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
         for row in _read_rows(folder / "placements.csv"):

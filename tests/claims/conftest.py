@@ -4,14 +4,12 @@ import shutil
 
 import psycopg
 import pytest
-import s3fs
 
 from elastane.claims.records import TermClaim, make_nonce
 from elastane.controller.store.database import Store
 from tests.controller.postgres import NotInstalled, postgres_server
 
 from .kinds import ControllerKind, DirectoryKind, ObjectStoreKind, numbers, set_s3_environment
-from .s3_server import FaultyServer
 
 
 @pytest.fixture
@@ -24,6 +22,8 @@ def path(tmp_path):
 
 @pytest.fixture(scope="session")
 def server():
+    from .s3_server import FaultyServer
+
     running = FaultyServer()
     yield running
     running.stop()
@@ -47,6 +47,8 @@ def migrated_file(tmp_path_factory):
 
 @pytest.fixture
 def make_s3(monkeypatch, server):
+    import s3fs
+
     set_s3_environment(monkeypatch, server)
     # fsspec keeps them for the whole process, with the endpoint of the first test.
     s3fs.S3FileSystem.clear_instance_cache()

@@ -5,7 +5,6 @@ import os
 import shutil
 from contextlib import contextmanager
 
-import boto3
 import psycopg
 import pytest
 from sqlalchemy import insert, select
@@ -67,6 +66,8 @@ class ObjectStoreKind:
     def __init__(self, server):
         self.server = server
         self.bucket = f"bucket{next(numbers)}"
+        import boto3
+
         self.client = boto3.client("s3")
         self.client.create_bucket(Bucket=self.bucket)
         self.url = f"s3://{self.bucket}/runs/train"

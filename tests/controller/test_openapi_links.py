@@ -1,5 +1,6 @@
 """The links of the description lead from an answer to the next request; following them breaks nothing."""
 
+import functools
 import itertools
 from collections import Counter
 from random import Random
@@ -43,9 +44,12 @@ CHECKS = [
 UNHURRIED = Settings(per_token=Rate(per_s=1e6, burst=10**6), per_address=Rate(per_s=1e6, burst=10**6))
 NAMES = (f"made{number}" for number in itertools.count())
 
-# A stream of events never ends; tests of its own watch it.
-schema = schemathesis.openapi.from_dict(describe_api()).exclude(path="/v1/watch")
-machine = schema.as_state_machine()
+
+@functools.cache
+def build_machine():
+    # A stream of events never ends; tests of its own watch it.
+    schema = schemathesis.openapi.from_dict(describe_api()).exclude(path="/v1/watch")
+    return schema.as_state_machine()
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +144,7 @@ def outgoing():
     """Return the links of the description, without those that schemathesis guesses."""
     return [
         link
-        for operation in machine._transitions.operations.values()
+        for operation in build_machine()._transitions.operations.values()
         for link in operation.outgoing
         if not link.is_inferred
     ]

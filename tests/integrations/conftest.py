@@ -5,10 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import transformers
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+
+from tests.lazy_modules import LazyModule
+
+transformers = LazyModule("transformers")
 
 OF_ONE_PROCESS = ("_runtime", "_per_second")
+
+
+@pytest.fixture(scope="session")
+def libraries() -> None:
+    """Import the libraries before `frozen_heap`, so that no run looks through their objects."""
+    import elastane.integrations.transformers  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +47,10 @@ def make_trainer(tmp_path):
         transformers.set_seed(3)
         sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-        model = LlamaForCausalLM(
-            LlamaConfig(vocab_size=64, max_position_embeddings=64, **sizes, **heads, **(config or {}))
+        model = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
+                vocab_size=64, max_position_embeddings=64, **sizes, **heads, **(config or {})
+            )
         )
         samples = make_samples(22)
         common = {
@@ -56,7 +66,7 @@ def make_trainer(tmp_path):
         }
         return trainer_class(
             model=model,
-            args=TrainingArguments(**(common | arguments)),
+            args=transformers.TrainingArguments(**(common | arguments)),
             train_dataset=samples if train_dataset is None else train_dataset,
             callbacks=list(callbacks),
             compute_metrics=compute_metrics,

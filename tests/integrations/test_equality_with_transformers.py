@@ -7,20 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 import xxhash
 from torch.nn import functional
-from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers.utils import ModelOutput
 
-from elastane.integrations.transformers import Trainer
+from tests.lazy_modules import LazyModule
 
 from .conftest import assert_equal_training, make_samples, read_weights
 
+callbacks = LazyModule("tests.integrations.callbacks")
+elastic = LazyModule("elastane.integrations.transformers")
+transformers = LazyModule("transformers")
+pytestmark = pytest.mark.usefixtures("libraries")
 
-def train_both(make_trainer, theirs=transformers.Trainer, ours=Trainer, **options):
-    """Train with each class, and return both Trainers and what ``train`` returned."""
-    trainers = [make_trainer(each, **options) for each in (theirs, ours)]
+
+def train_both(make_trainer, classes=None, **options):
+    """Train with each class, theirs and ours, and return both Trainers."""
+    classes = classes or (transformers.Trainer, elastic.Trainer)
+    trainers = [make_trainer(each, **options) for each in classes]
     outputs = [trainer.train() for trainer in trainers]
     assert outputs[0].training_loss == outputs[1].training_loss
     assert outputs[0].global_step == outputs[1].global_step
@@ -120,7 +123,7 @@ def keep_best_token(logits, _labels):
 
 def return_model_output(self, *args, **options):
     loss, logits, labels = transformers.Trainer.prediction_step(self, *args, **options)
-    return loss, ModelOutput(logits=logits), labels
+    return loss, transformers.utils.ModelOutput(logits=logits), labels
 
 
 SAMPLES_OF_ALL_LENGTHS = [
@@ -155,11 +158,11 @@ SAMPLES_OF_ALL_LENGTHS = [
 def test_predictions_have_the_bits_and_the_structure_of_transformers(make_trainer, options, overridden):
     classes = [
         type(each.__name__, (each,), overridden) if overridden else each
-        for each in (transformers.Trainer, Trainer)
+        for each in (transformers.Trainer, elastic.Trainer)
     ]
     train_both(
         make_trainer,
-        *classes,
+        classes,
         compute_metrics=digest_predictions,
         eval_strategy="epoch",
         per_device_eval_batch_size=4,
@@ -167,26 +170,18 @@ def test_predictions_have_the_bits_and_the_structure_of_transformers(make_traine
     )
 
 
-class Predictor(TrainerCallback):
-    """Predicts after each epoch, as a callback that shows samples does."""
-
-    def __init__(self):
-        self.found = []
-        self.trainer = None
-
-    def on_epoch_end(self, *_args, **_options):
-        output = self.trainer.predict(make_samples(7))
-        arrays = describe(output.predictions), describe(output.label_ids)
-        self.found.append((arrays, output.metrics["test_loss"]))
-
-
 def test_predictions_in_a_callback_are_equal(make_trainer):
     found = []
-    for each in (transformers.Trainer, Trainer):
-        predictor = Predictor()
+    for each in (transformers.Trainer, elastic.Trainer):
+        predictor = callbacks.Predictor()
         predictor.trainer = make_trainer(each, callbacks=[predictor], per_device_eval_batch_size=4)
         predictor.trainer.train()
-        found.append(predictor.found)
+        found.append(
+            [
+                (describe(output.predictions), describe(output.label_ids), output.metrics["test_loss"])
+                for output in predictor.outputs
+            ]
+        )
     assert len(found[0]) == 2
     assert found[0] == found[1]
 
@@ -194,7 +189,7 @@ def test_predictions_in_a_callback_are_equal(make_trainer):
 def test_a_callback_may_stop_the_training(make_trainer):
     theirs, ours = train_both(
         make_trainer,
-        callbacks=[EarlyStoppingCallback(1, 100.0)],
+        callbacks=[transformers.EarlyStoppingCallback(1, 100.0)],
         eval_strategy="steps",
         eval_steps=2,
         save_strategy="steps",
@@ -204,22 +199,10 @@ def test_a_callback_may_stop_the_training(make_trainer):
     assert ours.state.global_step == theirs.state.global_step == 4
 
 
-class Recorder(TrainerCallback):
-    """Records which events a callback sees, with the step."""
-
-    def __init__(self):
-        self.seen = []
-
-    def __getattribute__(self, name):
-        if name.startswith("on_") and name != "on_pre_optimizer_step":
-            return lambda args, state, control, **_: self.seen.append((name, state.global_step))
-        return super().__getattribute__(name)
-
-
 def test_callbacks_see_the_same_events(make_trainer):
     recorders = []
-    for trainer_class in (transformers.Trainer, Trainer):
-        recorders.append(Recorder())
+    for trainer_class in (transformers.Trainer, elastic.Trainer):
+        recorders.append(callbacks.Recorder())
         make_trainer(
             trainer_class,
             callbacks=recorders[-1:],
@@ -258,8 +241,8 @@ def test_methods_that_people_override_keep_their_meaning(make_trainer):
         "create_optimizer": create_optimizer,
         "training_step": training_step,
     }
-    theirs, ours = (type("Custom", (base,), dict(methods)) for base in (transformers.Trainer, Trainer))
-    train_both(make_trainer, theirs, ours, gradient_accumulation_steps=2)
+    classes = [type("Custom", (base,), dict(methods)) for base in (transformers.Trainer, elastic.Trainer)]
+    train_both(make_trainer, classes, gradient_accumulation_steps=2)
 
 
 def test_a_folder_of_a_checkpoint_is_that_of_transformers(make_trainer):

@@ -1,19 +1,22 @@
 """On one worker our SFTTrainer and DPOTrainer give the losses, metrics and weights of those of ``trl``."""
 
+from importlib import import_module
+
 import pytest
-import transformers
-import trl
-from datasets import Dataset, disable_progress_bars
-from peft import LoraConfig
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from elastane.api.errors import BadInput
-from elastane.integrations import trl as ours
+from tests.lazy_modules import LazyModule
 
 from .conftest import assert_equal_training
 
-disable_progress_bars()
+datasets = LazyModule("datasets")
+peft = LazyModule("peft")
+tokenizers = LazyModule("tokenizers")
+transformers = LazyModule("transformers")
+trl = LazyModule("trl")
+pytestmark = pytest.mark.usefixtures("libraries")
+
+THEIRS, OURS = "trl", "elastane.integrations.trl"
 COUNT = 14
 PROMPTS = [f"{number}+{number}=" for number in range(COUNT)]
 COLUMNS = {
@@ -26,9 +29,16 @@ COLUMNS = {
 }
 
 
+@pytest.fixture(scope="session")
+def libraries():
+    """Import the libraries before `frozen_heap`, so that no run looks through their objects."""
+    import elastane.integrations.trl  # noqa: F401
+
+
 @pytest.fixture(autouse=True)
-def no_telemetry(monkeypatch):
-    monkeypatch.setenv("CI", "1")
+def quiet_libraries_of_trl(monkeypatch):
+    monkeypatch.setenv("CI", "1")  # no telemetry
+    datasets.disable_progress_bars()
 
 
 @pytest.fixture
@@ -37,7 +47,7 @@ def train(tmp_path):
 
     def train(module, task, *, lora=False, **arguments):
         common = {
-            "output_dir": str(tmp_path / module.__name__),
+            "output_dir": str(tmp_path / module),
             "per_device_train_batch_size": 2,
             "gradient_accumulation_steps": 2,
             "num_train_epochs": 1,
@@ -49,15 +59,15 @@ def train(tmp_path):
             "bf16": False,
             "gradient_checkpointing": False,
         }
-        data = Dataset.from_dict(COLUMNS[task])
+        data = datasets.Dataset.from_dict(COLUMNS[task])
         reference = {"ref_model": make_model()} if task == "DPO" and not lora else {}
-        trainer = getattr(module, f"{task}Trainer")(
+        trainer = getattr(import_module(module), f"{task}Trainer")(
             model=make_model(),
             args=getattr(trl, f"{task}Config")(**(common | arguments)),
             train_dataset=data,
             eval_dataset=data.select(range(6)),
             processing_class=make_tokenizer(),
-            peft_config=LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]) if lora else None,
+            peft_config=make_adapter() if lora else None,
             **reference,
         )
         trainer.train()
@@ -66,39 +76,44 @@ def train(tmp_path):
     return train
 
 
+def make_adapter():
+    return peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"])
+
+
 def make_model():
     transformers.set_seed(3)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=97, max_position_embeddings=64, **sizes, **special))
+    config = transformers.LlamaConfig(vocab_size=97, max_position_embeddings=64, **sizes, **special)
+    return transformers.LlamaForCausalLM(config)
 
 
 def make_tokenizer():
     vocabulary = {text: number for number, text in enumerate(["<pad>", "<eos>", *map(chr, range(32, 127))])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     special = dict(zip(("pad_token", "eos_token"), vocabulary, strict=False))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("task", ["SFT", "DPO"])
 def test_losses_metrics_and_weights_are_equal(train, task, lora):
     options = {"lora": lora, "eval_strategy": "steps", "eval_steps": 2}
-    assert_equal_training(train(trl, task, **options), train(ours, task, **options))
+    assert_equal_training(train(THEIRS, task, **options), train(OURS, task, **options))
 
 
 @pytest.mark.parametrize("task", ["SFT", "DPO"])
 def test_the_precision_and_recomputation_that_trl_chooses_are_equal(train, task):
     options = {"lora": True, "bf16": None, "gradient_checkpointing": True}
-    assert_equal_training(train(trl, task, **options), train(ours, task, **options))
+    assert_equal_training(train(THEIRS, task, **options), train(OURS, task, **options))
 
 
 def test_packed_samples_are_equal(train):
     options = {"packing": True, "max_length": 32, "padding_free": False}
-    assert_equal_training(train(trl, "SFT", **options), train(ours, "SFT", **options))
+    assert_equal_training(train(THEIRS, "SFT", **options), train(OURS, "SFT", **options))
 
 
 def test_a_reference_model_that_changes_is_refused(train):
     with pytest.raises(BadInput, match="sync_ref_model"):
-        train(ours, "DPO", sync_ref_model=True, ref_model_sync_steps=1)
+        train(OURS, "DPO", sync_ref_model=True, ref_model_sync_steps=1)

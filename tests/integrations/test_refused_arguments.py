@@ -5,28 +5,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
 from torch.utils.data import IterableDataset
-from transformers import TrainerCallback
 
 from elastane.api.errors import BadInput
-from elastane.integrations.transformers import Trainer
-from elastane.integrations.transformers.callbacks import describe_reporters
+from tests.lazy_modules import LazyModule
+
+callbacks = LazyModule("tests.integrations.callbacks")
+elastic = LazyModule("elastane.integrations.transformers")
+transformers = LazyModule("transformers")
+pytestmark = pytest.mark.usefixtures("libraries")
 
 
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(())
-
-
-class BeforeOptimizer(TrainerCallback):
-    def on_pre_optimizer_step(self, *_args, **_options):
-        pass
-
-
-class StopEpoch(TrainerCallback):
-    def on_step_end(self, _args, _state, control, **_options):
-        control.should_epoch_stop = True
 
 
 @pytest.mark.parametrize(
@@ -48,25 +40,27 @@ class StopEpoch(TrainerCallback):
         ),
         ({"train_dataset": Stream(), "max_steps": 3}, "train_dataset without positions"),
         ({"dataloader_drop_last": True}, "dataloader_drop_last"),
-        ({"callbacks": [BeforeOptimizer()]}, "on_pre_optimizer_step"),
-        ({"callbacks": [StopEpoch()]}, "should_epoch_stop"),
+        ({"callback": "BeforeOptimizer"}, "on_pre_optimizer_step"),
+        ({"callback": "StopEpoch"}, "should_epoch_stop"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_argument_is_refused_by_name(make_trainer, arguments, name):
+    if "callback" in arguments:
+        arguments = {"callbacks": [getattr(callbacks, arguments["callback"])()]}
     with pytest.raises(BadInput, match=name) as caught:
-        make_trainer(Trainer, **arguments).train()
+        make_trainer(elastic.Trainer, **arguments).train()
     assert caught.value.means
     assert caught.value.do
 
 
 def test_the_end_of_an_epoch_may_be_dropped_if_nothing_is_there(make_trainer):
-    trainer = make_trainer(Trainer, dataloader_drop_last=True, per_device_train_batch_size=2)
+    trainer = make_trainer(elastic.Trainer, dataloader_drop_last=True, per_device_train_batch_size=2)
     assert trainer.train().global_step == 22
 
 
 def test_a_training_is_not_repeated_in_one_run(make_trainer):
-    trainer = make_trainer(Trainer)
+    trainer = make_trainer(elastic.Trainer)
     trainer.train()
     with pytest.raises(BadInput, match="twice"):
         trainer.train()
@@ -77,30 +71,30 @@ def test_a_folder_of_a_checkpoint_does_not_resume_a_run(make_trainer, tmp_path):
     folder = tmp_path / "Trainer" / "checkpoint-12"
     for given in (str(folder), True):
         with pytest.raises(BadInput, match=re.escape(str(folder))) as caught:
-            make_trainer(Trainer, output_dir=str(folder.parent)).train(resume_from_checkpoint=given)
+            make_trainer(elastic.Trainer, output_dir=str(folder.parent)).train(resume_from_checkpoint=given)
         assert f"from_pretrained({str(folder)!r})" in caught.value.do
 
 
 def test_the_directory_of_a_run_is_resumed_by_the_command(make_trainer, tmp_path):
     (tmp_path / "ledger.jsonl").touch()
     with pytest.raises(BadInput, match="directory of a run") as caught:
-        make_trainer(Trainer).train(resume_from_checkpoint=str(tmp_path))
+        make_trainer(elastic.Trainer).train(resume_from_checkpoint=str(tmp_path))
     assert caught.value.do == f"elastane run --resume {tmp_path}"
 
 
 @pytest.mark.parametrize(("given", "what"), [("out/checkpoint-4", "not a folder"), (True, "no checkpoint")])
 def test_a_missing_folder_is_named(make_trainer, given, what):
     with pytest.raises(BadInput, match=what):
-        make_trainer(Trainer).train(resume_from_checkpoint=given)
+        make_trainer(elastic.Trainer).train(resume_from_checkpoint=given)
 
 
 def test_a_finished_model_may_be_pushed(make_trainer, monkeypatch):
     pushed = []
-    trainer = make_trainer(Trainer, max_steps=1, hub_model_id="me/model")
+    trainer = make_trainer(elastic.Trainer, max_steps=1, hub_model_id="me/model")
     trainer.train()
     monkeypatch.setattr(trainer, "init_hf_repo", lambda **_: setattr(trainer, "hub_model_id", "me/model"))
     hub = SimpleNamespace(upload_folder=lambda **options: pushed.append(options))
-    monkeypatch.setattr(transformers.trainer, "hf_api", lambda: hub)
+    monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub)
     trainer.push_to_hub()
     (options,) = pushed
     assert (options["repo_id"], options["folder_path"]) == ("me/model", trainer.args.output_dir)
@@ -112,11 +106,11 @@ def test_a_finished_model_may_be_pushed(make_trainer, monkeypatch):
 
 def test_a_search_is_refused(make_trainer):
     with pytest.raises(BadInput, match="hyperparameter_search"):
-        make_trainer(Trainer).hyperparameter_search(n_trials=2)
+        make_trainer(elastic.Trainer).hyperparameter_search(n_trials=2)
 
 
 def test_a_subclass_with_a_loop_of_its_own_is_refused(make_trainer):
-    mine = type("Mine", (Trainer,), {"get_batch_samples": lambda *_: ([], None)})
+    mine = type("Mine", (elastic.Trainer,), {"get_batch_samples": lambda *_: ([], None)})
     with pytest.raises(BadInput, match="get_batch_samples"):
         make_trainer(mine)
 
@@ -126,7 +120,7 @@ def test_a_sampler_with_batches_of_other_sizes_is_refused(make_trainer):
         batches = [[0, 1], [2, 3, 4], [5]]
         return torch.utils.data.DataLoader(self.train_dataset, batch_sampler=batches)
 
-    mine = type("Mine", (Trainer,), {"get_train_dataloader": get_train_dataloader})
+    mine = type("Mine", (elastic.Trainer,), {"get_train_dataloader": get_train_dataloader})
     with pytest.raises(BadInput, match="other sizes"):
         make_trainer(mine).train()
 
@@ -137,7 +131,7 @@ def test_a_trainer_of_someone_else_becomes_elastic_with_a_second_base(make_train
         (transformers.Trainer,),
         {"log": lambda self, logs, start=None: super(theirs, self).log(logs | {"mine": 1.0}, start)},
     )
-    both = type("Both", (theirs, Trainer), {})
+    both = type("Both", (theirs, elastic.Trainer), {})
     trainer = make_trainer(both, max_steps=2)
     trainer.train()
     assert all(entry["mine"] == 1.0 for entry in trainer.state.log_history)
@@ -151,4 +145,6 @@ def test_a_trainer_of_someone_else_becomes_elastic_with_a_second_base(make_train
     ],
 )
 def test_only_trackers_that_a_run_knows_are_advised(names, advice):
+    from elastane.integrations.transformers.callbacks import describe_reporters
+
     assert describe_reporters(names).endswith(advice)

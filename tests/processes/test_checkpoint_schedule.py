@@ -4,9 +4,7 @@ import logging
 import os
 import signal
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from elastane.api.checkpoints import format_checkpoint_name
 from elastane.api.control import AskCheckpoint, AskDrain, AskResize, AskStop
@@ -285,6 +283,9 @@ def test_training_continues_while_the_disk_is_full(attempts, small_disk, assert_
 def test_training_continues_while_an_object_store_is_unavailable(
     attempts, monkeypatch, assert_attempts_equal_reference
 ):
+    import boto3
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     servers = [ThreadedMotoServer(ip_address="127.0.0.1", port=0)]
     servers[0].start()

@@ -14,9 +14,7 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from elastane.agent import silence
 from elastane.agent.node_agent import NodeAgent
@@ -382,6 +380,9 @@ def test_control_connections_between_machines_are_encrypted(stage):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_terms_and_deaths_are_claimed_in_an_object_store(stage, assert_equals_reference, monkeypatch):
+    import boto3
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from elastane.api.control import AskDrain
 
@@ -97,6 +96,8 @@ def test_a_trainer_writes_what_it_writes_alone(play_reference):
         load_file(final / "model.safetensors").keys()
         == load_file(ended.run.run_dir.model_files.weights).keys()
     )
+    from transformers import AutoModelForCausalLM
+
     tokens = torch.arange(2, 12)[None]
     saved, finished = (
         AutoModelForCausalLM.from_pretrained(folder)(tokens).logits

@@ -5,8 +5,6 @@ import logging
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
-
 
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory):
@@ -17,6 +15,7 @@ def session_cache(tmp_path_factory):
 def recipe_cache(monkeypatch, session_cache):
     """Keep the cache of the user out of the tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(session_cache))
+    pytest.importorskip("transformers")  # sets the level itself
     logging.getLogger("transformers").setLevel(logging.ERROR)
     return session_cache / "elastane" / "recipes"
 

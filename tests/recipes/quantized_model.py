@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from tests.lazy_modules import LazyModule
+
+transformers = LazyModule("transformers")
 
 FP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 """The values of four bits: one for the sign, two for the exponent, one for the mantissa."""
@@ -38,12 +42,12 @@ QUANTIZED = {
 }
 
 
-def write_quantized_model(tokenizer: PreTrainedTokenizerBase, plain: Path, quantized: Path) -> None:
+def write_quantized_model(tokenizer: Any, plain: Path, quantized: Path) -> None:
     """Write one model into two folders: with plain weights, and with experts in MXFP4 of equal values."""
-    config = AutoConfig.for_model("gpt_oss", vocab_size=len(tokenizer), **SIZES)
+    config = transformers.AutoConfig.for_model("gpt_oss", vocab_size=len(tokenizer), **SIZES)
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     stored = {}
     for name, parameter in model.named_parameters():
         if name.endswith(EXPERTS):

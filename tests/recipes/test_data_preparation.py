@@ -5,7 +5,6 @@ import sys
 
 import msgspec
 import pytest
-import transformers
 from typer.testing import CliRunner
 
 from elastane.api.errors import BadInput
@@ -118,10 +117,12 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder, tokenize
 
 def save_model(folder):
     """Save a model of 100 tokens in several files."""
-    config = transformers.LlamaConfig(
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
         vocab_size=100, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
     )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="2KB")
+    LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="2KB")
 
 
 def cut_last_shard(folder):

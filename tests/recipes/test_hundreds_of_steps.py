@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from elastane.cli.main import app
@@ -59,6 +58,8 @@ def test_hundreds_of_steps_with_every_disturbance_have_the_bits_of_an_undisturbe
 
 def load_result(root: Path, exported: Path):
     """Load the model of a run; an adapter is exported with its base, which has random weights and no name."""
+    from transformers import AutoModelForCausalLM
+
     if not (root / "adapter_config.json").exists():
         return AutoModelForCausalLM.from_pretrained(root)
     result = CliRunner().invoke(app, ["export", str(root), "--format", "hf", "--out", str(exported)])

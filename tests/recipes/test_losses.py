@@ -14,8 +14,9 @@ from elastane.recipes.losses import (
     preference_margins,
     sequence_log_probs,
 )
+from tests.lazy_modules import LazyModule
 
-transformers = pytest.importorskip("transformers")
+transformers = LazyModule("transformers")
 VOCABULARY = 40
 
 

@@ -36,8 +36,9 @@ from elastane.recipes.recipe_plan import (
 )
 from elastane.recipes.resolution import load_recipe
 from elastane.runtime.state.model_layout import ModelLayout
+from tests.lazy_modules import LazyModule
 
-transformers = pytest.importorskip("transformers")
+transformers = LazyModule("transformers")
 
 ignore_peft = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 

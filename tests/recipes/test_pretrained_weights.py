@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM
 from torch.nn import functional
-from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from elastane.cli.main import app
 from elastane.recipes.data.open_data import load_tokenizer, open_data
 from elastane.recipes.data.sample_file import IGNORED
+from tests.lazy_modules import LazyModule
 from tests.processes.attempts import Attempts
 
 from .rehearsed_runs import (
@@ -28,6 +27,8 @@ from .rehearsed_runs import (
     release_all_steps,
 )
 
+peft = LazyModule("peft")
+transformers = LazyModule("transformers")
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 OTHER_TEXT = Path(__file__).parents[2] / "docs" / "*.md"
@@ -74,7 +75,7 @@ def test_a_pretrained_model_learns_each_task_with_every_disturbance(stage, tmp_p
         ended = attempts.wait_for_end()
     assert_equals_undisturbed(ended, reference)
     (logits,) = list_logits(ended)
-    library = AutoModelForCausalLM if recipe.lora is None else AutoPeftModelForCausalLM
+    library = transformers.AutoModelForCausalLM if recipe.lora is None else peft.AutoPeftModelForCausalLM
     assert torch.equal(compute_logits(library.from_pretrained(ended.run.run_dir.root)), logits)
 
 
@@ -86,7 +87,7 @@ def measure_base(recipe) -> float:
         return math.log(2)
     tokenizer = load_tokenizer(recipe.data, recipe.task)
     data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
-    model = AutoModelForCausalLM.from_pretrained(recipe.model.source).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(recipe.model.source).eval()
     losses, tokens = 0.0, 0
     for position in range(min(len(data.held_out), recipe.evaluation.samples)):
         batch = data.collate([data.held_out[position]])

@@ -4,9 +4,7 @@ import json
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from elastane.api.errors import BadField
@@ -14,6 +12,7 @@ from elastane.cli.main import app
 from elastane.recipes.model_source import find_quantization, read_pretrained_config
 from elastane.recipes.models import load_model
 from elastane.runtime.finished.configs import read_configs
+from tests.lazy_modules import LazyModule
 
 from .quantized_model import EXPERTS, write_quantized_model
 from .rehearsed_runs import (
@@ -22,6 +21,8 @@ from .rehearsed_runs import (
     release_all_steps,
 )
 
+peft = LazyModule("peft")
+transformers = LazyModule("transformers")
 TOKENS = torch.arange(20, 40)[None]
 
 
@@ -100,9 +101,10 @@ def test_a_run_that_begins_with_mxfp4_ends_with_plain_weights(stage, folders, tm
     with safe_open(root / "model.safetensors", framework="pt") as file:
         assert not any(name.endswith(("_blocks", "_scales")) for name in file.keys())  # noqa: SIM118
     logits = torch.load(root / "logits-0.pt")
-    assert torch.equal(compute_logits(AutoModelForCausalLM.from_pretrained(root)), logits)
+    assert torch.equal(compute_logits(transformers.AutoModelForCausalLM.from_pretrained(root)), logits)
     # The experts have been trained.
-    before, after = load_model(str(folders[1]), "bfloat16"), AutoModelForCausalLM.from_pretrained(root)
+    before = load_model(str(folders[1]), "bfloat16")
+    after = transformers.AutoModelForCausalLM.from_pretrained(root)
     for name in EXPERTS:
         path = f"model.layers.0.mlp.experts.{name}"
         assert not torch.equal(before.get_parameter(path), after.get_parameter(path))
@@ -120,7 +122,7 @@ def test_an_adapter_on_mxfp4_loads_and_leaves_the_experts_as_they_are(stage, fol
     assert trained
     # As docs/recipes.md says: an adapter is on linear layers, and the experts are none.
     assert all(".self_attn." in name for name in trained)
-    loaded = AutoPeftModelForCausalLM.from_pretrained(root, dtype=torch.float32)
+    loaded = peft.AutoPeftModelForCausalLM.from_pretrained(root, dtype=torch.float32)
     assert torch.equal(compute_logits(loaded), torch.load(root / "logits-0.pt"))
 
 

@@ -5,10 +5,9 @@ from functools import cache
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from elastane.recipes.recipe_files import format_recipe
+from tests.lazy_modules import LazyModule
 from tests.processes.attempts import Attempts
 from tests.processes.stage import EndedRun
 from tests.processes.ways import OPPOSITE_WAYS, pair_with_ways
@@ -26,6 +25,8 @@ from .rehearsed_runs import (
     release_all_steps,
 )
 
+peft = LazyModule("peft")
+transformers = LazyModule("transformers")
 pytestmark = pytest.mark.processes
 
 FAMILIES = ("llama", "gpt-oss", "qwen3", "gpt")
@@ -62,9 +63,9 @@ def test_a_disturbed_run_of_each_family_has_the_same_bits_and_loads(
     files = read_files(reference)
     assert {"artifacts/step-8/sample.txt", "artifacts/step-16/sample.txt"} <= files.keys()
     root = reference.run.run_dir.root
-    assert len(AutoTokenizer.from_pretrained(root)) == recipe.data.vocabulary
+    assert len(transformers.AutoTokenizer.from_pretrained(root)) == recipe.data.vocabulary
     for logits in list_logits(disturbed):
-        assert torch.equal(compute_logits(AutoModelForCausalLM.from_pretrained(root)), logits)
+        assert torch.equal(compute_logits(transformers.AutoModelForCausalLM.from_pretrained(root)), logits)
 
 
 @pytest.mark.parametrize("changes", [(), IN_BFLOAT16], ids=["float32", "bfloat16"])
@@ -117,10 +118,10 @@ def test_a_finished_run_is_trained_further_through_an_adapter_that_peft_loads(
     recipe = make_small_recipe("llama-tiny-lora", f"model.from={base}", "training.steps=4")
     assert recipe.data.tokenizer == str(base)
     ended = play_recipe(stage, recipe, tmp_path, release_all_steps)
-    loaded = AutoPeftModelForCausalLM.from_pretrained(ended.run.run_dir.root)
+    loaded = peft.AutoPeftModelForCausalLM.from_pretrained(ended.run.run_dir.root)
     (logits,) = list_logits(ended)
     assert torch.equal(compute_logits(loaded), logits)
-    assert not torch.equal(compute_logits(AutoModelForCausalLM.from_pretrained(base)), logits)
+    assert not torch.equal(compute_logits(transformers.AutoModelForCausalLM.from_pretrained(base)), logits)
 
 
 def test_a_preference_run_prints_accuracy_and_margin(play_reference):

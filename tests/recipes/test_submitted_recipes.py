@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import elastane
 from elastane.api.rundir import RunDir
@@ -47,6 +46,8 @@ def test_a_submitted_recipe_trains_on_a_cluster_follows_new_limits_and_loads(sta
     run = read_run(directory)
     assert run.record.spec.preload == preloaded
     assert len(run.ledger) == STEPS
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(directory.root)
     model = AutoModelForCausalLM.from_pretrained(directory.root)
     with torch.no_grad():

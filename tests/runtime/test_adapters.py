@@ -19,14 +19,22 @@ from elastane.runtime.finished.model_writer import write_finished
 from elastane.runtime.finished.readback import ReadbackFailed
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
+from tests.lazy_modules import LazyModule
 
 from .lessons import FEATURES, Lesson, build_spec, make_samples, train_elastic
 from .test_foreign_readers import make_texts, tiny_gpt2, tiny_llama
 from .test_kept_state import write_checkpoint
 
-peft = pytest.importorskip("peft")
-transformers = pytest.importorskip("transformers")
+peft = LazyModule("peft")
+transformers = LazyModule("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # peft warns about its own choices
+
+
+@pytest.fixture(autouse=True, scope="session")
+def libraries():
+    """Import the libraries before `frozen_heap`, so that no run looks through their objects."""
+    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
 
 
 @pytest.fixture(autouse=True)

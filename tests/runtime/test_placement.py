@@ -1,6 +1,7 @@
 """A mirrored model trains to the same bits as one in place; here the mirror is other memory of the CPU."""
 
 import os
+from itertools import cycle
 
 import pytest
 import torch
@@ -38,15 +39,18 @@ from .test_optimizers import (
     train_on,
 )
 
+SLOTS = {"added there": DeviceSlots, "added on the host": StagedSlots}
+THERE, ON_THE_HOST = SLOTS
 
-@pytest.fixture(params=[DeviceSlots, StagedSlots], ids=["added there", "added on the host"])
+
+@pytest.fixture(params=SLOTS)
 def mirrored(request, monkeypatch):
     """Return a function that trains as `elastic` does, with a mirrored model."""
 
     def train(lesson, how=train_elastic, **wishes):
         with monkeypatch.context() as patch:
             patch.setattr(assembly, "choose_placement", Mirrored)
-            patch.setattr(placement, "choose_slots", request.param)
+            patch.setattr(placement, "choose_slots", SLOTS[request.param])
             return how(lesson, **wishes)
 
     return train
@@ -62,9 +66,23 @@ def get_trainer(learned):
     return learned.run._trainer
 
 
-@pytest.mark.parametrize("copies", [None, 2])
+def name_value(value):
+    return getattr(value, "__name__", None)
+
+
+# Each model with each number of copies and with each way to add gradients, but not with each pair of both:
+# gradients are added before the blocks are divided among the copies.
+PAIRS_OF_MODELS = [
+    (build, copies, way)
+    for build, first, second in zip(
+        [*MODELS, OfTwoTypes, Sometimes, Counting], cycle(SLOTS), cycle(reversed(SLOTS)), strict=False
+    )
+    for copies, way in ((None, first), (2, second))
+]
+
+
 @pytest.mark.parametrize(
-    "build", [*MODELS, OfTwoTypes, Sometimes, Counting], ids=lambda build: build.__name__
+    ("build", "copies", "mirrored"), PAIRS_OF_MODELS, ids=name_value, indirect=["mirrored"]
 )
 def test_every_mirrored_model_has_the_bits_of_one_in_place(mirrored, build, copies):
     learned = mirrored(Lesson(build), copies=copies)
@@ -72,12 +90,24 @@ def test_every_mirrored_model_has_the_bits_of_one_in_place(mirrored, build, copi
     assert_bitwise_alike(learned, train_elastic(Lesson(build), copies=copies))
 
 
-@pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
+# An optimizer gets the same sums, however they were added. So here each one meets one way to add gradients,
+# and the elementwise ones meet the other way in the next test.
+@pytest.mark.parametrize(
+    ("kind", "mirrored"),
+    [(kind, THERE if number % 2 else ON_THE_HOST) for number, kind in enumerate(WHOLE)],
+    ids=name_value,
+    indirect=["mirrored"],
+)
 def test_every_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
     assert_bitwise_alike(mirrored(make_lesson(kind)), train_elastic(make_lesson(kind)))
 
 
-@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    ("kind", "mirrored"),
+    [(kind, ON_THE_HOST if kind in WHOLE and WHOLE.index(kind) % 2 else THERE) for kind in ELEMENTWISE],
+    ids=name_value,
+    indirect=["mirrored"],
+)
 def test_every_sharded_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
     lesson = make_lesson(kind, large)
     assert_bitwise_alike(mirrored(lesson, copies=2), train_elastic(lesson, copies=2))
@@ -162,8 +192,19 @@ def test_new_values_of_a_unit_change_nothing_else_in_the_model(mirrored):
     assert all(torch.equal(before[n], after[n]) for n in (0, 2, 3))
 
 
-@pytest.mark.parametrize("copies", [None, 2])
-@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.NAdam], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    ("kind", "copies", "mirrored"),
+    [
+        (optim.AdamW, None, THERE),
+        (optim.AdamW, 2, ON_THE_HOST),
+        (optim.SGD, None, ON_THE_HOST),
+        (optim.SGD, 2, THERE),
+        (optim.NAdam, None, THERE),
+        (optim.NAdam, 2, ON_THE_HOST),
+    ],
+    ids=name_value,
+    indirect=["mirrored"],
+)
 def test_a_mirrored_joiner_receives_all_state_and_trains_alike(mirrored, kind, copies):
     lesson = make_lesson(kind, large)
     donor, joiner = mirrored(lesson, join, copies=copies)

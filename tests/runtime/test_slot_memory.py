@@ -5,14 +5,14 @@ Here the device is other memory of the CPU; ``test_device.py`` has the streams o
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from elastane.runtime.state.devices import SideStream
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.slot_memory import DeviceSlots
-
-SIZES = range(1, 10)
 
 
 class Worker:
@@ -74,7 +74,7 @@ def sum_with_peers(size):
     return worker.reduce()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", range(1, 10))
 def test_a_worker_alone_has_the_sums_of_one_with_peers(size):
     worker = Worker(size, alone=True)
     worker.compute(list(range(size)))
@@ -139,8 +139,9 @@ def test_a_sum_from_a_peer_is_not_overwritten_by_a_later_copy():
     assert torch.equal(section[: whole.numel()], whole)
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("when", ["before the last", "during the last", "after the last", "after the sums"])
+@settings(max_examples=3, deadline=None)
+@given(size=st.integers(1, 9))
 def test_a_worker_that_is_no_longer_alone_shows_all_its_sums(size, when):
     """A generation with more members may begin at any moment of a round."""
     worker, shared = Worker(size, alone=True), Worker(size, alone=False)

@@ -3,12 +3,9 @@
 import logging
 from collections.abc import Iterator
 
-import boto3
 import pytest
-import s3fs
 import torch
 import torch.distributed.checkpoint as dcp
-from moto.server import ThreadedMotoServer
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
 from elastane.api.checkpoints import MARKER, Retention, format_checkpoint_name
@@ -17,8 +14,12 @@ from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.storage import hashing, remote
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
+from tests.lazy_modules import LazyModule
 
 from .saving import save
+
+boto3 = LazyModule("boto3")
+s3fs = LazyModule("s3fs")
 
 # s3fs closes its sockets when the interpreter ends, not before.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -29,6 +30,8 @@ MULTIPART = 5 << 20
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()

@@ -14,6 +14,12 @@ PRELOADED = ("lightning.pytorch", "sklearn.datasets", "rich.table", "elastane.in
 
 
 @pytest.fixture(scope="session")
+def libraries() -> None:
+    """Import the library before `frozen_heap`, so that no run looks through its objects."""
+    from . import modules  # noqa: F401
+
+
+@pytest.fixture(scope="session")
 def play(stage: Stage) -> Callable[..., EndedRun]:
     """Return `Stage.play` for the scripts of this folder."""
     stage.preload(*PRELOADED)

@@ -1,34 +1,16 @@
-"""A small module and its data, trained in this process as under plain ``python``."""
+"""Small modules and callbacks of Lightning, trained in this process as under plain ``python``."""
 
 import warnings
-from datetime import timedelta
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from elastane.integrations.lightning import ElastaneStrategy
 
-
-class Points(Dataset):
-    """Points in the plane, and whether they are above the diagonal."""
-
-    def __init__(self, length=40):
-        self.inputs = torch.randn(length, 2, generator=torch.Generator().manual_seed(3))
-
-    def __len__(self):
-        return len(self.inputs)
-
-    def __getitem__(self, index):
-        point = self.inputs[index]
-        return point, (point[0] > point[1]).long()
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(Points())
+from .points import make_loader
 
 
 class PointsModule(lightning.LightningModule):
@@ -52,8 +34,42 @@ class PointsModule(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def make_loader(**options):
-    return DataLoader(Points(), **({"batch_size": 8, "shuffle": True} | options))
+class Scheduled(PointsModule):
+    """Steps a schedule in each step."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Logging(PointsModule):
+    """Logs as its attributes say."""
+
+    def __init__(self, log, **options):
+        super().__init__()
+        self._log, self._options = log, options
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self._log(self, batch, loss)
+        return loss
+
+
+class Recorder(Callback):
+    """Records the metrics that callbacks see, and the counters of the Trainer."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.epochs.append((trainer.current_epoch, trainer.global_step, trainer.fit_loop.batch_idx, metrics))
+
+
+def make_module(base=Scheduled):
+    torch.manual_seed(5)
+    return base()
 
 
 def fit(module=None, loader=None, val=None, *, ckpt_path=None, microbatch=None, folder=None, **options):
@@ -75,6 +91,3 @@ def fit(module=None, loader=None, val=None, *, ckpt_path=None, microbatch=None, 
             module or PointsModule(), make_loader() if loader is None else loader, val, ckpt_path=ckpt_path
         )
     return trainer
-
-
-HOUR = timedelta(hours=1)

@@ -4,16 +4,19 @@ import warnings
 
 import pytest
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from elastane.api.errors import BadInput
-from elastane.integrations.lightning import ElastaneFabricStrategy, fabric_schedules
 from elastane.runtime.state.live_objects import find_live_objects
+from tests.lazy_modules import LazyModule
 
-from .modules import Points, make_loader
+from .points import Points, make_loader
+
+elastic = LazyModule("elastane.integrations.lightning")
+lightning = LazyModule("lightning")
+pytestmark = pytest.mark.usefixtures("libraries")
 
 
 class Script:
@@ -22,7 +25,9 @@ class Script:
     def __init__(self, **options):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.fabric = Fabric(strategy=ElastaneFabricStrategy(**options), accelerator="cpu")
+            self.fabric = lightning.Fabric(
+                strategy=elastic.ElastaneFabricStrategy(**options), accelerator="cpu"
+            )
             self.strategy = self.fabric.strategy
             self.loader = self.fabric.setup_dataloaders(make_loader())
             model = nn.Linear(2, 2)
@@ -83,8 +88,7 @@ def test_a_schedule_that_is_stepped_for_some_batches_only_is_refused():
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_order_of_the_garbage_collector_names_no_schedule(turned, monkeypatch):
     monkeypatch.setattr(
-        fabric_schedules,
-        "find_live_objects",
+        "elastane.integrations.lightning.fabric_schedules.find_live_objects",
         lambda kind: sorted(find_live_objects(kind), key=lambda s: s.gamma, reverse=turned),
     )
     script = Script()
@@ -130,14 +134,15 @@ def test_a_second_optimizer_and_a_second_shuffled_loader_are_refused():
 
 
 def test_a_loader_without_a_model_is_refused():
+    strategy = elastic.ElastaneFabricStrategy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fabric = Fabric(strategy="elastane", accelerator="cpu")
+        fabric = lightning.Fabric(strategy="elastane", accelerator="cpu")
         loader = fabric.setup_dataloaders(make_loader())
     with pytest.raises(BadInput, match="iterated before"):
         next(iter(loader))
     with pytest.raises(BadInput, match="no training loader yet"):
-        next(ElastaneFabricStrategy().epochs(2))
+        next(strategy.epochs(2))
 
 
 def test_the_optimizer_is_not_loaded_from_a_file(tmp_path):

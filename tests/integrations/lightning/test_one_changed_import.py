@@ -2,16 +2,19 @@
 
 import warnings
 
-import lightning
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import elastane.integrations.lightning as elastic
 from elastane.api.errors import BadInput
-from elastane.integrations.lightning import ElastaneFabricStrategy, ElastaneStrategy
+from tests.lazy_modules import LazyModule
 
-from .modules import Points, PointsModule, fit
+from .points import Points
+
+elastic = LazyModule("elastane.integrations.lightning")
+lightning = LazyModule("lightning")
+modules = LazyModule("tests.integrations.lightning.modules")
+pytestmark = pytest.mark.usefixtures("libraries")
 
 QUIET = {
     "accelerator": "cpu",
@@ -30,27 +33,22 @@ def quiet_lightning():
         yield
 
 
-def make_module(base=PointsModule):
-    torch.manual_seed(5)
-    return base()
-
-
 def test_the_trainer_trains_as_with_the_strategy_by_name():
-    module, other = make_module(), make_module()
+    module, other = modules.make_module(modules.PointsModule), modules.make_module(modules.PointsModule)
     trainer = elastic.Trainer(**QUIET)
     trainer.fit(module, DataLoader(Points(), 8, shuffle=True))
-    fit(other, DataLoader(Points(), 8, shuffle=True))
-    assert isinstance(trainer.strategy, ElastaneStrategy)
+    modules.fit(other, DataLoader(Points(), 8, shuffle=True))
+    assert isinstance(trainer.strategy, elastic.ElastaneStrategy)
     assert trainer.strategy.run.step == 10
     assert torch.equal(module.layer.weight, other.layer.weight)
 
 
 def test_another_strategy_may_still_be_chosen():
-    assert not isinstance(elastic.Trainer(strategy="auto", **QUIET).strategy, ElastaneStrategy)
+    assert not isinstance(elastic.Trainer(strategy="auto", **QUIET).strategy, elastic.ElastaneStrategy)
 
 
 def test_fabric_has_the_strategy():
-    assert isinstance(elastic.Fabric(accelerator="cpu").strategy, ElastaneFabricStrategy)
+    assert isinstance(elastic.Fabric(accelerator="cpu").strategy, elastic.ElastaneFabricStrategy)
 
 
 def test_every_other_name_is_that_of_lightning():

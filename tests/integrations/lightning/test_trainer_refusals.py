@@ -1,30 +1,27 @@
 """A Trainer refuses, in words, what a run cannot keep exact."""
 
 import warnings
+from datetime import timedelta
 
-import lightning
 import pytest
 import torch
-from lightning.pytorch.callbacks import (
-    Callback,
-    EMAWeightAveraging,
-    GradientAccumulationScheduler,
-    ModelCheckpoint,
-    StochasticWeightAveraging,
-    Timer,
-)
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, WeightedRandomSampler
 
 from elastane.api.errors import BadInput
-from elastane.integrations.lightning import trainer_strategy
+from tests.lazy_modules import LazyModule
 
-from .modules import HOUR, Points, PointsModule, Stream, fit, make_loader
+from .points import Points, Stream, make_loader
+
+lightning = LazyModule("lightning")
+modules = LazyModule("tests.integrations.lightning.modules")
+pytestmark = pytest.mark.usefixtures("libraries")
+HOUR = timedelta(hours=1)
 
 
 def refuse(**arguments):
     """Return the text of the error with which a training is refused."""
     with pytest.raises(BadInput) as refusal:
-        fit(**arguments)
+        modules.fit(**arguments)
     return str(refusal.value)
 
 
@@ -50,25 +47,26 @@ def test_settings_are_refused(options, meaning):
 
 
 @pytest.mark.parametrize(
-    ("callback", "meaning"),
+    ("name", "options", "meaning"),
     [
-        (StochasticWeightAveraging(0.1), "joining workers would lack"),
-        (EMAWeightAveraging(), "joining workers would lack"),
-        (GradientAccumulationScheduler({0: 2}), "a run fixes"),
-        (Timer(HOUR), "decides by the clock"),
-        (ModelCheckpoint(train_time_interval=HOUR), "decide and write alike"),
-        (ModelCheckpoint(save_on_exception=True), "decide and write alike"),
-        (ModelCheckpoint(save_last="link"), "decide and write alike"),
+        ("StochasticWeightAveraging", {"swa_lrs": 0.1}, "joining workers would lack"),
+        ("EMAWeightAveraging", {}, "joining workers would lack"),
+        ("GradientAccumulationScheduler", {"scheduling": {0: 2}}, "a run fixes"),
+        ("Timer", {"duration": HOUR}, "decides by the clock"),
+        ("ModelCheckpoint", {"train_time_interval": HOUR}, "decide and write alike"),
+        ("ModelCheckpoint", {"save_on_exception": True}, "decide and write alike"),
+        ("ModelCheckpoint", {"save_last": "link"}, "decide and write alike"),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=str,
 )
-def test_callbacks_are_refused(callback, meaning, tmp_path):
+def test_callbacks_are_refused(name, options, meaning, tmp_path):
+    callback = getattr(lightning.pytorch.callbacks, name)(**options)
     assert meaning in refuse(callbacks=[callback], enable_checkpointing=True, folder=tmp_path)
 
 
 def test_a_part_of_the_optimizers_state_is_not_written(monkeypatch, tmp_path):
-    trainer = fit()
-    monkeypatch.setattr(trainer_strategy, "_has_shards", lambda: True)
+    trainer = modules.fit()
+    monkeypatch.setattr("elastane.integrations.lightning.trainer_strategy._has_shards", lambda: True)
     with pytest.raises(BadInput, match="weights_only=True"):
         trainer.save_checkpoint(tmp_path / "end.ckpt")
     assert not list(tmp_path.iterdir())
@@ -77,15 +75,15 @@ def test_a_part_of_the_optimizers_state_is_not_written(monkeypatch, tmp_path):
 
 
 def test_hooks_that_see_gradients_are_refused():
-    class Reader(Callback):
+    class Reader(lightning.Callback):
         def on_after_backward(self, trainer, pl_module):
             pass
 
-    class Clipper(PointsModule):
+    class Clipper(modules.PointsModule):
         def configure_gradient_clipping(self, *args, **options):
             pass
 
-    class Owner(PointsModule):
+    class Owner(modules.PointsModule):
         def on_before_optimizer_step(self, optimizer):
             pass
 
@@ -95,7 +93,7 @@ def test_hooks_that_see_gradients_are_refused():
 
 
 def test_manual_optimization_is_refused():
-    module = PointsModule()
+    module = modules.PointsModule()
     module.automatic_optimization = False
     assert "automatic_optimization = False" in refuse(module=module)
 
@@ -125,19 +123,6 @@ def test_training_data_that_the_run_would_read_otherwise_is_refused(make, meanin
 
 def test_a_microbatch_that_does_not_divide_the_step_is_refused():
     assert "microbatch=3 (int) for steps of 8 samples" in refuse(microbatch=3)
-
-
-class Logging(PointsModule):
-    """Logs as its attributes say."""
-
-    def __init__(self, log, **options):
-        super().__init__()
-        self._log, self._options = log, options
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        self._log(self, batch, loss)
-        return loss
 
 
 def count(module, batch, loss):
@@ -183,13 +168,13 @@ def save(module, batch, loss):
     ],
 )
 def test_training_steps_on_which_workers_would_differ_are_refused(action, meaning):
-    module = Logging(action)
+    module = modules.Logging(action)
     module.outputs = []
     assert meaning in refuse(module=module, microbatch=2)
 
 
 def test_a_training_step_without_a_loss_is_refused():
-    class Skipping(PointsModule):
+    class Skipping(modules.PointsModule):
         def training_step(self, batch, batch_idx):
             return None
 
@@ -199,7 +184,7 @@ def test_a_training_step_without_a_loss_is_refused():
 def test_a_metric_with_a_state_is_refused_in_a_training_step():
     from torchmetrics import MeanMetric
 
-    class Counting(PointsModule):
+    class Counting(modules.PointsModule):
         def __init__(self):
             super().__init__()
             self.mean = MeanMetric()
@@ -213,7 +198,7 @@ def test_a_metric_with_a_state_is_refused_in_a_training_step():
 
 
 def test_an_epoch_that_ends_early_is_refused():
-    class Ending(PointsModule):
+    class Ending(modules.PointsModule):
         def on_train_batch_start(self, batch, batch_idx):
             return -1
 
@@ -221,11 +206,11 @@ def test_an_epoch_that_ends_early_is_refused():
 
 
 def test_a_second_fit_and_a_checkpoint_to_resume_from_are_refused(tmp_path):
-    trainer = fit()
+    trainer = modules.fit()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(BadInput, match="called twice"):
-            trainer.fit(PointsModule(), make_loader())
+            trainer.fit(modules.PointsModule(), make_loader())
     trainer.save_checkpoint(tmp_path / "end.ckpt")
     assert "resumes from its own checkpoints" in refuse(ckpt_path=tmp_path / "end.ckpt")
 
@@ -240,6 +225,8 @@ def test_the_run_is_not_there_before_fit():
 def test_the_name_elastane_is_that_of_both_strategies():
     from lightning.fabric.strategies import STRATEGY_REGISTRY
 
-    assert type(lightning.Trainer(strategy="elastane", logger=False).strategy).__name__ == "ElastaneStrategy"
+    from elastane.integrations.lightning import ElastaneStrategy
+
+    assert isinstance(lightning.Trainer(strategy="elastane", logger=False).strategy, ElastaneStrategy)
     assert "elastane" in STRATEGY_REGISTRY
     assert torch.initial_seed() is not None

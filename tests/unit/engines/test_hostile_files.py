@@ -9,7 +9,8 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from elastane.agent import process_identity
 from elastane.agent.presence import hold_presence, is_any_process_present
@@ -88,29 +89,39 @@ def observe(engine: LocalEngine, *jobs: str):
     return asyncio.run(story())
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("stand_in", STAND_INS)
-def test_a_file_of_one_job_cannot_hide_another_job(tmp_path, file, stand_in, caplog) -> None:
-    places = EngineDirectories(tmp_path)
-    bad = write_run(places.get_run_dir("bad"))
-    write_run(places.get_run_dir("good"))
-    replace_with_stand_in(getattr(bad, file), stand_in)
-    engine = LocalEngine(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            seen = observe(engine, "bad", "good")
-    assert (seen["good"].attempt, seen["good"].progress.step, seen["good"].outcome) == (3, 7, OVER.outcome)
-    assert seen["good"].progress.steps == 100
-    # Each file is complained about once, not at every look.
-    assert len(caplog.messages) == len(set(caplog.messages)) <= 2
+def test_a_file_of_one_job_cannot_hide_another_job(tmp_path_factory, caplog) -> None:
+    @settings(max_examples=25, deadline=None)
+    @given(file=st.sampled_from(FILES), stand_in=st.sampled_from(sorted(STAND_INS)))
+    def observe_beside(file, stand_in):
+        home = tmp_path_factory.mktemp("home")
+        places = EngineDirectories(home)
+        bad = write_run(places.get_run_dir("bad"))
+        write_run(places.get_run_dir("good"))
+        replace_with_stand_in(getattr(bad, file), stand_in)
+        engine = LocalEngine(home)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                good = observe(engine, "bad", "good")["good"]
+        assert (good.attempt, good.progress.step, good.outcome) == (3, 7, OVER.outcome)
+        assert good.progress.steps == 100
+        # Each file is complained about once, not at every look.
+        assert len(caplog.messages) == len(set(caplog.messages)) <= 2
+
+    observe_beside()
 
 
-@pytest.mark.parametrize("stand_in", [*STAND_INS, "a link to another job's"])
-@pytest.mark.parametrize("file", ["attempt", "presence"])
-def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stand_in) -> None:
+@settings(max_examples=8, deadline=None)
+@given(
+    file=st.sampled_from(["attempt", "presence"]),
+    stand_in=st.sampled_from([*STAND_INS, "a link to another job's"]),
+)
+@example(file="presence", stand_in="a link to another job's")
+def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path_factory, file, stand_in) -> None:
     """Otherwise it would keep its devices for ever, and could not be cancelled."""
-    run_dir = write_run(EngineDirectories(tmp_path).get_run_dir("bad"))
-    other = write_run(EngineDirectories(tmp_path).get_run_dir("other"))
+    home = tmp_path_factory.mktemp("home")
+    run_dir = write_run(EngineDirectories(home).get_run_dir("bad"))
+    other = write_run(EngineDirectories(home).get_run_dir("other"))
     there = hold_presence(other)
     try:
         if stand_in in STAND_INS:
@@ -118,7 +129,7 @@ def test_a_job_with_unreadable_files_is_absent_after_a_kill(tmp_path, file, stan
         else:
             getattr(run_dir, file).unlink()
             getattr(run_dir, file).symlink_to(getattr(other, file))
-        engine = LocalEngine(tmp_path)
+        engine = LocalEngine(home)
         seen = observe(engine, "bad")["bad"]
         asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
         assert not observe(engine, "bad")["bad"].present

@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.observability.pace import HALF_WEIGHT_S, Pace, add_event_to_pace, add_line_to_pace
@@ -54,9 +56,14 @@ def measure_speed(*stretches: tuple[float, float], step_s: float = 0.5) -> float
     return fold_lines(*lines).speeds[2].samples_per_s
 
 
-@pytest.mark.parametrize("before_s", [60, 67, 120, 300, 900])
-@pytest.mark.parametrize("slower", [1.5, 3.0, 20.0])
-@pytest.mark.parametrize("step_s", [0.01, 0.5, 12.0])
+@settings(max_examples=25, deadline=None)
+@given(
+    before_s=st.integers(60, 900),
+    slower=st.floats(1.5, 20.0),
+    step_s=st.integers(1, 1200).map(lambda hundredths: hundredths / 100),
+)
+@example(before_s=60, slower=20.0, step_s=12.0)
+@example(before_s=67, slower=3.0, step_s=0.5)
 def test_one_noisy_minute_does_not_change_the_speed(before_s: int, slower: float, step_s: float) -> None:
     speed = measure_speed((before_s, 1.0), (MINUTE_S, slower), step_s=step_s)
     assert speed == pytest.approx(64 / step_s, rel=0.02)

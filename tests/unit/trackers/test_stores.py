@@ -16,14 +16,15 @@ from elastane.trackers import mlflow_store
 from elastane.trackers.feeding import Feed, Subject
 from elastane.trackers.metric_rows import MetricRow, make_step_row, select_missing
 from elastane.trackers.mlflow_store import MLflowStore
-from elastane.trackers.tensorboard_store import TensorBoardStore
 from elastane.trackers.wandb_files import find_record_files, find_writers, read_wandb_records
 from elastane.trackers.wandb_store import WandbStore
+from tests.lazy_modules import LazyModule
 from tests.processes.stage import wait_until
 
 from .conftest import collect, make_line
 from .readers import find_mlflow_run, read_mlflow, read_tensorboard, read_tensorboard_texts, read_wandb
 
+tensorboard_store = LazyModule("elastane.trackers.tensorboard_store")
 # Libraries of trackers use deprecated functions of each other.
 pytestmark = pytest.mark.filterwarnings("ignore")
 STEPS = 6
@@ -56,7 +57,7 @@ def feed_to_the_end(store, recorded, outcome="finished"):
 def test_tensorboard_has_each_point_once_after_a_kill_at_any_byte(recorded, expected):
     """The last file ends with any part of a record; a record in a later file must still be read."""
     recorded.add(*map(make_line, range(1, 4)))
-    feed(TensorBoardStore(), recorded)
+    feed(tensorboard_store.TensorBoardStore(), recorded)
     (path,) = recorded.run_dir.trackers.tensorboard.iterdir()
     whole = path.read_bytes()
     recorded.add(*map(make_line, range(4, STEPS + 1)))
@@ -64,16 +65,16 @@ def test_tensorboard_has_each_point_once_after_a_kill_at_any_byte(recorded, expe
         for other in recorded.run_dir.trackers.tensorboard.iterdir():
             other.unlink()
         path.write_bytes(whole[:size])
-        feed_to_the_end(TensorBoardStore(), recorded)
+        feed_to_the_end(tensorboard_store.TensorBoardStore(), recorded)
         assert read_tensorboard(recorded.run_dir.trackers.tensorboard) == to_float32(expected(STEPS)), size
 
 
 def test_tensorboard_has_the_parameters_and_the_outcome_once(recorded):
     recorded.add(*map(make_line, range(1, 4)))
-    feed_to_the_end(TensorBoardStore(), recorded, "interrupted")
+    feed_to_the_end(tensorboard_store.TensorBoardStore(), recorded, "interrupted")
     recorded.add(*map(make_line, range(4, STEPS + 1)))
     for _ in range(2):
-        feed_to_the_end(TensorBoardStore(), recorded)
+        feed_to_the_end(tensorboard_store.TensorBoardStore(), recorded)
     texts = read_tensorboard_texts(recorded.run_dir.trackers.tensorboard)
     assert texts["outcome"] == ["finished"]
     (parameters,) = texts["parameters"]
@@ -83,17 +84,17 @@ def test_tensorboard_has_the_parameters_and_the_outcome_once(recorded):
 def test_zeros_at_the_end_of_a_file_hide_nothing(recorded, expected):
     """A power cut can leave a file with its size but without its content."""
     recorded.add(*map(make_line, range(1, 4)))
-    feed(TensorBoardStore(), recorded)
+    feed(tensorboard_store.TensorBoardStore(), recorded)
     (path,) = recorded.run_dir.trackers.tensorboard.iterdir()
     path.write_bytes(path.read_bytes()[:-40] + bytes(40))
     recorded.add(*map(make_line, range(4, STEPS + 1)))
-    feed_to_the_end(TensorBoardStore(), recorded)
+    feed_to_the_end(tensorboard_store.TensorBoardStore(), recorded)
     assert read_tensorboard(recorded.run_dir.trackers.tensorboard) == to_float32(expected(STEPS))
 
 
 def test_a_full_disk_leaves_no_torn_record_before_later_ones(recorded, expected, monkeypatch):
     recorded.add(*map(make_line, range(1, 4)))
-    store, write, calls = TensorBoardStore(), os.write, itertools.count()
+    store, write, calls = tensorboard_store.TensorBoardStore(), os.write, itertools.count()
     feed(store, recorded)
     recorded.add(*map(make_line, range(4, STEPS + 1)))
     rows = recorded.open_source(4).read()
@@ -115,7 +116,7 @@ def test_a_full_disk_leaves_no_torn_record_before_later_ones(recorded, expected,
 def test_a_moved_run_directory_does_not_come_back(recorded):
     recorded.run_dir.root.rename(recorded.run_dir.root.with_name("moved"))
     with pytest.raises(FileNotFoundError):
-        TensorBoardStore().open(recorded.tracked)
+        tensorboard_store.TensorBoardStore().open(recorded.tracked)
     assert not recorded.run_dir.root.exists()
 
 

@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-import wandb
 
 from elastane.trackers.metric_rows import select_missing
 from elastane.trackers.wandb_store import WandbStore
@@ -25,6 +24,8 @@ def kept(monkeypatch):
         monkeypatch.setenv("WANDB_BASE_URL", address)
         monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
         yield found
+        import wandb
+
         wandb.teardown()
 
 
