@@ -46,6 +46,13 @@ def deal_slice(names: Sequence[str], place: int) -> frozenset[str]:
     return frozenset(sorted(names)[place::SLICES])
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis draw the same cases again for the same commit."""
+    if (commit := config.getoption("--draw")) is not None:
+        config.option.hypothesis_seed = draw_first_seed(commit)
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     commit = config.getoption("--draw")
     if commit is None:

@@ -15,6 +15,7 @@ from elastane.controller.rest.app import build_application
 from elastane.controller.rest.context import Controller, Settings
 from elastane.controller.server import configure_server
 from elastane.controller.store import tokens
+from tests.waiting import wait_until
 
 UNHURRIED = Settings(per_token=Rate(per_s=1e6, burst=10**6), per_address=Rate(per_s=1e6, burst=10**6))
 
@@ -53,8 +54,7 @@ class ControllerServer:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
+        wait_until(lambda: self._server.started, "the server listens")
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
 
     def stop(self):
@@ -85,4 +85,4 @@ class ControllerServer:
             )
             return
         self.silent_replies -= 1
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # not a wait: there is no answer

@@ -1,7 +1,6 @@
 """The time limit of calls that may hang."""
 
 import threading
-import time
 
 import pytest
 
@@ -21,12 +20,10 @@ def test_results_and_errors_come_back():
 
 def test_a_call_that_hangs_is_left_and_the_next_one_waits_for_its_end():
     limit, back, calls = TimeLimit(), threading.Event(), []
-    begin = time.monotonic()
     with pytest.raises(NotAnswered):
         limit.call(back.wait, 0.1)
     with pytest.raises(NotAnswered):
         limit.call(lambda: calls.append(1), 0.1)
-    assert time.monotonic() - begin < 30
     back.set()
     assert limit.call(lambda: calls.append(2), 60.0) is None
     # The call that was refused was never made.

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.processes.stage import Stage
+from tests.waiting import WAIT_S
 
 
 def start_world(
@@ -40,5 +41,5 @@ def start_world(
 
 def wait_for_all(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
     """Return the code, output and errors of each rank."""
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=WAIT_S) for process in processes]
     return [(process.returncode, *texts) for process, texts in zip(processes, outputs, strict=True)]

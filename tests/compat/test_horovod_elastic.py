@@ -11,7 +11,7 @@ import elastane.compat.horovod as hvd
 from elastane.api.errors import BadInput
 from elastane.compat.horovod.elastic.handover import Commit, Handover
 from tests.compat.alone import start_world, wait_for_all
-from tests.processes.stage import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 TRAINING = """
 import os, sys, time, json, torch
@@ -84,7 +84,7 @@ def test_an_announced_stop_hands_the_common_commit_to_one_process(stage, tmp_pat
 @pytest.mark.processes
 def test_a_killed_process_loses_no_commit_and_no_sample_of_it(stage, tmp_path):
     two = start_world(stage, TRAINING, 2, tmp_path, "-1", "7")
-    two[1].wait(timeout=60)
+    two[1].wait(timeout=WAIT_S)
     # The agent announces the stop to the survivor, which may be waiting for the dead process.
     two[0].send_signal(signal.SIGTERM)
     ended = wait_for_all(two)

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import shutil
 import threading
-import time
 from contextlib import contextmanager
 
 import httpx
@@ -25,6 +24,7 @@ from elastane.controller.store import tokens
 from elastane.controller.store.database import Store
 from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
+from tests.waiting import wait_until
 
 from .postgres import NotInstalled, postgres_server
 from .world import Cluster, World
@@ -202,8 +202,7 @@ def _served(api, port=0, **settings):
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started, "the server listens")
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         yield f"{'https' if settings.get('certificate') else 'http'}://127.0.0.1:{port}"

@@ -50,8 +50,7 @@ PROCESSES = HERE.parent / "processes"
 DEVICES = 6
 MOST_ALIVE = 8
 QUIET_S = 6.0
-REST_S = 90.0
-READY_S = 30.0
+WAIT_S = 120.0
 TRAINING_STEPS = 100_000
 ANSWERS_EVERY = 3
 COLD_EVERY = 15
@@ -246,16 +245,18 @@ class Controllers:
         return self._ready.exists() and self._ready.read_bytes().endswith(b"\n")
 
     def wait_until_ready(self) -> None:
-        give_up_s = time.monotonic() + READY_S
-        while self.alive and not self.is_ready:
-            expect(time.monotonic() < give_up_s, f"a controller was not ready after {READY_S:g} s")
-            time.sleep(0.01)
+        wait_for(lambda: self.is_ready or not self.alive, "a controller is ready")
+
+    def let_live(self, seconds: float) -> None:
+        """Return after so many seconds, or when the controller has ended."""
+        if self._process is not None:
+            waited((self._process,), (), (), seconds)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        while self.alive:
-            time.sleep(0.005)
+        if self._process is not None:
+            waited((self._process,), (), ())
         if self._cold is not None:
             self._cold.wait()
             self._cold = None
@@ -276,9 +277,8 @@ def fork_server(folder: Path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     try:
-        while not path.exists():
-            expect(process.poll() is None, "the warm process ended")
-            time.sleep(0.05)
+        wait_for(lambda: path.exists() or process.poll() is not None, "the warm process listens")
+        expect(process.poll() is None, "the warm process ended")
         yield (sys.executable, "-S", "-E", str(PROCESSES / "warm_client.py"), str(path))
     finally:
         process.communicate()
@@ -303,17 +303,14 @@ def kill_again_and_again(
         moments = drawn.randint(1, 40) if kind == "at a commit" and not cold else 0
         controllers.begin(moments=moments, cold=cold)
         if kind == "starting":
-            time.sleep(drawn.uniform(0, 1.5 if cold else 0.3))
+            time.sleep(drawn.uniform(0, 1.5 if cold else 0.3))  # not a wait: the instant is drawn
         else:
             controllers.wait_until_ready()
-            end_s = time.monotonic() + (2.0 if moments else drawn.uniform(0, 1.0))
-            while controllers.alive and time.monotonic() < end_s:
-                time.sleep(0.01)
+            controllers.let_live(2.0 if moments else drawn.uniform(0, 1.0))
             expect(moments or controllers.alive, "a controller ended by itself")
             if number % ANSWERS_EVERY == 0:
-                before, give_up_s = answers(), time.monotonic() + READY_S
-                while controllers.alive and answers() == before and time.monotonic() < give_up_s:
-                    time.sleep(0.01)
+                before = answers()
+                wait_for(lambda before=before: answers() > before or not controllers.alive, "it answers")
         controllers.kill()
         how[kind] += 1
     return how
@@ -484,7 +481,7 @@ def run_story(url: str, kills: int, seed: int, training: int, folder: Path) -> d
         asked.begin()
         wait_for(lambda: all(count_steps(places, name) > 5 for name in names), "the training")
         quiet_from_s = time.time()
-        time.sleep(QUIET_S)
+        time.sleep(QUIET_S)  # not a wait: the training that is measured without kills
         quiet_until_s = time.time()
         controllers.kill()
         how = kill_again_and_again(controllers, kills, drawn, lambda: asked.answers)
@@ -522,10 +519,10 @@ def is_at_rest(store: Store, places: EngineDirectories) -> bool:
 
 
 def wait_for(done, what: str) -> None:
-    give_up_s = time.monotonic() + REST_S
+    give_up_s = time.monotonic() + WAIT_S
     while not done():
-        expect(time.monotonic() < give_up_s, f"not so after {REST_S:g} s: {what}")
-        time.sleep(0.1)
+        expect(time.monotonic() < give_up_s, f"not so after {WAIT_S:g} s: {what}")
+        time.sleep(0.05)
 
 
 def kill_remaining_processes(places: EngineDirectories) -> None:

@@ -78,7 +78,7 @@ class SmallAttempt:
                     except TimeoutError:
                         self._make_step()
                     else:
-                        await asyncio.sleep(STOPPING_S)
+                        await asyncio.sleep(STOPPING_S)  # not a wait: a stop takes time
                         return self._over(AttemptOutcome(code=130, why="stopped"))
                 append(self._run_dir.events, EventLine(time=time.time(), kind="run.finished"))
                 return self._over(AttemptOutcome(code=0, why="all steps are made"))
@@ -137,7 +137,8 @@ class SmallAttempt:
         self._changing = asyncio.create_task(self._change())
 
     async def _change(self) -> None:
-        await asyncio.sleep(LEAVING_S if self._target < self._workers else JOINING_S)
+        change_s = LEAVING_S if self._target < self._workers else JOINING_S
+        await asyncio.sleep(change_s)  # not a wait: a change takes time
         self._workers = self._target
         self._note()
 

@@ -140,7 +140,7 @@ def main(url, rounds, seed):
         pipe = os.fdopen(mine)
         # Some are killed while they open the store, the others in one of their first transactions.
         heard = [pipe.readline() for _ in range(drawn.choice([0, 1, 2, 4, 8, 16]))]
-        time.sleep(drawn.uniform(0, LONGEST_S))
+        time.sleep(drawn.uniform(0, LONGEST_S))  # not a wait: the instant is drawn
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WTERMSIG(status) == signal.SIGKILL, f"round {round_}: the writer ended by itself"

@@ -25,6 +25,7 @@ from elastane.controller.rest import bodies
 from elastane.controller.rest.bodies import build_reply
 from elastane.controller.rest.event_streams import Watchers
 from elastane.controller.store import events, nodes
+from tests.waiting import WAIT_S
 
 NOW_S = 1_800_000_000.0
 
@@ -37,13 +38,13 @@ def url(api, served):
 
 @pytest.fixture
 def operator(api, url):
-    with Cluster(url, api.token("operator"), timeout_s=5) as cluster:
+    with Cluster(url, api.token("operator"), timeout_s=WAIT_S) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def ada(api, url):
-    with Cluster(url, api.token(), timeout_s=5) as cluster:
+    with Cluster(url, api.token(), timeout_s=WAIT_S) as cluster:
         yield cluster
 
 
@@ -153,7 +154,7 @@ def test_a_client_continues_after_a_restart_of_the_controller(api, api_over, sql
     secret = api.token()
     with served(api) as url:
         port = int(url.rsplit(":", 1)[1])
-        ada = Cluster(url, secret, timeout_s=30)
+        ada = Cluster(url, secret, timeout_s=WAIT_S)
         ada.submit(make_spec())
     again = api_over(sqlite_store)
     ended = threading.Event()
@@ -181,7 +182,7 @@ def test_a_watcher_without_events_misses_none_during_a_restart_of_the_controller
     secret, begun, told = api.token(), threading.Event(), []
 
     def watch(url):
-        with Cluster(url, secret, timeout_s=30) as ada:
+        with Cluster(url, secret, timeout_s=WAIT_S) as ada:
             stream = ada.watch()
             watched = ada._read_stream
 
@@ -197,11 +198,11 @@ def test_a_watcher_without_events_misses_none_during_a_restart_of_the_controller
     with served(api) as url:
         watcher = threading.Thread(target=watch, args=(url,))
         watcher.start()
-        assert begun.wait(20)
+        assert begun.wait(WAIT_S)
     happen("meanwhile")
     with served(api_over(sqlite_store), int(url.rsplit(":", 1)[1])):
         happen("after")
-        watcher.join(20)
+        watcher.join(WAIT_S)
     assert told == ["meanwhile"]
 
 
@@ -314,7 +315,7 @@ def test_an_answer_of_another_program_does_not_count_as_success(other_server, st
         status,
         {"Location": "https://elsewhere/", "Content-Type": "text/html"},
     )
-    with Cluster(url, "ela_x", timeout_s=1) as cluster:
+    with Cluster(url, "ela_x", timeout_s=WAIT_S) as cluster:
         for ask in (
             lambda: cluster.revoke_token("tok-0123456789ab"),
             lambda: cluster.declare(Team(name="vision")),
@@ -331,7 +332,7 @@ def test_an_answer_of_another_program_does_not_count_as_success(other_server, st
             assert "proxies" in caught.value.do
     if status != 200:
         with (
-            Cluster(url, "ela_x", timeout_s=1) as cluster,
+            Cluster(url, "ela_x", timeout_s=WAIT_S) as cluster,
             pytest.raises(RequestRefused, match=f"answered {status}"),
         ):
             next(cluster.watch())

@@ -8,6 +8,7 @@ import sys
 import msgspec
 
 from elastane.api.controller_start import ControllerSettings
+from tests.waiting import WAIT_S
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
@@ -28,7 +29,7 @@ def test_log_lines_of_the_server_and_of_its_end_have_a_timestamp(tmp_path):
         port = taken.getsockname()[1]
         wish = ControllerSettings(home=str(tmp_path), store=f"sqlite:///{tmp_path}/store.db", port=port)
         with started() as controller:
-            _, said = controller.communicate(msgspec.json.encode(wish), timeout=60)
+            _, said = controller.communicate(msgspec.json.encode(wish), timeout=WAIT_S)
     assert controller.returncode == 2
     assert TIMED.match(said.decode())
     assert f"error: cannot listen on 127.0.0.1:{port}" in said.decode()

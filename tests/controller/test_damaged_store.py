@@ -19,8 +19,8 @@ from elastane.controller.store import failures, lease
 from elastane.controller.store.database import Store, count_change, read_change
 from elastane.controller.store.lease import Lease, StoreTaken
 from elastane.controller.store.monitor import Monitor
+from tests.waiting import WAIT_S, wait_until
 
-WAIT_S = 60.0
 QUICK = """
 from elastane.controller.store import lease, monitor
 monitor.LOOK_S, monitor.PROBE_S, monitor.READ_ALL_S, monitor.SHARE = 0.05, 0.2, 0.2, 0.5
@@ -69,7 +69,7 @@ class Controller:
         return {problem["check"] for problem in health.json().get("problems", ())}
 
     def fails(self, check):
-        eventually(lambda: check in self.checks(), f"the check {check} fails")
+        wait_until(lambda: check in self.checks(), f"the check {check} fails")
         (problem,) = [one for one in self.get("/health").json()["problems"] if one["check"] == check]
         assert problem["do"]
         assert abs(problem["sinceS"] - time.time()) < 2 * WAIT_S
@@ -84,13 +84,6 @@ class Controller:
     def end(self):
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
-
-
-def eventually(done, what):
-    give_up_s = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < give_up_s, f"not so after {WAIT_S:g} s: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -119,7 +112,7 @@ def running(start, tmp_path, store):
     controller = start(tmp_path / "home", store)
     assert controller.serves()
     # It has made its first checks.
-    eventually(lambda: store.with_name("store.db.lock").stat().st_size > 0, "its lease is noted")
+    wait_until(lambda: store.with_name("store.db.lock").stat().st_size > 0, "its lease is noted")
     assert controller.checks() == set()
     return controller
 
@@ -150,8 +143,8 @@ def test_a_removed_store_is_not_used_until_it_is_restored(running, store):
     assert not store.exists(), "a new one was made in its place"
 
     away.rename(store)
-    eventually(running.serves, "it is used again")
-    eventually(lambda: running.checks() == set(), "all is well again")
+    wait_until(running.serves, "it is used again")
+    wait_until(lambda: running.checks() == set(), "all is well again")
     begun = [line for line in running.lines("the store's file was removed") if "condition ERROR" in line]
     over = [line for line in running.lines("over after") if "the store's file was removed" in line]
     assert (len(begun), len(over)) == (1, 1)
@@ -206,7 +199,7 @@ def test_a_check_that_misses_the_loss_of_the_journal_loses_no_change(tmp_path, s
 
 def test_a_truncated_store_is_neither_used_nor_opened(running, start, store, tmp_path):
     checkpointed(store)
-    eventually(lambda: running.checks() == set(), "it was looked at")
+    wait_until(lambda: running.checks() == set(), "it was looked at")
     os.truncate(store, store.stat().st_size // 2)
     running.fails("integrity")
     assert not running.serves()
@@ -222,7 +215,7 @@ def test_a_damaged_store_is_found_without_requests_and_serves_none(running, star
     garble(store)
     running.fails("integrity")
     assert not running.serves()
-    eventually(lambda: "turns" in running.checks(), "nothing is planned from it")
+    wait_until(lambda: "turns" in running.checks(), "nothing is planned from it")
     assert len(running.lines("the store is damaged")) <= 2
     running.process.kill()
     running.process.wait()
@@ -236,7 +229,7 @@ def test_an_older_state_written_into_the_running_store_is_noticed(running, store
     connection = sqlite3.connect(store)
     connection.execute("UPDATE turns SET change = 100000")
     connection.commit()
-    eventually(lambda: b"100000" in store.with_name("store.db.lock").read_bytes(), "it was seen")
+    wait_until(lambda: b"100000" in store.with_name("store.db.lock").read_bytes(), "it was seen")
     connection.execute("UPDATE turns SET change = 5")
     connection.commit()
     connection.close()
@@ -260,7 +253,7 @@ def test_a_store_that_lost_changes_while_no_controller_ran_is_refused_until_that
     connection = sqlite3.connect(store)
     connection.execute("UPDATE turns SET change = 100000")
     connection.commit()
-    eventually(lambda: b"100000" in store.with_name("store.db.lock").read_bytes(), "it was noted")
+    wait_until(lambda: b"100000" in store.with_name("store.db.lock").read_bytes(), "it was noted")
     running.process.kill()
     running.process.wait()
     connection.close()
@@ -282,7 +275,7 @@ def test_a_store_that_lost_changes_while_no_controller_ran_is_refused_until_that
 def test_a_full_disk_under_the_store_is_reported_until_it_has_room(start, make_small_disk, tmp_path):
     disk = make_small_disk(4 << 20)
     controller = start(tmp_path / "home", disk / "store.db")
-    eventually(lambda: controller.checks() == set(), "all is well")
+    wait_until(lambda: controller.checks() == set(), "all is well")
     with (disk / "ballast").open("ab", buffering=0) as ballast:
         for size in (1 << 16, 1 << 12, 1):
             try:
@@ -294,13 +287,13 @@ def test_a_full_disk_under_the_store_is_reported_until_it_has_room(start, make_s
     # The stored content is intact, so it is served.
     assert controller.serves()
     (disk / "ballast").unlink()
-    eventually(lambda: controller.checks() == set(), "all is well again")
+    wait_until(lambda: controller.checks() == set(), "all is well again")
 
 
 def test_a_read_only_file_system_under_the_store_is_reported(start, make_small_disk, tmp_path):
     disk = make_small_disk(4 << 20)
     controller = start(tmp_path / "home", disk / "store.db")
-    eventually(lambda: controller.checks() == set(), "all is well")
+    wait_until(lambda: controller.checks() == set(), "all is well")
     # A mount of its own, so that open files do not keep it writable.
     done = subprocess.run(["mount", "--bind", disk, disk], capture_output=True, check=False)
     if done.returncode:
@@ -309,7 +302,7 @@ def test_a_read_only_file_system_under_the_store_is_reported(start, make_small_d
         subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
         assert "accepts no changes" in controller.fails("writing")
         subprocess.run(["mount", "-o", "remount,bind,rw", disk], check=True)
-        eventually(lambda: controller.checks() == set(), "all is well again")
+        wait_until(lambda: controller.checks() == set(), "all is well again")
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
 

@@ -1,6 +1,5 @@
 """Server-sent events over a real socket, as a browser would read them."""
 
-import time
 from contextlib import ExitStack
 
 import httpx
@@ -9,6 +8,7 @@ import pytest
 from elastane.controller.rest.context import Settings
 from elastane.controller.store import events, tokens
 from elastane.controller.store.database import Store
+from tests.waiting import WAIT_S, wait_until
 
 NOW_S = 1_800_000_000.0
 
@@ -22,7 +22,7 @@ def listening(api, served):
             auth = {"Authorization": f"Bearer {token}"} | {
                 name.replace("_", "-"): value for name, value in headers.items()
             }
-            with httpx.stream("GET", url + path, headers=auth, timeout=20) as answer:
+            with httpx.stream("GET", url + path, headers=auth, timeout=WAIT_S) as answer:
                 assert answer.headers["Content-Type"].startswith("text/event-stream")
                 yield from answer.iter_lines()
 
@@ -82,7 +82,7 @@ def test_an_ending_server_ends_its_streams(api, served, sqlite_store):
     with served(api) as url:
         token = api.token()
         stream = httpx.stream(
-            "GET", f"{url}/v1/watch", headers={"Authorization": f"Bearer {token}"}, timeout=20
+            "GET", f"{url}/v1/watch", headers={"Authorization": f"Bearer {token}"}, timeout=WAIT_S
         )
         answer = stream.__enter__()
         lines = answer.iter_lines()
@@ -127,7 +127,7 @@ def test_one_token_cannot_occupy_all_streams(api_over, served, sqlite_store):
         read.append(answer.iter_lines())  # kept: it ends the stream where it ends itself
         return next(read[-1]) == "id: 0"
 
-    with served(api) as url, httpx.Client(base_url=url, timeout=20) as client, ExitStack() as streams:
+    with served(api) as url, httpx.Client(base_url=url, timeout=WAIT_S) as client, ExitStack() as streams:
         for token in (eager, eager):
             assert begins(streams.enter_context(watching(client, token)))
         with watching(client, eager) as refused:
@@ -142,6 +142,4 @@ def test_one_token_cannot_occupy_all_streams(api_over, served, sqlite_store):
             with watching(client, eager) as answer:
                 return answer.status_code == 200
 
-        give_up_s = time.monotonic() + 20
-        while not watches_again():
-            assert time.monotonic() < give_up_s, "a stream that has ended makes room"
+        wait_until(watches_again, "a stream that has ended makes room")

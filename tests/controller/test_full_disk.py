@@ -13,19 +13,12 @@ from elastane.controller.store import jobs
 from elastane.controller.store.database import Store
 from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
+from tests.waiting import wait_until
 
 from .machine import Machine, MachineEngine
 
 SIZE = 4 << 20
-WAIT_S = 20.0
 DEVICES = 2
-
-
-def eventually(done, what: str) -> None:
-    give_up_s = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < give_up_s, f"not so after {WAIT_S:g} s: {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -74,7 +67,7 @@ def test_the_loop_reports_a_full_disk_retries_and_recovers_while_jobs_train(
     operator, ada = api.user("operator"), api.user()
     operator.put("/pools/local", {"name": "local", "device": "cpu", "devices": DEVICES})
     assert ada.post("/jobs", make_spec("before")).is_success
-    eventually(lambda: "before" in machine.jobs, "the job runs")
+    wait_until(lambda: "before" in machine.jobs, "the job runs")
     attempt = machine.jobs["before"].attempt
 
     fill(disk)
@@ -84,7 +77,7 @@ def test_the_loop_reports_a_full_disk_retries_and_recovers_while_jobs_train(
     # Its workers have come, which is to be written down.
     machine.pass_time()
     machine.pass_time()
-    eventually(lambda: "is full" in loop.failing, "the loop says what is wrong")
+    wait_until(lambda: "is full" in loop.failing, "the loop says what is wrong")
     health = ada.get("/health").json()
     assert health["status"] == "failing"
     assert "turns" in {problem["check"] for problem in health["problems"]}
@@ -92,7 +85,7 @@ def test_the_loop_reports_a_full_disk_retries_and_recovers_while_jobs_train(
     assert ada.get("/jobs/before").status_code == 200
 
     (disk / "ballast").unlink()
-    eventually(lambda: not loop.failing, "the loop goes on")
+    wait_until(lambda: not loop.failing, "the loop goes on")
     assert ada.get("/health").json() == {"status": "ok"}
     assert ada.post("/jobs/before/cancel").is_success
 
@@ -101,5 +94,5 @@ def test_the_loop_reports_a_full_disk_retries_and_recovers_while_jobs_train(
         with store.begin_read() as tx:
             return jobs.find_job(tx, "before").state == "cancelled"
 
-    eventually(ended, "what is asked for is done again")
+    wait_until(ended, "what is asked for is done again")
     assert machine.jobs["before"].attempt == attempt

@@ -22,10 +22,10 @@ from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
 from tests.controller import job_rows
 from tests.hostile import DEEP
+from tests.waiting import WAIT_S, wait_until_async
 
 from .conftest import Api, spec
 
-WAIT_S = 60
 AGENT = f"""
 import json, os, pathlib, sys, time
 root, attempt = pathlib.Path(sys.argv[1]), int(sys.argv[2].partition("=")[2])
@@ -73,13 +73,15 @@ def test_no_file_of_a_job_stops_the_cluster(engine, store, tmp_path, caplog):
         assert everybody.post("/jobs", document).status_code == 201
 
     async def until(loop, true):
-        give_up_s = time.monotonic() + WAIT_S
-        while not true():
-            assert time.monotonic() < give_up_s
+        async def look():
+            if true():
+                return True
             api.clock.now_s = time.time()
             loop._mark_stale()
             await loop.turn()
-            await asyncio.sleep(0.05)
+            return False
+
+        await wait_until_async(look, "the loop has come so far")
 
     def job(name):
         with store.begin_read() as tx:

@@ -28,6 +28,7 @@ from elastane.client.context import (
     save_context,
     save_running,
 )
+from tests.waiting import WAIT_S
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}
 JOB = """\
@@ -455,7 +456,7 @@ def test_a_job_is_paused_resumed_and_cancelled(elastane, cluster, submitted, mea
 @pytest.fixture
 def looked(monkeypatch):
     """Return when a waiting or following command has polled again."""
-    looks, sleep = threading.Semaphore(0), time.sleep
+    looks, sleep = threading.Semaphore(0), time.sleep  # not a wait: the commands' own
 
     def counted(seconds):
         looks.release()
@@ -469,7 +470,7 @@ def looked(monkeypatch):
             pass
         # The first of these may have begun before.
         for _ in range(2):
-            assert looks.acquire(timeout=60)
+            assert looks.acquire(timeout=WAIT_S)
 
     return look
 

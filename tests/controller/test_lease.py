@@ -14,6 +14,7 @@ from elastane.api.controller_start import ControllerSettings
 from elastane.controller.store import lease
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease, StoreTaken
+from tests.waiting import WAIT_S
 
 HOLDER = """
 import sys, time
@@ -56,14 +57,14 @@ def test_a_store_with_a_controller_is_refused_to_another_one(store_url, holder):
 
 
 def test_a_killed_controller_leaves_its_store_to_the_next(store_url, holder, monkeypatch):
-    monkeypatch.setattr(lease, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(lease, "PATIENCE_S", WAIT_S)
     holder.send_signal(signal.SIGKILL)
     with Lease(store_url) as mine:
         assert mine.is_held()
 
 
 def test_a_starting_controller_waits_briefly_for_an_ending_one(store_url, holder, monkeypatch):
-    monkeypatch.setattr(lease, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(lease, "PATIENCE_S", WAIT_S)
     ending = threading.Timer(0.3, holder.kill)
     ending.start()
     with Lease(store_url) as mine:

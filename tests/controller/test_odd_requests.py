@@ -9,6 +9,7 @@ import h11
 import pytest
 
 from elastane.controller.rest.app import describe_api
+from tests.waiting import WAIT_S
 
 PROBLEM = "application/problem+json"
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE")
@@ -21,7 +22,7 @@ def asked(api, served):
         at = urlsplit(url)
 
         def ask(raw):
-            with socket.create_connection((at.hostname, at.port), timeout=20) as line:
+            with socket.create_connection((at.hostname, at.port), timeout=WAIT_S) as line:
                 line.sendall(raw)
                 reader = h11.Connection(h11.CLIENT)
                 reader.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))

@@ -14,6 +14,7 @@ from elastane.controller import server
 from elastane.controller.rest import connections
 from elastane.controller.rest.connections import build_waiting_rules
 from elastane.controller.store import events
+from tests.waiting import WAIT_S
 
 SOON_S = 0.3
 
@@ -27,7 +28,7 @@ def connected(api, served, monkeypatch):
 
         @contextmanager
         def connection():
-            with socket.create_connection((at.hostname, at.port), timeout=10) as line:
+            with socket.create_connection((at.hostname, at.port), timeout=WAIT_S) as line:
                 yield line
 
         yield connection
@@ -67,13 +68,15 @@ def test_a_request_that_arrives_byte_by_byte_is_closed_at_its_deadline(connected
 
 
 def test_a_body_that_does_not_arrive_does_not_count_as_a_failure_of_the_controller(api, connected, caplog):
+    begun = request(api, "Content-Length: 100", verb="POST /v1/jobs") + b'{"name": '
+    whole = request(api)
     with connected() as line:
-        line.sendall(request(api, "Content-Length: 100", verb="POST /v1/jobs") + b'{"name": ')
+        line.sendall(begun)
         assert line.recv(100) == b""
     with connected() as line:
-        line.sendall(request(api, "Content-Length: 100", verb="POST /v1/jobs") + b'{"name": ')
+        line.sendall(begun)
     with connected() as line:
-        line.sendall(request(api))
+        line.sendall(whole)
         assert line.recv(1000).startswith(b"HTTP/1.1 200")
     assert not caplog.records
 
@@ -85,19 +88,21 @@ def test_a_connection_serves_several_requests_and_answers_may_take_longer(api, c
             read += line.recv(1000)
         return read
 
+    # A token takes time to make, and the connection must not wait for it.
+    asked, watched = request(api), request(api, verb="GET /v1/watch")
     with connected() as line:
         for _ in range(3):
-            line.settimeout(10)
-            line.sendall(request(api))
+            line.settimeout(WAIT_S)
+            line.sendall(asked)
             assert answer().startswith(b"HTTP/1.1 200")
             line.settimeout(1.5 * SOON_S)
             assert silent(line)
-        line.settimeout(10)
-        line.sendall(request(api, verb="GET /v1/watch"))
+        line.settimeout(WAIT_S)
+        line.sendall(watched)
         assert b"from here on" in answer()
         line.settimeout(2 * SOON_S)
         assert silent(line)
-        line.settimeout(10)
+        line.settimeout(WAIT_S)
         happen(api.store, "seen")
         assert b"seen" in answer()
 
@@ -108,7 +113,7 @@ def happen(store, message):
 
 
 def ended(line):
-    line.settimeout(10)
+    line.settimeout(WAIT_S)
     try:
         return line.recv(1) == b""
     except ConnectionError:
@@ -133,11 +138,11 @@ def certificate(tmp_path):
 def test_the_oldest_of_too_many_waiting_connections_is_closed_and_requests_are_answered(api, served):
     with served(api) as url, ExitStack() as crowd:
         at = urlsplit(url).hostname, urlsplit(url).port
-        watching = crowd.enter_context(socket.create_connection(at, timeout=10))
+        watching = crowd.enter_context(socket.create_connection(at, timeout=WAIT_S))
         watching.sendall(request(api, verb="GET /v1/watch"))
         assert watching.recv(1000).startswith(b"HTTP/1.1 200")
         silent_ones = [crowd.enter_context(socket.create_connection(at)) for _ in range(20)]
-        with socket.create_connection(at, timeout=10) as line:
+        with socket.create_connection(at, timeout=WAIT_S) as line:
             line.sendall(request(api))
             assert line.recv(1000).startswith(b"HTTP/1.1 200")
         assert all(ended(line) for line in silent_ones[:15])
@@ -153,7 +158,7 @@ def test_connections_that_begin_no_handshake_count_too(api, served, certificate)
         at = urlsplit(url).hostname, urlsplit(url).port
         silent_ones = [crowd.enter_context(socket.create_connection(at)) for _ in range(20)]
         context = build_client_context(Path(certificate).read_text())
-        with context.wrap_socket(socket.create_connection(at, timeout=10)) as line:
+        with context.wrap_socket(socket.create_connection(at, timeout=WAIT_S)) as line:
             line.sendall(request(api))
             assert line.recv(1000).startswith(b"HTTP/1.1 200")
             assert all(ended(silent) for silent in silent_ones[:15])
@@ -165,7 +170,7 @@ def test_a_handshake_that_does_not_begin_is_closed_at_the_deadline(api, served, 
     monkeypatch.setattr(connections, "ARRIVE_S", SOON_S)
     with served(api, certificate=certificate, key=certificate) as url:
         at = urlsplit(url).hostname, urlsplit(url).port
-        with socket.create_connection(at, timeout=10) as line:
+        with socket.create_connection(at, timeout=WAIT_S) as line:
             assert line.recv(100) == b""
 
 

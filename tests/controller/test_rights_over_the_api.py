@@ -6,6 +6,7 @@ import pytest
 from elastane.api.jobs import ElasticPolicy
 from elastane.controller.rest.app import describe_api
 from elastane.controller.store.failures import StoreFull
+from tests.waiting import WAIT_S
 
 JOB_READS = ("", "/explain", "/events", "/logs")
 JOB_CHANGES = ("/pause", "/resume", "/cancel")
@@ -157,7 +158,7 @@ def _watched(url, token):
     """Return the events of a watcher up to the last one, which all watchers see."""
     read = ""
     with httpx.stream(
-        "GET", f"{url}/v1/watch?after=0", headers={"Authorization": f"Bearer {token}"}, timeout=20
+        "GET", f"{url}/v1/watch?after=0", headers={"Authorization": f"Bearer {token}"}, timeout=WAIT_S
     ) as answer:
         for line in answer.iter_lines():
             read += line + "\n"

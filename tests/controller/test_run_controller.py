@@ -13,6 +13,7 @@ from elastane.controller.run_controller import (
     build_run_pool,
     read_run_explanation,
 )
+from tests.waiting import wait_until
 
 SPEC = RunSpec(name="trial", script="/train.py", min_workers=1, max_workers=4, start=1, self_sizing=True)
 
@@ -28,8 +29,7 @@ def lived(run_dir, attempt=1, spec=SPEC, devices=2):
     """Run it for an attempt until it has decided or refused; return its messages."""
     said = []
     with RunController(run_dir, spec, attempt, (devices, "cpu"), said.append) as controller:
-        while controller._thread.is_alive() and not _decisions(run_dir):
-            controller._thread.join(0.02)
+        wait_until(lambda: not controller._thread.is_alive() or _decisions(run_dir), "it has decided")
     return said
 
 
@@ -62,8 +62,10 @@ def test_the_next_attempt_of_a_run_has_the_devices_of_the_previous_one(run_dir) 
     assert lived(run_dir) == []
     said = []
     with RunController(run_dir, SPEC, 2, (2, "cpu"), said.append) as controller:
-        while controller._thread.is_alive() and (_job(run_dir) != "trial.2" or not _decisions(run_dir)):
-            controller._thread.join(0.02)
+        wait_until(
+            lambda: not controller._thread.is_alive() or (_job(run_dir) == "trial.2" and _decisions(run_dir)),
+            "it has decided",
+        )
     assert said == []
     assert (_job(run_dir), read_run_explanation(run_dir).workers) == ("trial.2", 2)
 

@@ -10,6 +10,7 @@ from elastane.api.jobs import ElasticPolicy
 from elastane.api.quotas import Limits, Team
 from elastane.controller.rest.context import Settings
 from elastane.controller.store import replies, tokens
+from tests.waiting import WAIT_S
 
 AT_ONCE = 12
 
@@ -146,7 +147,7 @@ def opened(url, secrets):
     def watch(secret):
         ready.wait()
         with httpx.stream(
-            "GET", f"{url}/v1/watch", headers={"Authorization": f"Bearer {secret}"}, timeout=60
+            "GET", f"{url}/v1/watch", headers={"Authorization": f"Bearer {secret}"}, timeout=WAIT_S
         ) as answer:
             lines = answer.iter_lines()  # kept: it ends the stream where it ends itself
             if answer.is_success:

@@ -10,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from elastane.recipes.recipe_files import read_recipe
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "migrating.md"
@@ -17,7 +18,6 @@ FOLDER = ROOT / "examples" / "migrating"
 BLOCK = re.compile(r"<!-- (?P<kind>difference|file): (?P<name>\S+) -->\n.*?<!-- end -->", re.DOTALL)
 LONGEST = 1000
 FRAMEWORKS = ("torchrun", "ray", "torchft")
-WAIT_S = 120
 LOSS_BEFORE, LOSS_AFTER = 1.2, 0.2
 """The losses of the first and of the last step; an untrained model has about 1.4."""
 

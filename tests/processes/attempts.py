@@ -19,8 +19,9 @@ from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import decode_event_line, read_lines, read_run
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
+from tests.waiting import WAIT_S, wait_until
 
-from .stage import SCRIPTS, WAIT_S, EndedRun, Stage, wait_until
+from .stage import SCRIPTS, EndedRun, Stage
 
 SHORT_S = 2.0
 

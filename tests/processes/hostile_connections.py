@@ -102,7 +102,7 @@ def _connect_forever(ports: Sequence[tuple[int, Sequence[bytes]]], count: Path) 
         counter.seek(0)
         counter.write(str(made * AT_ONCE * len(ports)))
         counter.flush()
-        time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S)  # not a wait: paces the connections
 
 
 def leave_descriptors(pid: int, free: int) -> None:

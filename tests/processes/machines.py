@@ -17,9 +17,10 @@ from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import read_run
+from tests.waiting import WAIT_S, pause, wait_until
 
 from .networks import Networks
-from .stage import SCRIPTS, EndedRun, is_alive, wait_until
+from .stage import SCRIPTS, EndedRun, is_alive
 
 FIRST = ""
 SHORT_S = 2.0
@@ -113,14 +114,9 @@ class Machines:
         return next(row.node for row in answer.processes if row.state == f"term {answer.term}")
 
     def wait_for_answer(self) -> Answer:
-        answers: list[Answer] = []
-
-        def is_answered() -> bool:
-            answers.extend(answer for answer in (self.ask(),) if answer is not None)
-            return bool(answers)
-
-        wait_until(is_answered, "a coordinator answers")
-        return answers[-1]
+        answer = wait_until(self.ask, "a coordinator answers")
+        assert answer is not None
+        return answer
 
     def count_members(self, node: str) -> int:
         """Return how many workers of a machine are members and hold their state.
@@ -137,9 +133,17 @@ class Machines:
 
     def step_until_members(self, node: str, count: int = 1) -> None:
         """Let a paced run make one step after the other until so many workers of a machine are members."""
-        while self.count_members(node) < count:
+
+        def make_step() -> None:
             if (answer := self.ask()) is not None:
                 (self.run_dir.root / f"gate-{answer.step + 1}").touch()
+            pause()
+
+        wait_until(
+            lambda: self.count_members(node) >= count,
+            f"{count} members on {node or 'the first'}",
+            meanwhile=make_step,
+        )
 
     def open_gates(self, last: int) -> None:
         """Let a paced run make its steps up to this one."""
@@ -172,10 +176,12 @@ class Machines:
 
     def list_pids(self, node: str) -> list[int]:
         """Return all processes on a machine, the agent first; wait until it has a standby."""
-        rows = self.wait_for_answer().processes
-        while not any(row.node == node and row.state == "standby" for row in rows):
-            rows = self.wait_for_answer().processes
-        found = [row.pid for row in rows if row.node == node]
+
+        def find_pids() -> list[int]:
+            rows = [row for row in self.wait_for_answer().processes if row.node == node]
+            return [row.pid for row in rows] if any(row.state == "standby" for row in rows) else []
+
+        found = wait_until(find_pids, f"{node or 'the first'} has a standby")
         return [self._programs[node].pid, *(pid for pid in found if pid != self._programs[node].pid)]
 
     def kill(self, node: str) -> None:
@@ -189,7 +195,7 @@ class Machines:
 
     def wait(self, node: str) -> int:
         """Wait for the end of the program of a machine; return its exit code."""
-        return self._programs[node].wait(120)
+        return self._programs[node].wait(WAIT_S)
 
     def end(self, node: str) -> EndedRun:
         """Wait for the end of the run on a machine that takes part to the end."""

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import chdir, suppress
 from pathlib import Path
@@ -19,11 +18,10 @@ from typer.testing import CliRunner
 import elastane
 from elastane.agent import process_identity
 from elastane.cli.main import app
+from tests.waiting import WAIT_S, wait_until
 
 SOURCES = Path(elastane.__file__).parents[1]
 SITE = Path(msgspec.__file__).parents[1]
-WAIT_S = 90
-POLL_S = 0.1
 UNPRIVILEGED_USER = 65534
 
 
@@ -158,13 +156,12 @@ class Users:
 
     def wait_for_end(self, name: str) -> dict:
         """Wait until a job has ended and return it."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def find_ended() -> dict | None:
             job = self.get_job(name)
-            if job["state"] in {"finished", "failed", "cancelled"}:
-                return job
-            time.sleep(POLL_S)
-        raise AssertionError(f"{name} has not ended: {self.get_job(name)}")
+            return job if job["state"] in {"finished", "failed", "cancelled"} else None
+
+        return wait_until(find_ended, f"{name} has ended", state=lambda: self.get_job(name))
 
     def run_dir(self, name: str) -> Path:
         return self.home / "runs" / name
@@ -180,10 +177,15 @@ class Users:
 
     def wait_for_event(self, name: str, words: str) -> None:
         """Wait until an event of a job contains these words."""
-        deadline = time.monotonic() + WAIT_S
-        while words not in (events := self.run_elastane("events", name, "--job").stdout):
-            assert time.monotonic() < deadline, f"{name}: {self.get_job(name)}\n{events}\n{self.read_log()}"
-            time.sleep(POLL_S)
+
+        def read_events() -> str:
+            return self.run_elastane("events", name, "--job").stdout
+
+        wait_until(
+            lambda: words in read_events(),
+            f"{name} has an event with {words!r}",
+            state=lambda: f"{self.get_job(name)}\n{read_events()}\n{self.read_log()}",
+        )
 
     def read_log(self) -> str:
         return (self.home / "controller.log").read_text()
@@ -198,8 +200,7 @@ class Users:
         for pid in find_user_processes(uids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        while find_user_processes(uids):
-            time.sleep(0.1)
+        wait_until(lambda: not find_user_processes(uids), "the processes of these users have ended")
         for name in list(self.created):
             self.remove_user(name)
         shutil.rmtree(self.folder)

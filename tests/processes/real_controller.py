@@ -8,6 +8,7 @@ from typing import Self
 import msgspec
 
 from elastane.api.controller_start import ControllerReady, ControllerSettings
+from tests.waiting import WAIT_S
 
 
 class RealController:
@@ -47,7 +48,7 @@ class RealController:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(60)
+            self._process.wait(WAIT_S)
             self._process.stdout.close()
             self._process = None
 

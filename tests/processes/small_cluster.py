@@ -32,8 +32,9 @@ from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.scheduler.explanations import explain_decision
 from elastane.scheduler.plan import plan
+from tests.waiting import wait_until
 
-from .stage import SCRIPTS, Stage, wait_until
+from .stage import SCRIPTS, Stage
 
 SOURCES = Path(elastane.__file__).parents[1]
 TRAINING = str(SCRIPTS / "training.py")

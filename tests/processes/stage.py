@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -30,12 +29,14 @@ from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import Recorded, read_run
 from elastane.observability.verify import Verdict
 from elastane.protocol.tree import expand_spans
+from tests import waiting
+from tests.waiting import wait_until, wait_until_async  # noqa: F401 - tests/conftest.py takes it from here
 
 SCRIPTS = Path(__file__).with_name("scripts")
-WAIT_S = 120
 SHORT_S = 2
-POLL_S = 0.02
 VIRTUAL_RANKS = 8
+USUAL_STEPS = 3
+LONGEST_PATIENCE_S = 1.0
 
 
 class LiveRun:
@@ -46,44 +47,44 @@ class LiveRun:
         self.agent = agent
 
     async def ask(self, question: Ask) -> Answer:
-        return await asyncio.to_thread(ask_coordinator, self.run_dir, question, WAIT_S / 2)
+        return await asyncio.to_thread(ask_coordinator, self.run_dir, question, waiting.WAIT_S / 2)
 
     async def resize(self, workers: int) -> None:
         answer = await self.ask(AskResize(workers=workers))
         assert answer.ok, answer.why
 
-    async def wait_until(self, done: Callable[[Answer], bool]) -> Answer:
-        """Poll the status until it fulfils ``done``, and return it."""
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                try:
-                    answer = await asyncio.to_thread(ask_coordinator, self.run_dir, AskStatus(), SHORT_S)
-                except (NoSuchRun, RunFailed):
-                    answer = None
-                if answer is not None and done(answer):
-                    return answer
-                await asyncio.sleep(POLL_S)
+    async def wait_until(self, done: Callable[[Answer], bool], what: str = "its status is right") -> Answer:
+        """Ask for the status until it fulfils ``done``, and return it."""
+
+        async def look() -> Answer | None:
+            try:
+                answer = await asyncio.to_thread(ask_coordinator, self.run_dir, AskStatus(), SHORT_S)
+            except (NoSuchRun, RunFailed):
+                return None
+            return answer if done(answer) else None
+
+        return await wait_until_async(look, what)
 
     async def wait_for_step(self, step: int) -> Answer:
         """Wait until ``step`` and all steps before it are committed."""
-        return await self.wait_until(lambda answer: answer.step >= step)
+        return await self.wait_until(lambda answer: answer.step >= step, f"step {step} is committed")
 
     async def wait_for_event(self, kind: str, subject: str = "") -> None:
         """Wait for an event of this kind; with a subject, for one of this subject or of none."""
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                if any(event.kind == kind and subject in (event.who, "") for event in self.read_events()):
-                    return
-                await asyncio.sleep(POLL_S)
+
+        def has_happened() -> bool:
+            return any(event.kind == kind and subject in (event.who, "") for event in self.read_events())
+
+        await wait_until_async(has_happened, f"{kind} of {subject or 'any'}")
 
     async def wait_for_share(self, worker: int, count: int) -> None:
         """Wait until the last line of the ledger gives ``worker`` at least ``count`` virtual ranks."""
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                ledger = read_run(self.run_dir).ledger
-                if ledger and len(expand_spans(ledger[-1].workers.get(worker, ""))) >= count:
-                    return
-                await asyncio.sleep(POLL_S)
+
+        def has_share() -> bool:
+            ledger = read_run(self.run_dir).ledger
+            return bool(ledger) and len(expand_spans(ledger[-1].workers.get(worker, ""))) >= count
+
+        await wait_until_async(has_share, f"worker {worker} has {count} virtual ranks")
 
     def read_events(self) -> tuple[EventLine, ...]:
         return read_run(self.run_dir).events
@@ -97,15 +98,18 @@ class LiveRun:
 
         Args:
             done: the condition.
-            patience_s: how long it waits for the condition after each step. On a busy machine the condition
-                may take longer than the few steps of a short run. A worker that waits long counts as hung.
+            patience_s: how long it waits for the condition after each step. After the usual number of steps
+                it waits longer and longer: on a busy machine the condition may take longer than the few steps
+                of a short run. A worker that waits long counts as hung.
         """
         answer = await self.wait_until(lambda answer: answer.step > 0)
+        begun = answer.step
         while not done(answer):
             assert answer.step < answer.steps, "the run made its last step before the condition held"
-            if patience_s:
+            late = max(0, answer.step - begun - USUAL_STEPS)
+            if longest_s := patience_s + min(0.1 * late, LONGEST_PATIENCE_S):
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(patience_s):
+                    async with asyncio.timeout(longest_s):
                         return await self.wait_until(done)
             self.touch(f"gate-{answer.step + 1}")
             following = answer.step + 1
@@ -277,7 +281,7 @@ async def _play(agent: Agent, run: LiveRun, disturb: Disturbance) -> RunOver:
     training = asyncio.create_task(agent.run())
     disturbance = asyncio.create_task(disturb(run))
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(waiting.WAIT_S):
             await asyncio.wait((training, disturbance), return_when=asyncio.FIRST_COMPLETED)
             # A run that has ended fulfils no condition that its disturbance still waits for.
             if not disturbance.done():
@@ -287,20 +291,22 @@ async def _play(agent: Agent, run: LiveRun, disturb: Disturbance) -> RunOver:
                 disturbance.result()
             return await training
     except TimeoutError:
-        raise AssertionError(await _describe_hang(run)) from None
+        raise AssertionError(await _describe_hang(run, disturbance)) from None
     finally:
         if not training.done():
             agent.kill()
             await training
 
 
-async def _describe_hang(run: LiveRun) -> str:
+async def _describe_hang(run: LiveRun, disturbance: asyncio.Task[None]) -> str:
     """Describe a run that does not end; workers log the stacks of their threads when they get SIGUSR1."""
     workers = run.agent.workers.living
     for pid in workers.values():
         os.kill(pid, signal.SIGUSR1)
-    await asyncio.sleep(1)
-    return f"no end after {WAIT_S} s; alive: {dict(workers)}\n" + describe_run(read_run(run.run_dir))
+    await asyncio.sleep(1)  # not a wait: workers get a moment to log their stacks
+    waits = [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in disturbance.get_stack()]
+    head = f"no end after {waiting.WAIT_S} s; alive: {dict(workers)}; the disturbance waits at {waits}"
+    return f"{head}\n{describe_run(read_run(run.run_dir))}"
 
 
 def describe_run(run: Recorded) -> str:
@@ -339,22 +345,6 @@ def is_alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
-
-
-def wait_until(done: Callable[[], bool], what: str) -> None:
-    """Poll a condition until it holds.
-
-    Args:
-        done: the condition.
-        what: the condition in words, for the error.
-
-    Raises:
-        AssertionError: the condition does not hold within `WAIT_S`.
-    """
-    deadline = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s until {what}"
-        time.sleep(POLL_S)
 
 
 async def add_worker_2_and_drain_worker_0(run: LiveRun) -> None:

@@ -77,7 +77,7 @@ def test_state_that_arrives_while_the_step_is_being_applied_is_kept(
     async def disturb(run):
         await run.wait_for_event("worker.died", "worker 1")
         # Worker 0 sends worker 2 the state that the dead worker kept.
-        await asyncio.sleep(SENT_S)
+        await asyncio.sleep(SENT_S)  # not a wait: the state arrives meanwhile, or the test is weaker
         run.touch("apply")
 
     late, fault = f"--apply-late=2:{STEP}", f"--fault=1:{STEP}:after-one-vote-that-counted"

@@ -46,7 +46,7 @@ def test_a_number_of_workers_set_by_a_user_stays_until_the_user_sets_limits(
     # The controller plans once a second.
     for _ in range(int(SEVERAL_PLANS_S / 0.1)):
         assert attempts.ask(AskStatus()).target == 1
-        time.sleep(0.1)
+        time.sleep(0.1)  # not a wait: the controller plans meanwhile, and changes nothing
     attempts.ask(AskResize(workers=1, limits=(1, LARGEST)))
     wait_for_target(attempts, HERE)
     attempts.touch("gates")

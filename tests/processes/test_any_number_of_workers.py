@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 from .stage import SCRIPTS
 from .ways import pair_with_ways
 
@@ -25,7 +27,9 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(stage, assert_equals_r
 def test_plain_python_trains_to_the_same_bytes(play_reference):
     """The script trains in its own process, without the command line and the warm process."""
     command = [sys.executable, str(SCRIPTS / "training.py")]
-    printed = subprocess.run(command, env=os.environ, check=True, capture_output=True, text=True, timeout=120)
+    printed = subprocess.run(
+        command, env=os.environ, check=True, capture_output=True, text=True, timeout=WAIT_S
+    )
     assert printed.stdout.splitlines() == play_reference(30).messages
 
 

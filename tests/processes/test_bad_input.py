@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 from .stage import SCRIPTS
 from .ways import EVERY_WAY
 
@@ -169,7 +171,7 @@ def test_a_worker_with_another_dataset_is_refused(stage):
 
 def run_elastane(*words):
     command = [str(Path(sys.executable).with_name("elastane")), "run", *map(str, words)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from elastane.claims.records import GenerationClaim, OutcomeClaim, TermClaim
 from elastane.claims.urls import find_claims, open_claim_list
 from elastane.client.context import Context, save_context
 from elastane.observability.run_files import read_record
+from tests.waiting import wait_until
 
 from .machines import FIRST, Machines
 from .real_controller import RealController
-from .stage import wait_until
 
 pytestmark = [
     pytest.mark.processes,
@@ -64,8 +64,7 @@ def test_training_goes_on_without_the_controller_and_a_takeover_waits_for_it(
     controller.stop()
     make_steps(machines, 3)
     machines.kill(FIRST)
-    # Longer than a takeover takes.
-    time.sleep(6)
+    time.sleep(6)  # not a wait: a takeover would take place meanwhile
     assert machines.count_events()["coordinator.started", "coordinator"] == 1
     controller.start()
     machines.wait_for("coordinator.started", "coordinator", times=2)

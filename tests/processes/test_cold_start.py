@@ -15,8 +15,9 @@ from elastane.api.control import AskStatus
 from elastane.api.rundir import RunDir
 from elastane.cli.main import app
 from elastane.client.coordinator_request import ask_coordinator
+from tests.waiting import WAIT_S, wait_until
 
-from .stage import SCRIPTS, wait_until
+from .stage import SCRIPTS
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
 
@@ -46,7 +47,7 @@ def run_while_stepping(files, *words):
                 assert following < STEPS, f"the last step came before the end of {words}"
                 (files.root / f"gate-{following - 1}").touch()
                 (files.root / f"gate-{following}").touch()
-                time.sleep(pace_s)
+                time.sleep(pace_s)  # not a wait: paces the steps
                 # On a busy machine a command takes many seconds to start.
                 pace_s *= 1.05
         finally:
@@ -75,7 +76,7 @@ def test_a_run_is_started_resized_drained_and_verified_from_the_shell(play_refer
             2,
         ]
         (files.root / "gates").touch()
-        assert run.wait(60) == 0, (tmp_path / "output").read_text()
+        assert run.wait(WAIT_S) == 0, (tmp_path / "output").read_text()
     finally:
         run.kill()
         run.wait()
@@ -101,7 +102,7 @@ def test_a_restarted_script_does_not_import_torch_again(tmp_path):
     options = ("--contract=torchrun", "--workers=1", f"--run-dir={tmp_path / 'run'}")
     # In the session's warm process torch would be loaded whatever the fork server does.
     run = subprocess.run(
-        [*ELASTANE, "run", *options, str(script)], capture_output=True, text=True, timeout=120, check=False
+        [*ELASTANE, "run", *options, str(script)], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     # Both starts are forks of the same process, which had loaded what the script imports.
@@ -146,10 +147,10 @@ def test_the_order_of_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_
             1,
         ]
         run_while_stepping(files, "stop", str(files.root), "--wait", "--json")
-        assert run.wait(60) == 130, log.read_text()
+        assert run.wait(WAIT_S) == 130, log.read_text()
         (files.root / "gates").touch()
         run = start_under_hash_seed("12345", log, "run", f"--resume={files.root}", "--start=2")
-        assert run.wait(60) == 0, log.read_text()
+        assert run.wait(WAIT_S) == 0, log.read_text()
     finally:
         run.kill()
         run.wait()

@@ -212,7 +212,7 @@ def test_a_script_that_stalls_is_restarted_with_a_limit_for_its_silence(stage, t
         dist.init_process_group("gloo")
         if count == 0:
             if rank == 1:
-                for number in range(12):
+                for number in range(24):
                     print("works", flush=True)
                     time.sleep(0.1)
                 note("stalls")
@@ -220,12 +220,12 @@ def test_a_script_that_stalls_is_restarted_with_a_limit_for_its_silence(stage, t
         dist.barrier()
         note("done")
     """)
-    ended = play_script(stage, tmp_path, script, start=2, stall_s=1.0, max_restarts=1)
+    ended = play_script(stage, tmp_path, script, start=2, stall_s=2.0, max_restarts=1)
     assert ended.outcome.code == 0, ended.describe()
     # While one process prints, the others may be silent.
     assert ended.notes.index("stalls") < ended.notes.index("done")
     [hung] = ended.find_events("worker.hung")
-    assert hung.why == "no process has printed anything for 1 s (--stall-timeout)"
+    assert hung.why == "no process has printed anything for 2 s (--stall-timeout)"
     assert hung.workers == (0, 1)
 
 

@@ -1,6 +1,5 @@
 """Steps need no control plane: a dead coordinator or fork server is replaced, a dead agent ends the run."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -13,8 +12,9 @@ from elastane.api.control import AskStatus
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.client.coordinator_request import ask_coordinator
+from tests.waiting import wait_until, wait_until_async
 
-from .stage import SCRIPTS, find_members, is_alive, kill, wait_until
+from .stage import SCRIPTS, find_members, is_alive, kill
 
 pytestmark = pytest.mark.processes
 
@@ -43,7 +43,7 @@ def test_workers_do_not_wait_for_a_coordinator_that_has_stopped(stage, assert_eq
 
 
 async def wait_for_work(done):
-    await asyncio.to_thread(wait_until, done, "worker 1 has begun the last step")
+    await wait_until_async(done, "worker 1 has begun the last step")
 
 
 def test_a_coordinator_and_a_worker_may_die_together(stage, assert_equals_reference):

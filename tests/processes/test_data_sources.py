@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastane.api.control import AskDrain
+from tests.waiting import wait_until
 
-from .stage import find_members, get_pid, get_state, is_alive, wait_until
+from .stage import find_members, get_pid, get_state, is_alive
 
 pytestmark = pytest.mark.processes
 

@@ -12,12 +12,12 @@ import pytest
 
 from elastane.api.rundir import RunDir
 from elastane.observability.run_files import read_run
+from tests.waiting import wait_until
 
 from .stage import SCRIPTS, is_alive
 
 pytestmark = pytest.mark.processes
 
-DEADLINE_S = 60
 LONGER_THAN_A_HANG_S = 3.0
 
 
@@ -34,10 +34,17 @@ class Terminal:
 
     def read_until(self, words: str) -> str:
         """Wait for these words and return the text between the last ones and these."""
-        deadline = time.monotonic() + DEADLINE_S
-        while (found := self.shown.find(words, self._read)) < 0:
-            assert time.monotonic() < deadline, self.shown
+
+        def take() -> None:
             assert self._take(), self.shown
+
+        wait_until(
+            lambda: words in self.shown[self._read :],
+            f"{words!r} is shown",
+            state=lambda: self.shown,
+            meanwhile=take,
+        )
+        found = self.shown.index(words, self._read)
         part, self._read = self.shown[self._read : found], found + len(words)
         return part
 
@@ -46,9 +53,7 @@ class Terminal:
 
     def wait_for_exit(self) -> int:
         """Read the rest and return the exit code."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self._take():
-            assert time.monotonic() < deadline, self.shown
+        wait_until(lambda: not self._take(), "the command has ended", state=lambda: self.shown)
         _, status = os.waitpid(self.pid, 0)
         os.close(self._fd)
         return os.waitstatus_to_exitcode(status)
@@ -89,7 +94,7 @@ def start_debugging(open_terminal, tmp_path, *arguments):
 def test_a_user_inspects_values_at_a_breakpoint_and_continues(open_terminal, tmp_path):
     terminal = start_debugging(open_terminal, tmp_path, "between")
     terminal.read_until("(Pdb)")
-    time.sleep(LONGER_THAN_A_HANG_S)
+    time.sleep(LONGER_THAN_A_HANG_S)  # not a wait: a worker that hung would be killed meanwhile
     terminal.type("p step.number")
     assert re.search(r"^3$", terminal.read_until("(Pdb)"), re.MULTILINE)
     terminal.type("p input('who? ')")
@@ -108,7 +113,7 @@ def test_a_user_inspects_values_at_a_breakpoint_and_continues(open_terminal, tmp
 def test_a_user_may_stay_at_a_breakpoint_inside_a_step_for_longer_than_a_hang(open_terminal, tmp_path):
     terminal = start_debugging(open_terminal, tmp_path, "loop")
     terminal.read_until("(Pdb)")
-    time.sleep(LONGER_THAN_A_HANG_S)
+    time.sleep(LONGER_THAN_A_HANG_S)  # not a wait: a worker that hung would be killed meanwhile
     terminal.type("p step.number, batch.shape")
     assert "(2, torch.Size([2, 4]))" in terminal.read_until("(Pdb)")
     terminal.type("c")

@@ -13,11 +13,11 @@ import pytest
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.claims.history import list_generations
 from elastane.claims.urls import find_claims, open_claim_list
+from tests.waiting import wait_until
 
 from .machines import FIRST, Machines
 from .networks import Networks, NoNetworks
 from .skipping import skip_except_in_ci
-from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 NUMBERS = {FIRST: 1, "b": 2, "c": 3}
@@ -185,8 +185,7 @@ def test_an_outage_of_the_whole_network_costs_nothing(
     for number in NUMBERS.values():
         networks.cut(number)
     claims.rename(away)
-    # The length of the outage: while it lasts, nothing may happen.
-    time.sleep(for_s)
+    time.sleep(for_s)  # not a wait: the length of the outage, in which nothing may happen
     away.rename(claims)
     for number in NUMBERS.values():
         networks.heal(number)

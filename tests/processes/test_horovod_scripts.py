@@ -41,7 +41,7 @@ def list_commits(run: LiveScript) -> set[str]:
 
 async def wait_for_signal(run: LiveScript, commits: set[str]) -> None:
     """Wait until a held process has got SIGTERM; it writes its last commit then, none of ``commits``."""
-    await run.wait_until(lambda: bool(list_commits(run) - commits))
+    await run.wait_until(lambda: bool(list_commits(run) - commits), "there is another commit")
 
 
 def test_commits_and_samples_pass_from_one_size_to_the_next(stage, tmp_path):
@@ -97,7 +97,7 @@ def test_a_host_discovery_script_sets_the_size_of_a_run(stage, tmp_path):
             run.release("hold-0-3")
             await run.wait_for_note("batch 1-2")
             hosts.write_text("this is no host\n")
-            await run.wait_until(lambda: len(remarks) == 2)
+            await run.wait_until(lambda: len(remarks) == 2, "there are two remarks")
             run.release("hold-1-2")
 
     holds = ("hold-0-3", "hold-1-2")

@@ -7,9 +7,10 @@ import statistics
 import pytest
 
 from elastane.api.control import Answer
+from tests.waiting import wait_until_async
 
 from .hostile_connections import flood_with_connections, leave_descriptors
-from .stage import WAIT_S, LiveRun, find_members, get_pid, wait_until
+from .stage import LiveRun, find_members, get_pid
 from .test_security import find_listening_ports
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -29,7 +30,7 @@ def find_mesh_ports(answer: Answer) -> list[int]:
 async def wait_for_lines(run: LiveRun, steps: int) -> None:
     """Wait for lines in the ledger; without descriptors the coordinator answers no new connection."""
     ledger = run.run_dir.ledger
-    await asyncio.to_thread(wait_until, lambda: ledger.read_bytes().count(b"\n") >= steps, f"{steps} steps")
+    await wait_until_async(lambda: ledger.read_bytes().count(b"\n") >= steps, f"{steps} steps are made")
 
 
 async def wait_for_member(run: LiveRun, worker: int) -> Answer:
@@ -40,7 +41,7 @@ async def wait_for_member(run: LiveRun, worker: int) -> Answer:
             return answer
         assert answer.step < answer.steps, f"worker {worker} does not get in"
         run.touch(f"gate-{answer.step + 1}")
-        await asyncio.sleep(STEP_S)
+        await asyncio.sleep(STEP_S)  # not a wait: paces the steps
 
 
 async def exhaust_descriptors(run: LiveRun, coordinator: int) -> None:
@@ -48,10 +49,12 @@ async def exhaust_descriptors(run: LiveRun, coordinator: int) -> None:
 
     Hostile connections that end give descriptors back, so one limit may not be enough.
     """
-    async with asyncio.timeout(WAIT_S):
-        while EXHAUSTED not in run.run_dir.log("coordinator").read_text():
-            leave_descriptors(coordinator, 0)
-            await asyncio.sleep(0.1)
+
+    def is_exhausted() -> bool:
+        leave_descriptors(coordinator, 0)
+        return EXHAUSTED in run.run_dir.log("coordinator").read_text()
+
+    await wait_until_async(is_exhausted, "the coordinator has no free descriptor")
 
 
 @pytest.fixture(scope="module", params=["", "127.0.0.1"], ids=["plain", "TLS"])
@@ -63,7 +66,7 @@ def flood(request, stage, tmp_path_factory):
         coordinator = json.loads(run.run_dir.endpoint.read_text())["port"]
         workers = [row.pid for row in answer.processes if row.role == "worker"]
         with flood_with_connections(find_mesh_ports(answer), coordinator, count):
-            await asyncio.sleep(0.5)
+            await wait_until_async(lambda: count.exists() and count.read_text(), "the flood has begun")
             await exhaust_descriptors(run, get_pid(answer, "coordinator"))
             for pid in workers:
                 leave_descriptors(pid, FEW_DESCRIPTORS)  # the script opens files, too

@@ -17,8 +17,7 @@ import pytest
 
 from elastane.api.rundir import RunDir
 from elastane.observability.run_files import read_events, read_last_step
-
-from .stage import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -12,9 +12,9 @@ from elastane.agent.presence import list_present_processes
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from tests.unit.trackers.readers import read_tensorboard
+from tests.waiting import wait_until
 
 from .small_cluster import SOURCES, TRAINING, open_cluster, read_json, submit_training
-from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
 

@@ -4,14 +4,14 @@ import json
 import os
 import pwd
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
+
 from .other_users import Users, explain_unavailable, find_user_processes
-from .stage import wait_until
 
 pytestmark = [
     pytest.mark.early,
@@ -186,17 +186,22 @@ def test_links_in_a_run_directory_do_not_give_access_to_files_of_root(cluster: U
     before = {path: path.read_bytes() for path in cluster.home.glob("*.json")}
     script = cluster.write_script("links.py", LINKS + HONEST)
     cluster.submit("links", "red", script, "--", 30, 0.02, cluster.home)
-    shown = last = ""
-    deadline = time.monotonic() + 120
+    shown = []
+
+    def read_logs() -> str:
+        shown.extend(
+            cluster.run_elastane("logs", "links", process, "--job", code=None).stdout
+            for process in ("0", "7", "fork-server", "1")
+        )
+        return shown[-1]
+
     # Worker 0 has placed its links and removed them again, and worker 1 has placed them.
-    while "linked" not in last:
-        assert time.monotonic() < deadline, cluster.get_job("links")
-        for process in ("0", "7", "fork-server", "1"):
-            last = cluster.run_elastane("logs", "links", process, "--job", code=None).stdout
-            shown += last
+    wait_until(
+        lambda: "linked" in read_logs(), "worker 1 has placed links", state=lambda: cluster.get_job("links")
+    )
     cluster.run_elastane("cancel", "links", code=None)
     cluster.wait_for_end("links")
-    assert token not in shown
+    assert token not in "".join(shown)
     assert {path: path.read_bytes() for path in cluster.home.glob("*.json")} == before
     assert cluster.wait_for_end("honest")["state"] == "finished", "the cluster answers"
 

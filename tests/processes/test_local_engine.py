@@ -24,12 +24,12 @@ from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from tests.job_lifecycles import cancel_lifecycle, grant_workers
+from tests.waiting import wait_until_async
 
-from .stage import SCRIPTS, WAIT_S, describe_run
+from .stage import SCRIPTS, describe_run
 
 pytestmark = pytest.mark.processes
 
-TURN_S = 0.05
 SOURCES = Path(elastane.__file__).parents[1]
 
 
@@ -62,17 +62,18 @@ class Loop:
             await self.engine.carry_out([order])
 
     async def wait_until(self, done) -> None:
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while not done(self):
-                    await self.take_turn()
-                    await asyncio.sleep(TURN_S)
-        except TimeoutError:
-            log = self.run_dir.log("agent")
-            output = log.read_text() if log.exists() else ""
-            raise AssertionError(
-                f"{self.lifecycle}\n{self.seen}\n{output}\n{describe_run(read_run(self.run_dir))}"
-            ) from None
+        async def look() -> bool:
+            if done(self):
+                return True
+            await self.take_turn()
+            return False
+
+        await wait_until_async(look, "the job is as it should be", state=self.describe)
+
+    def describe(self) -> str:
+        log = self.run_dir.log("agent")
+        output = log.read_text() if log.exists() else ""
+        return f"{self.lifecycle}\n{self.seen}\n{output}\n{describe_run(read_run(self.run_dir))}"
 
     async def wait_for_end(self) -> None:
         await self.wait_until(lambda loop: loop.lifecycle.ended is not None)
@@ -312,7 +313,7 @@ def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_pat
         os.kill(find_worker_pid(loop), signal.SIGSTOP)
         await engine.carry_out([KillAttempt(job="j", attempt=1)])
         await loop.wait_until(lambda loop: not loop.seen.agent)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # not a wait: its device would be given away meanwhile
         await loop.take_turn()
         assert loop.seen.present
         assert loop.lifecycle.uses == 2

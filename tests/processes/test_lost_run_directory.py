@@ -3,20 +3,20 @@
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from elastane.api.rundir import RunDir
 from elastane.observability.run_files import read_run
+from tests.waiting import WAIT_S, wait_until
 
-from .stage import SCRIPTS, wait_until
+from .attempts import find_run_processes
+from .stage import SCRIPTS
 
 pytestmark = pytest.mark.processes
 
-AT_ONCE_S = 40
-"""The end takes about a second; a busy machine may need longer."""
+STEPS_OF_A_SECOND = 300
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def started(stage, tmp_path):
 
 
 def read_error(process):
-    out, error = process.communicate(timeout=AT_ONCE_S)
+    out, error = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1, out + error
     assert "means:" in error
     assert "do:" in error
@@ -95,16 +95,19 @@ def test_a_run_ends_when_another_directory_replaces_its_own(started, tmp_path):
     for name in ("run.json", "endpoint.json", "lock", "ledger.jsonl", "events.jsonl"):
         (another / name).write_text("another run's\n")
     before = {path.name: path.read_bytes() for path in another.iterdir()}
-    directory.rename(tmp_path / "elsewhere")
+    elsewhere = RunDir(directory.rename(tmp_path / "elsewhere"))
     another.rename(directory)
     assert "another directory is in its place" in read_error(process)
-    time.sleep(1)
+    wait_until(lambda: not find_run_processes(elsewhere), "no process of the run is left")
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
 def test_a_run_ends_when_its_ledger_is_removed(started):
     process, directory = started
-    time.sleep(1)  # the agent has seen it
-    (directory / "ledger.jsonl").unlink()
+    ledger = directory / "ledger.jsonl"
+    # The agent looks for it several times a second, so it has seen it after a few more steps.
+    last = ledger.read_bytes().count(b"\n") + STEPS_OF_A_SECOND
+    wait_until(lambda: ledger.read_bytes().count(b"\n") >= last, f"step {last} is made")
+    ledger.unlink()
     assert "ledger.jsonl was removed" in read_error(process)
     assert not (directory / "ledger.jsonl").exists()

@@ -9,9 +9,9 @@ import pytest
 from elastane.api.endpoint import read_endpoint
 from elastane.api.membership import SILENCE_S
 from elastane.api.rundir import RunDir
+from tests.waiting import wait_until
 
 from .machines import FIRST, Machines
-from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 ELASTANE = [sys.executable, "-P", "-m", "elastane"]
@@ -31,9 +31,8 @@ def test_a_machine_with_a_cut_link_is_lost_and_returns(machines, networks, asser
     for worker in ("worker 100", "worker 200"):
         machines.wait_for("worker.joined", worker)
     networks.cut(1)
-    began_s = time.monotonic()
+    # TCP alone would notice it after a quarter of an hour.
     machines.wait_for("node.lost", "node b")
-    assert time.monotonic() - began_s < 30
     networks.heal(1)
     machines.wait_for("node.joined", "node b", times=2)
     ended = machines.end(FIRST)
@@ -83,7 +82,7 @@ def test_a_machine_that_only_the_coordinator_does_not_hear_keeps_its_worker(
     step = machines.wait_for_answer().step
     networks.block(1, 0, (port, port))
     # Its votes arrive over the connections between workers, for longer than silence is allowed.
-    time.sleep(3 * SILENCE_S)
+    time.sleep(3 * SILENCE_S)  # not a wait: its loss would be noticed meanwhile
     assert machines.wait_for_answer().step > step
     networks.unblock(1, 0, (port, port))
     machines.hurry()
@@ -142,7 +141,7 @@ def test_a_link_that_comes_and_goes_costs_its_machine_at_most_once_each_time(
     begin_on_three_machines(machines)
     for cut_s in (0.3, 1.0, SILENCE_S + 1.0, 0.5, SILENCE_S + 0.5):
         networks.cut(1)
-        time.sleep(cut_s)
+        time.sleep(cut_s)  # not a wait: the length of the outage
         networks.heal(1)
         machines.wait_for_members("b")
     machines.hurry()

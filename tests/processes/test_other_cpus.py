@@ -97,13 +97,13 @@ async def step_until_event(run: LiveRun, kind: str) -> None:
     while not any((event.kind, event.who) == (kind, "worker 100") for event in run.read_events()):
         run.touch(f"gate-{answer.step + 1}")
         answer = await run.wait_for_step(answer.step + 1)
-        await asyncio.sleep(10)
+        await asyncio.sleep(10)  # not a wait: paces the steps
 
 
 @pytest.fixture
 def two_models(stage, monkeypatch):
     """Return a run that begins on this machine's CPU and that a machine with an AMD EPYC joins."""
-    monkeypatch.setattr(f"{LiveRun.__module__}.WAIT_S", PATIENCE_S)
+    monkeypatch.setattr("tests.waiting.WAIT_S", PATIENCE_S)
     # Otherwise a joiner without AVX-512 would be refused before its bits are compared.
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
 

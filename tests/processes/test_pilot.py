@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 pytestmark = pytest.mark.processes
 
 PILOT = Path(__file__).parents[2] / "benchmarks" / "shared_cluster.py"
@@ -63,10 +65,9 @@ def test_an_interrupted_pilot_ends_all_processes_that_it_has_started(tmp_path):
     for line in process.stdout:
         if "stretches running" in line:
             break
-    # Some of its processes are only just coming.
-    time.sleep(2)
+    time.sleep(2)  # not a wait: the interruption comes while processes start
     assert list_processes(tmp_path)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130, output
     assert list_processes(tmp_path) == []

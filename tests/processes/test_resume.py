@@ -14,9 +14,10 @@ import pytest
 
 from elastane.api.checkpoints import MARKER, format_checkpoint_name
 from elastane.api.control import AskResize
+from tests.waiting import wait_until
 
 from .attempts import find_run_processes
-from .stage import get_pid, wait_until
+from .stage import get_pid
 
 pytestmark = pytest.mark.processes
 
@@ -113,7 +114,7 @@ def test_all_processes_may_die_again_and_again(attempts, assert_attempts_equal_r
     attempts.begin(*shape(), "--checkpoint-every=3 steps", args=("--steps=60", "--seconds=0.01"))
     attempts.wait_for_event("checkpoint.saved")
     for _ in range(4):
-        time.sleep(dice.uniform(0, 1.2))
+        time.sleep(dice.uniform(0, 1.2))  # not a wait: the instant is drawn
         attempts.kill_everything(dice)
         if attempts.find_events("run.finished"):
             break

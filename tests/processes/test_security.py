@@ -10,6 +10,7 @@ from websockets.sync.client import connect
 
 from elastane.agent.processes import Commands
 from elastane.runtime.links.frames import HEADER
+from tests.waiting import WAIT_S
 
 from .stage import LiveRun
 
@@ -73,7 +74,7 @@ def connect_to_coordinator(url: str, secret: str | None) -> int:
 
 def is_dropped(port: int) -> bool:
     """Answer a worker's greeting with noise and wait until it closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
         connection.sendall(HEADER.pack(5, 0) + b"noise")
         try:
             while connection.recv(4096):

@@ -26,9 +26,10 @@ from elastane.claims.records import GenerationClaim, OutcomeClaim, TermClaim
 from elastane.claims.urls import find_claims, open_claim_list
 from elastane.protocol.tree import expand_spans
 from elastane.recipes.traffic import count_node_traffic
+from tests.waiting import wait_until_async
 
 from .skipping import skip_except_in_ci
-from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill, wait_until
+from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill
 
 pytestmark = pytest.mark.processes
 
@@ -435,10 +436,10 @@ def test_training_goes_on_without_a_coordinator_while_the_claim_list_is_away(
             kill(answer, "coordinator")
             for step in range(answer.step + 1, answer.step + 6):
                 run.touch(f"gate-{step}")
-                await asyncio.to_thread(
-                    wait_until, lambda step=step: count_applied(run, step) == 4, f"step {step}"
+                await wait_until_async(
+                    lambda step=step: count_applied(run, step) == 4, f"all have made step {step}"
                 )
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(1.5)  # not a wait: paces the steps, which outlast the longest silence
             assert [dict(agent.workers.living) for agent in (run.agent, other)] == workers
             away.rename(claims)
             run.stop_pacing()

@@ -8,10 +8,10 @@ import pytest
 
 from elastane.api.rundir import RunDir
 from tests.unit.trackers.readers import read_tensorboard, read_tensorboard_texts
+from tests.waiting import wait_until
 
 from .attempts import find_run_processes
 from .machines import FIRST, Machines
-from .stage import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 

@@ -8,9 +8,10 @@ from elastane.api.scheduling_rules import SchedulingRules
 from elastane.controller.jobs.restart_costs import RESTART_S
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_events
+from tests.waiting import wait_until
 
 from .small_cluster import SOURCES, open_cluster, read_json, submit_training
-from .stage import SCRIPTS, wait_until
+from .stage import SCRIPTS
 from .worlds import read_notes
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]

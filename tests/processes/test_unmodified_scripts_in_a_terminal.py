@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .stage import is_alive, wait_until
+from tests.waiting import WAIT_S, wait_until
+
+from .stage import is_alive
 
 pytestmark = pytest.mark.processes
 
@@ -45,7 +47,7 @@ def start_run(stage, tmp_path):
 
 def test_the_output_of_rank_0_and_the_end_are_shown(start_run):
     run = start_run("print('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", "--workers=2")
-    output, _ = run.communicate(timeout=60)
+    output, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode == 0, output
     assert "hello from 0 of 2\n" in output
     assert "hello from 1" not in output
@@ -54,7 +56,7 @@ def test_the_output_of_rank_0_and_the_end_are_shown(start_run):
 
 def test_a_failure_prints_the_traceback_and_gives_exit_code_1(start_run):
     run = start_run("raise ValueError('no such file')", "--workers=1")
-    output, _ = run.communicate(timeout=60)
+    output, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode == 1, output
     assert output.count("ValueError: no such file") == 2
     assert "worker 0 failed: exit code 1" in output
@@ -77,12 +79,12 @@ def test_a_stopped_run_saves_and_is_resumed_from_its_snapshot(start_run, tmp_pat
     wait_until((tmp_path / "ready").exists, "the script runs")
     # The client of the warm process passes the signal on.
     run.send_signal(signal.SIGINT)
-    output, _ = run.communicate(timeout=60)
+    output, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode == 130, output
     assert "stopping when the script has saved; press Ctrl-C again to end at once" in output
     assert "starts the script again, from its own snapshot" in output
     resumed = start_run(text, resume=True)
-    output, _ = resumed.communicate(timeout=60)
+    output, _ = resumed.communicate(timeout=WAIT_S)
     assert resumed.returncode == 0, output
     assert "before: True\n" in output
     assert "before: False\n" not in output
@@ -109,14 +111,14 @@ def test_no_process_of_a_killed_command_is_left(start_run, tmp_path):
 
 def test_other_commands_say_what_the_script_has_not(start_run, stage, tmp_path):
     run = start_run("pass", "--workers=1")
-    run.communicate(timeout=60)
+    run.communicate(timeout=WAIT_S)
     for command in (["verify", "trial"], ["export", "trial", "--format=hf"], ["checkpoint", "list", "trial"]):
         done = subprocess.run(
             [*stage.warm_client, "elastane", *command],
             env={**os.environ, "ELASTANE_HOME": str(tmp_path / "home")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
             check=False,
         )
         assert done.returncode == 2, done.stderr

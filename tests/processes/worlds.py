@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,10 @@ from elastane.attempts.run_directory import claim_run_directory
 from elastane.attempts.worlds.script_agent import ScriptAgent
 from elastane.client.coordinator_request import ask_coordinator
 from elastane.observability.run_files import read_events
+from tests.waiting import WAIT_S, wait_until, wait_until_async
 
 from .stage import SCRIPTS, Stage
 
-WAIT_S = 60
-POLL_S = 0.01
 SHORT_S = 2
 
 
@@ -59,27 +57,28 @@ class LiveScript:
 
     async def kill(self, worker: int, number: int = signal.SIGKILL) -> int:
         """Signal the first process of a worker and return its id."""
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                answer = await self.read_status()
-                rows = () if answer is None else answer.processes
-                pids = [row.pid for row in rows if row.worker == worker]
-                if pids:
-                    os.kill(pids[0], number)
-                    return pids[0]
-                await asyncio.sleep(POLL_S)
+
+        async def find_pid() -> int | None:
+            answer = await self.read_status()
+            rows = () if answer is None else answer.processes
+            return next((row.pid for row in rows if row.worker == worker), None)
+
+        pid = await wait_until_async(find_pid, f"worker {worker} has a process")
+        assert pid is not None
+        os.kill(pid, number)
+        return pid
 
     async def wait_for_note(self, text: str, count: int = 1) -> None:
         """Wait until the script has written lines that begin with this text, this many times."""
-        await self.wait_until(lambda: sum(note.startswith(text) for note in self.notes) >= count)
+        await self.wait_until(
+            lambda: sum(note.startswith(text) for note in self.notes) >= count, f"{count} notes {text!r}"
+        )
 
     async def wait_for_event(self, kind: str, count: int = 1) -> None:
-        await self.wait_until(lambda: len(self.find_events(kind)) >= count)
+        await self.wait_until(lambda: len(self.find_events(kind)) >= count, f"{count} events {kind}")
 
-    async def wait_until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not done():  # noqa: ASYNC110 - the script writes files
-                await asyncio.sleep(POLL_S)
+    async def wait_until(self, done: Callable[[], bool], what: str) -> None:
+        await wait_until_async(done, what, state=lambda: self.notes)
 
     def find_events(self, kind: str) -> list[EventLine]:
         return [event for event in read_events(self.run_dir, torn_tail=True) if event.kind == kind]
@@ -166,7 +165,7 @@ def play_script(
         agent = ScriptAgent(files, spec, command=(*stage.warm_client, "script-server"))
         outcome = asyncio.run(_play(agent, LiveScript(files, agent, folder), disturb))
     ended = EndedScript(outcome, files, folder)
-    assert not list_leftovers(root), ended.describe()
+    wait_for_end(root)
     return ended
 
 
@@ -197,12 +196,9 @@ def read_notes(folder: Path) -> list[str]:
     return journal.read_text().splitlines() if journal.exists() else []
 
 
-def list_leftovers(root: Path) -> list[int]:
-    """Return the processes that still have a file below a folder open, or that end within a second."""
-    deadline = time.monotonic() + 1
-    while (found := _find_users(root)) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    return found
+def wait_for_end(root: Path) -> None:
+    """Wait until no process has a file below a folder open."""
+    wait_until(lambda: not _find_users(root), "no process is left", state=lambda: _find_users(root))
 
 
 def _find_users(root: Path) -> list[int]:

@@ -12,7 +12,7 @@ from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from elastane.recipes.resolution import list_preloaded, load_recipe
 from tests.processes.small_cluster import open_cluster
-from tests.processes.stage import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
 

@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-import time
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -27,8 +26,8 @@ from elastane.runtime.state.placement import choose_placement
 from elastane.runtime.state.training_state import TrainingState
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
+from tests.waiting import WAIT_S, wait_until
 
-WAIT_S = 20
 KEY = "model.weight"
 
 
@@ -106,11 +105,11 @@ class Writers:
         return next((p for p in self.workers[worker].parts if p.step == step), None)
 
     def wait_until(self, step, state):
-        deadline = time.monotonic() + WAIT_S
-        while (part := self.find_part(step)) is None or part.state != state:
-            assert time.monotonic() < deadline, f"{part} never was {state}"
-            time.sleep(0.005)
-        return part
+        def find():
+            part = self.find_part(step)
+            return part if part is not None and part.state == state else None
+
+        return wait_until(find, f"the part of step {step} is {state}", state=lambda: self.find_part(step))
 
     def publish(self, step, *, by=0, writers=(0,)):
         self.workers[by].publish(
@@ -288,10 +287,11 @@ def test_a_publication_deletes_checkpoints_beyond_the_retention(writers):
         writers.wait_until(step, "written")
         writers.publish(step)
     # The publisher deletes older checkpoints after its report.
-    deadline = time.monotonic() + WAIT_S
-    while writers.catalog.list_names() != [format_checkpoint_name(6), format_checkpoint_name(7)]:
-        assert time.monotonic() < deadline, writers.catalog.list_names()
-        time.sleep(0.005)
+    wait_until(
+        lambda: writers.catalog.list_names() == [format_checkpoint_name(6), format_checkpoint_name(7)],
+        "the oldest checkpoint is deleted",
+        state=writers.catalog.list_names,
+    )
     assert name_record(0) not in writers.storage.list_files(format_checkpoint_name(7))
 
 

@@ -3,16 +3,15 @@
 import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
 from elastane.api.connection_limits import OWN_DESCRIPTORS, check_worker_limit, compute_most_workers
 from elastane.api.errors import BadInput
 from elastane.runtime.links.mesh import Mesh
+from tests.waiting import wait_until
 
 DESCRIPTORS = 256
-WAIT_S = 60
 LIMITED = """
 import os, resource, sys
 from elastane.runtime.links.mesh import Mesh
@@ -46,13 +45,14 @@ def test_a_worker_connects_to_as_many_others_as_the_limit_says():
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             port = int(process.stdout.readline())
-            deadline = time.monotonic() + WAIT_S
             # One after the other: this thread answers for all.
             for mesh in meshes:
                 mesh.dial(0, "127.0.0.1", port)
-                while 0 not in mesh.peers:
-                    assert time.monotonic() < deadline, f"worker {mesh.worker} of {others} has not connected"
-                    mesh.poll(0.1, lambda *_: None, lost.append)
+                wait_until(
+                    lambda mesh=mesh: 0 in mesh.peers,
+                    f"worker {mesh.worker} of {others} is connected",
+                    meanwhile=lambda mesh=mesh: mesh.poll(0.1, lambda *_: None, lost.append),
+                )
             assert process.stdout.readline() == b"all\n"
         finally:
             process.kill()

@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from contextlib import closing
 
 import msgspec
@@ -19,10 +18,9 @@ from elastane.api.rundir import RunDir
 from elastane.api.short_reports import complete_steps, shorten_steps
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.coordinator_link import MOST_REPORTS, CoordinatorLink
+from tests.waiting import WAIT_S, wait_until
 
 from .step_reports import build_report
-
-WAIT_S = 20
 
 
 class Coordinators:
@@ -46,9 +44,9 @@ class Coordinators:
 
     def receive_until(self, is_last, *, term: int = 1):
         """Return what the coordinator of a term receives, up to the first message that `is_last` accepts."""
-        received, deadline = [], time.monotonic() + WAIT_S
+        received = []
         while not received or not is_last(received[-1]):
-            number, message = self.messages.get(timeout=max(0.0, deadline - time.monotonic()))
+            number, message = self.messages.get(timeout=WAIT_S)
             received += [message] if number == term else []
         return received
 
@@ -122,7 +120,7 @@ def test_events_acknowledged_by_a_later_step_are_not_sent_again(coordinators, li
     coordinators.acknowledge(2)
     link.report_step(build_report(3))
     coordinators.receive_until(is_report_of(3))
-    time.sleep(0.2)
+    wait_until(lambda: [event.key for event in link._list_events()] == ["b"], "the first event is confirmed")
     coordinators.disconnect()
     assert list_event_keys(coordinators.receive_until(is_report_of(3), term=2)) == ["b"]
 

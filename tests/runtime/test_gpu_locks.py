@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import elastane
+from tests.waiting import WAIT_S
 
 LOCKING = """
 import sys
@@ -73,7 +74,7 @@ def strangers(tmp_path) -> Callable:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=WAIT_S,
             env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
         )
         return done.stdout.strip()

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from torch import nn
 from elastane.protocol.actions import BeginRound
 from elastane.runtime.data.batch_sources import MapBatchSource, make_plan
 from elastane.runtime.links.mesh import Mesh
+from tests.waiting import wait_until
 
 from .lessons import (
     CLASSES,
@@ -163,16 +163,12 @@ def test_loaders_die_with_a_worker_that_is_killed(tmp_path):
         (tmp_path / "partial").write_text(text)
         (tmp_path / "partial").rename(tmp_path / "pids")
         signal.pause()
-    while not (tmp_path / "pids").exists():
-        time.sleep(0.01)
+    wait_until((tmp_path / "pids").exists, "the worker has loaders")
     loaders = [int(loader) for loader in (tmp_path / "pids").read_text().split()]
     assert len(loaders) == 2
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + 20
-    while any(_is_alive(loader) for loader in loaders):
-        assert time.monotonic() < deadline, "loaders outlive their worker"
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(_is_alive, loaders)), "the loaders have ended with their worker")
 
 
 def test_loaders_do_not_hold_the_connections_of_their_worker():

@@ -14,9 +14,9 @@ from elastane.runtime.links.frames import HEADER
 from elastane.runtime.links.handshake import NONCE_BYTES, Hello, Process, Proof
 from elastane.runtime.links.memory_mark import MARK_BYTES, MemoryMark, has_mark
 from elastane.runtime.links.mesh import LIMITS, Mesh
+from tests.waiting import wait_until
 
 SECRET = b"secret"
-WAIT_S = 20
 
 
 class Ends:
@@ -28,17 +28,22 @@ class Ends:
         self.lost: list[tuple[int, int]] = []
 
     def poll_until(self, done) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not done():
-            assert time.monotonic() < deadline, f"received {self.received}, lost {self.lost}"
-            for mesh in self.meshes:
-                mesh.poll(
-                    0.01,
-                    lambda peer, message, payload, me=mesh.worker: self.received.append(
-                        (me, peer, message, bytes(payload))
-                    ),
-                    lambda peer, me=mesh.worker: self.lost.append((me, peer)),
-                )
+        wait_until(
+            done,
+            "these meshes have received enough",
+            state=lambda: f"received {self.received}, lost {self.lost}",
+            meanwhile=self.poll,
+        )
+
+    def poll(self) -> None:
+        for mesh in self.meshes:
+            mesh.poll(
+                0.01,
+                lambda peer, message, payload, me=mesh.worker: self.received.append(
+                    (me, peer, message, bytes(payload))
+                ),
+                lambda peer, me=mesh.worker: self.lost.append((me, peer)),
+            )
 
 
 @pytest.fixture
@@ -168,14 +173,11 @@ def test_a_peer_that_dies_during_an_answer_is_lost_once(meshes):
     def answer(peer, message, payload):
         ends.received.append((0, peer, message, bytes(payload)))
         first.send(1, build_vote(5))
-        time.sleep(0.05)
+        time.sleep(0.05)  # not a wait: the reset arrives meanwhile, or the test is weaker
         first.send(1, build_vote(6))
 
     lost = []
-    deadline = time.monotonic() + WAIT_S
-    while not lost:
-        assert time.monotonic() < deadline
-        first.poll(0.01, answer, lost.append)
+    wait_until(lambda: lost, "the peer is lost", meanwhile=lambda: first.poll(0.01, answer, lost.append))
     first.poll(0.01, answer, lost.append)
     assert lost == [1]
 

@@ -1,7 +1,6 @@
 """The reactor: which thread handles an event, and that none is lost between two threads."""
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +9,8 @@ from elastane.api.membership import Generation, Member
 from elastane.protocol import actions, events
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import RESULTS, Reactor
+from tests.waiting import WAIT_S, wait_until
 
-WAIT_S = 20.0
 REACTOR, TRAINING = "elastane-reactor", "MainThread"
 
 
@@ -52,10 +51,7 @@ def propose(reactor: Reactor, *workers: int) -> None:
     members = tuple(Member(worker, "127.0.0.1", 1) for worker in workers)
     handled = len(reactor.member.handled)
     reactor.post(events.GenerationProposed(Generation(1, 1, members, planned=False)))
-    deadline = time.monotonic() + WAIT_S
-    while len(reactor.member.handled) == handled:
-        assert time.monotonic() < deadline, "the generation has not begun"
-        time.sleep(0.001)
+    wait_until(lambda: len(reactor.member.handled) > handled, "the generation has begun")
     assert reactor.member.handled[-1][0] == REACTOR
 
 

@@ -7,6 +7,7 @@ import resource
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,9 +20,9 @@ from elastane.api.untrusted_data import Malformed
 from elastane.protocol.messages import State, Vote
 from elastane.runtime.links.frames import HEADER, RECEIVE_BYTES
 from elastane.runtime.links.mesh import LIMITS, Mesh, decode_peer_message
+from tests.waiting import WAIT_S, wait_until
 
 SECRET = b"secret"
-WAIT_S = 30
 
 
 class Pair:
@@ -43,16 +44,16 @@ class Pair:
                 self.lost.append,
             )
 
+    def poll_until(self, done: Callable[[], object], what: str) -> None:
+        wait_until(done, what, state=lambda: f"lost: {self.lost}", meanwhile=self.poll)
+
     def exchange_votes(self) -> None:
         """Send a vote in each direction; fail unless these two arrive, and no other message does."""
         self.rounds += 1
         before = list(self.received)
         for mesh, peer in zip(self.meshes, (1, 0), strict=True):
             mesh.send(peer, Vote(generation=1, round=self.rounds, leaves=()))
-        deadline = time.monotonic() + WAIT_S
-        while len(self.received) < len(before) + 2:
-            assert time.monotonic() < deadline, "the votes did not arrive"
-            self.poll()
+        self.poll_until(lambda: len(self.received) >= len(before) + 2, "both votes have arrived")
         assert sorted(self.received[len(before) :]) == [(0, self.rounds), (1, self.rounds)]
         assert self.lost == []
 
@@ -124,10 +125,7 @@ def test_peers_go_on_after_any_message_of_a_stranger(pair):
             visitor.close()
 
     send_messages()
-    deadline = time.monotonic() + WAIT_S
-    while pair.unproven:
-        assert time.monotonic() < deadline, "closed connections are remembered"
-        pair.poll()
+    pair.poll_until(lambda: not pair.unproven, "closed connections are forgotten")
 
 
 @settings(derandomize=True, max_examples=500, deadline=None)
@@ -147,10 +145,7 @@ def test_half_handshakes_are_limited_in_number_and_time(pair):
         visitors.append(connect_stranger(mesh))
         pair.exchange_votes()
         assert pair.unproven <= 8
-    deadline = time.monotonic() + WAIT_S
-    while pair.unproven:
-        assert time.monotonic() < deadline, "a half handshake has no deadline"
-        pair.poll()
+    pair.poll_until(lambda: not pair.unproven, "half handshakes are over")
     pair.exchange_votes()
     for visitor in visitors:
         visitor.close()
@@ -163,8 +158,7 @@ def test_an_idle_mesh_ends_half_handshakes(pair, monkeypatch):
         most=8, deadline_s=0.2, least_s=0.0, descriptor_ceiling=1 << 20
     )
     visitor = connect_stranger(mesh)
-    while not pair.unproven:
-        pair.poll()
+    pair.poll_until(lambda: pair.unproven, "the stranger is accepted")
     waker = threading.Timer(WAIT_S, mesh.wake)
     waker.start()
     while pair.unproven:
@@ -198,16 +192,17 @@ def test_a_mesh_without_descriptors_neither_fails_nor_spins(pair, few_descriptor
         arrive()
         for _ in range(50):
             pair.exchange_votes()
-            time.sleep(0.01)
+            time.sleep(0.01)  # not a wait: strangers arrive meanwhile
         # Then the process itself takes everything, until no stranger can be closed in favour of another one.
         duplicates = []
-        deadline = time.monotonic() + WAIT_S
-        while pair.unproven:
-            assert time.monotonic() < deadline, "strangers hold descriptors that the process needs"
+
+        def take_descriptors() -> None:
             pair.poll()
             with contextlib.suppress(OSError):
                 while True:
                     duplicates.append(os.dup(0))
+
+        wait_until(lambda: not pair.unproven, "no stranger has a descriptor", meanwhile=take_descriptors)
         pair.exchange_votes()
         polls, began_s = 0, time.monotonic()
         while time.monotonic() - began_s < 1.0:
@@ -231,10 +226,7 @@ def admit_newcomer(pair: Pair, third: Mesh | None = None) -> None:
     third = third or Mesh(2, SECRET)
     pair.meshes.append(third)
     third.dial(0, pair.meshes[0].host, pair.meshes[0].port)
-    deadline = time.monotonic() + WAIT_S
-    while 2 not in pair.meshes[0].peers or 0 not in third.peers:
-        assert time.monotonic() < deadline, "a peer does not connect"
-        pair.poll()
+    pair.poll_until(lambda: 2 in pair.meshes[0].peers and 0 in third.peers, "the peer is connected")
     assert pair.lost == []
     pair.meshes.pop()
     third.close()
@@ -275,6 +267,12 @@ def gather_crowd(mesh: Mesh, strangers: int):
         os.close(order_read)
 
 
+def accept(door: socket.socket) -> socket.socket | None:
+    with contextlib.suppress(TimeoutError):
+        return door.accept()[0]
+    return None
+
+
 def test_an_interrupted_handshake_is_begun_again(pair):
     """The first connections to a worker end before the proof, as displaced ones do."""
     third = Mesh(2, SECRET)
@@ -282,18 +280,17 @@ def test_an_interrupted_handshake_is_begun_again(pair):
         third.dial(0, *door.getsockname())
         for _ in range(3):
             door.settimeout(0.01)
-            deadline = time.monotonic() + WAIT_S
-            while True:
-                third.poll(0.01, lambda *_: None, pair.lost.append)
-                with contextlib.suppress(TimeoutError):
-                    door.accept()[0].close()
-                    break
-                assert time.monotonic() < deadline, "the worker does not try again"
+            wait_until(
+                lambda: accept(door),
+                "the worker tries again",
+                meanwhile=lambda: third.poll(0.01, lambda *_: None, pair.lost.append),
+            ).close()
     assert pair.lost == []
-    deadline = time.monotonic() + WAIT_S
-    while not pair.lost:
-        assert time.monotonic() < deadline, "the death of a peer is not noticed"
-        third.poll(0.01, lambda *_: None, pair.lost.append)
+    wait_until(
+        lambda: pair.lost,
+        "the death of the peer is noticed",
+        meanwhile=lambda: third.poll(0.01, lambda *_: None, pair.lost.append),
+    )
     assert pair.lost == [0]
     third.close()
 
@@ -318,10 +315,7 @@ def read_resident_bytes() -> int:
 def test_a_lost_peer_is_not_dialled_again_and_gets_nothing(pair):
     sender, receiver = pair.meshes[1], pair.meshes[0]
     sender._drop(sender.peers[0])
-    deadline = time.monotonic() + WAIT_S
-    while sorted(pair.lost) != [0, 1]:
-        assert time.monotonic() < deadline, f"lost: {pair.lost}"
-        pair.poll()
+    pair.poll_until(lambda: sorted(pair.lost) == [0, 1], "each has lost the other")
     sender.dial(0, receiver.host, receiver.port)
     sender.send(0, Vote(generation=1, round=9, leaves=()))
     for _ in range(20):
@@ -334,9 +328,10 @@ def test_large_payloads_arrive_whole(pair):
     data = os.urandom(3 * RECEIVE_BYTES + 17)
     payloads = []
     pair.meshes[1].send(0, State(generation=1, committed=1), [data])
-    deadline = time.monotonic() + WAIT_S
-    while not payloads:
-        assert time.monotonic() < deadline
+
+    def poll() -> None:
         pair.meshes[0].poll(0.01, lambda *pieces: payloads.append(bytes(pieces[2])), pair.lost.append)
         pair.meshes[1].poll(0.0, lambda *_: None, pair.lost.append)
+
+    wait_until(lambda: payloads, "the payload has arrived", meanwhile=poll)
     assert payloads == [data]

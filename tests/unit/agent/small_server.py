@@ -55,7 +55,7 @@ def beat(run_dir: RunDir, worker: int) -> None:
             if not (run_dir.root / f"hang-{worker}").exists():
                 file.seek(compute_slot_offset(worker))
                 file.write(SLOT.pack(count, Phase.STEP, 0.05))
-            time.sleep(0.02)
+            time.sleep(0.02)  # not a wait: paces the heartbeats
 
 
 def take_part(run_dir: RunDir, worker: int) -> int:
@@ -87,7 +87,7 @@ def take_part(run_dir: RunDir, worker: int) -> int:
                         case Dismiss(code=code):
                             return code
         except (OSError, EOFError, WebSocketException):
-            time.sleep(0.01)
+            time.sleep(0.01)  # not a wait: paces the attempts to connect
 
 
 def main() -> None:

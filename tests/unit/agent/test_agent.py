@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,11 +22,11 @@ from elastane.api.spec import RunRecord, RunSpec
 from elastane.claims.terms import OwnTerm
 from elastane.claims.urls import open_claim_list
 from elastane.client.coordinator_request import ask_coordinator
+from tests.waiting import WAIT_S, wait_until_async
 
 pytestmark = pytest.mark.processes
 
 SMALL = (sys.executable, "-P", str(Path(__file__).with_name("small_server.py")))
-WAIT_S = 30
 
 
 class Running:
@@ -46,15 +47,13 @@ class Running:
         return await asyncio.to_thread(ask_coordinator, self.run_dir, question, WAIT_S)
 
     async def wait_until(self, done) -> Answer:
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                try:
-                    answer = await self.ask(AskStatus())
-                except NoSuchRun:
-                    answer = None
-                if answer is not None and done(answer):
-                    return answer
-                await asyncio.sleep(0.02)
+        async def look() -> Answer | None:
+            with suppress(NoSuchRun):
+                answer = await self.ask(AskStatus())
+                return answer if done(answer) else None
+            return None
+
+        return await wait_until_async(look, "the run is as it should be", state=self.list_kinds)
 
     def read_events(self) -> list[EventLine]:
         lines = self.run_dir.events.read_bytes().splitlines()

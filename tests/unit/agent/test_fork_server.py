@@ -12,9 +12,9 @@ import pytest
 from elastane.agent.environment import build_worker_environment
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.processes
-WAIT_S = 60
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from elastane.api.errors import RunFailed
 from elastane.api.rundir import RunDir
 from elastane.client import coordinator_request
 from elastane.client.coordinator_client import CoordinatorClient
+from tests.waiting import WAIT_S, wait_until_async
 
 from .test_agent import SMALL, find_members, play_run
 
 __all__ = ["play_run"]
 
-WAIT_S = 20
 GARBAGE = (
     b"{",
     b'"text"',
@@ -56,10 +56,8 @@ def test_the_agent_connects_again_after_a_malformed_message(garbage, monkeypatch
                 log=complaints.append,
             )
             running = asyncio.create_task(link.run())
-            async with asyncio.timeout(WAIT_S):
-                while len(heard) < 2:
-                    assert not running.done(), running.exception()
-                    await asyncio.sleep(0.01)
+            await wait_until_async(lambda: len(heard) == 2 or running.done(), "two messages are received")
+            assert not running.done(), running.exception()
             running.cancel()
             await asyncio.wait((running,))
 

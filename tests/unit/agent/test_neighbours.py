@@ -8,8 +8,7 @@ from elastane.agent.takeover import CoordinatorHeard
 from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import create_certificate, read_certificate
 from elastane.api.rundir import RunDir
-
-WAIT_S = 20.0
+from tests.waiting import WAIT_S, wait_until_async
 
 
 def make_run_dir(path) -> RunDir:
@@ -23,9 +22,7 @@ def make_run_dir(path) -> RunDir:
 async def poll(run_dir: RunDir, *nodes: NodeAddress) -> dict[str, CoordinatorHeard | None]:
     """Return the first answers of some agents."""
     asking = NeighbourPoll(run_dir)
-    async with asyncio.timeout(WAIT_S):
-        while (answers := asking.read(nodes)) is None:  # noqa: ASYNC110 - it is read, and has no event
-            await asyncio.sleep(0.01)
+    answers = await wait_until_async(lambda: asking.read(nodes), "all have been asked")
     asking.stop()
     return dict(answers)
 

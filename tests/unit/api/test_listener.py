@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from elastane.api.patient_listener import make_patient_listener
+from tests.waiting import WAIT_S
 
 BACKLOG = 100
-WAIT_S = 20
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_server_without_descriptors_logs_one_line_and_serves_again_when_it_has
         try:
             limit_descriptors(True)
             visitor.connect(listening.getsockname())
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(2.5)  # not a wait: the server tries to accept meanwhile
             assert not served.is_set()
             assert next(accepts) < 20, "asyncio alone tries as often as its backlog is long"
             limit_descriptors(False)
@@ -86,7 +86,7 @@ async def wait_for_end(visitor: socket.socket, descriptors: list[int]) -> None:
             try:
                 visitor.recv(1)
             except BlockingIOError:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # not a wait: the turn of the server
             else:
                 return
 

@@ -11,6 +11,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunRecord, RunSpec
 from elastane.attempts import next_attempt
 from elastane.attempts.next_attempt import wait_for_next_attempt
+from tests.waiting import WAIT_S
 
 LAST = RunRecord(spec=RunSpec(name="run", script="train.py"), created="")
 NEXT = msgspec.structs.replace(LAST, resumed=Resumed("step-8", 8, 1, first_worker=3, first_term=2))
@@ -56,5 +57,5 @@ def test_the_wait_lasts_while_the_first_machine_prepares_the_attempt(run_dir):
         waiting.join(0.1)
         write(run_dir.run, NEXT)
         write(run_dir.endpoint, CoordinatorEndpoint("127.0.0.1", 2, term=2, attempt=1))
-        waiting.join(10.0)
+        waiting.join(WAIT_S)
     assert found == [NEXT]

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from elastane.cli.main import app
 from elastane.client.cluster import Cluster, ControllerUnreachable
 from elastane.client.context import connect, read_context, read_running
 from elastane.client.controller_lock import find_lock_holder
+from tests.waiting import WAIT_S, wait_until
 
 pytestmark = [
     pytest.mark.processes,
@@ -32,7 +32,6 @@ pytestmark = [
 ]
 
 ELASTANE = (sys.executable, "-m", "elastane.cli.main")
-WAIT_S = 120
 
 
 def run_elastane(*args: str) -> subprocess.CompletedProcess[str]:
@@ -172,11 +171,7 @@ def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):
     pid = msgspec.json.decode(ready, type=ControllerReady).pid
     os.killpg(terminal.pid, signal.SIGINT)
     terminal.communicate(timeout=WAIT_S)
-    ended = os.path.exists
-    give_up_s = time.monotonic() + WAIT_S
-    while ended(f"/proc/{pid}"):
-        assert time.monotonic() < give_up_s, "its controller has outlived it"
-        time.sleep(0.05)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "its controller has ended")  # noqa: PTH110
 
 
 @pytest.fixture

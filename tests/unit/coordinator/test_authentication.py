@@ -19,8 +19,9 @@ from elastane.api import authentication
 from elastane.api.control import AskStatus, decode_answer, encode
 from elastane.api.endpoint import build_bearer_header
 from elastane.coordinator import connections
+from tests.waiting import WAIT_S
 
-from .test_server import SECRET, WAIT_S, Served, served
+from .test_server import SECRET, Served, served
 
 __all__ = ["served"]
 

@@ -13,9 +13,10 @@ import pytest
 
 from elastane.api.machine_address import LOOPBACK_ONLY, publish_address
 from elastane.api.run_certificate import build_client_context, create_certificate
+from tests.waiting import WAIT_S
 
 from .test_authentication import BEARER, make_request
-from .test_server import WAIT_S, Served
+from .test_server import Served
 
 AGENT = """
 import asyncio, socket, sys
@@ -166,14 +167,14 @@ def test_a_slow_handshake_succeeds(port):
     with port.connect() as slow:
         hello = sent.read()
         slow.sendall(hello[:20])
-        time.sleep(1.0)
+        time.sleep(1.0)  # not a wait: the client is slow
         slow.sendall(hello[20:])
         while True:
             received.write(slow.recv(1 << 16))
             with contextlib.suppress(ssl.SSLWantReadError):
                 client.do_handshake()
                 break
-        time.sleep(1.0)
+        time.sleep(1.0)  # not a wait: the client is slow
         client.write(REQUEST)
         slow.sendall(sent.read())
         check_accepted(read_decrypted(slow, client, received))

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import msgspec
@@ -40,9 +39,9 @@ from elastane.claims.history import find_newest_term
 from elastane.claims.terms import SUPERSEDED_CODE, OwnTerm, TermOrder
 from elastane.claims.urls import open_claim_list
 from elastane.observability.run_files import read_record, read_run
+from tests.waiting import WAIT_S, wait_until
 
 SECRET = "0123456789abcdef"  # noqa: S105 - of a run in a temporary directory
-WAIT_S = 20
 
 
 class Served:
@@ -281,10 +280,7 @@ def test_a_coordinator_that_was_away_learns_of_the_higher_term_and_ends_in_words
     stale.send_signal(signal.SIGSTOP)
     served.start()
     claims = open_claim_list(str(served.run_dir.root / CLAIMS))
-    until = time.monotonic() + WAIT_S
-    while len(claims.read()) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: len(claims.read()) == 2, "the second coordinator has a term")
     # It has its term, and waits for the lock on the ledger.
     assert served.run_dir.events.read_bytes().count(b"coordinator.started") == 1
     stale.send_signal(signal.SIGCONT)
@@ -323,10 +319,7 @@ def test_a_coordinator_that_cannot_claim_serves_and_claims_later(served) -> None
     assert ask_term(served) == 2
     away.rename(served.run_dir.root / CLAIMS)
     claims = open_claim_list(str(served.run_dir.root / CLAIMS))
-    until = time.monotonic() + WAIT_S
-    while find_newest_term(claims.read()).number < 2:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: find_newest_term(claims.read()).number == 2, "term 2 is claimed")
     assert served.process.poll() is None
     served.process.terminate()
     assert b"term 2 begins without a claim" in served.process.stderr.read()

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import ExitStack, suppress
 
 import msgspec
@@ -29,6 +28,7 @@ from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.engines.local.job_environment import build_job_environment
 from elastane.engines.local.job_program import make_run_spec
 from elastane.engines.local.job_watcher import JobWatcher
+from tests.waiting import WAIT_S, wait_until
 
 SPEC = JobSpec(
     name="j",
@@ -249,9 +249,7 @@ def test_an_agent_that_ended_at_once_is_reported_even_if_its_log_is_gone(tmp_pat
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     asyncio.run(engine.carry_out([StartAttempt(job="j", attempt=1, workers=1, spec=spec)]))
     shutil.rmtree(tmp_path / "home" / "runs" / "j")
-    give_up_s = time.monotonic() + 10
-    while (outcome := asyncio.run(engine.observe(["j"]))["j"].outcome) is None:
-        assert time.monotonic() < give_up_s
+    outcome = wait_until(lambda: asyncio.run(engine.observe(["j"]))["j"].outcome, "the attempt has ended")
     assert "exit code 1" in outcome.why
 
 
@@ -271,7 +269,7 @@ def test_processes_without_a_readable_attempt_are_killed(tmp_path) -> None:
 
     try:
         assert asyncio.run(story()) == {}
-        assert stuck.wait(10) == -signal.SIGKILL
+        assert stuck.wait(WAIT_S) == -signal.SIGKILL
     finally:
         stuck.kill()
         stuck.wait()
@@ -296,7 +294,7 @@ def test_an_agent_without_its_directory_is_present_until_it_ends(tmp_path) -> No
         after = (await engine.observe(["j"]))["j"]
         assert (after.attempt, after.present, after.agent) == (before.attempt, True, True)
         refused = await engine.carry_out([KillAttempt(job="j", attempt=3)])
-        agent.wait(10)
+        agent.wait(WAIT_S)
         return refused, (await engine.observe(["j"]))["j"]
 
     try:
@@ -362,7 +360,7 @@ def test_a_job_that_cannot_be_encoded_does_not_stop_other_jobs_from_starting(tmp
     refused = asyncio.run(engine.carry_out(starts))
     assert list(refused) == ["bad"]
     assert "can't encode" in refused["bad"]
-    wait_until(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome is not None)
+    wait_until(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome, "the attempt has ended")
 
 
 def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(
@@ -381,7 +379,7 @@ def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(
         return seen.attempt == attempt and seen.outcome is not None
 
     assert start(1) == {}
-    wait_until(lambda: has_ended(1))
+    wait_until(lambda: has_ended(1), "the first attempt has ended")
     with (home / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
         while True:
             ballast.write(bytes(1 << 12))
@@ -389,13 +387,7 @@ def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(
     assert not has_ended(2)
     (home / "ballast").unlink()
     assert start(2) == {}
-    wait_until(lambda: has_ended(2))
-
-
-def wait_until(done) -> None:
-    give_up_s = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < give_up_s
+    wait_until(lambda: has_ended(2), "the second attempt has ended")
 
 
 def start_and_observe(home, spec, *, attempt=1):
@@ -490,7 +482,7 @@ def test_many_jobs_are_asked_in_groups_so_that_each_has_time_to_answer(tmp_path,
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # not a wait: other requests begin here
         at_once -= 1
         return Answer(ok=True, target=1)
 

@@ -19,7 +19,7 @@ from elastane.trackers.mlflow_store import MLflowStore
 from elastane.trackers.wandb_files import find_record_files, find_writers, read_wandb_records
 from elastane.trackers.wandb_store import WandbStore
 from tests.lazy_modules import LazyModule
-from tests.processes.stage import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 from .conftest import collect, make_line
 from .readers import find_mlflow_run, read_mlflow, read_tensorboard, read_tensorboard_texts, read_wandb
@@ -188,7 +188,7 @@ def assert_refused(recorded):
     subject = Subject(lambda: recorded.tracked, recorded.open_source, lambda: "finished")
     feed = Feed("mlflow", MLflowStore(), subject, threading.Event(), say)
     threading.Thread(target=feed.run, daemon=True).start()
-    assert heard.wait(30)
+    assert heard.wait(WAIT_S)
     assert said[0].startswith("mlflow fails: API request")
     assert "secret" not in said[0]
 
