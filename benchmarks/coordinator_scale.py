@@ -33,9 +33,10 @@ from elastane.api.records import LedgerLine, Samples, Shares
 from elastane.api.run_certificate import create_certificate
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.short_reports import shorten_report, shorten_steps
+from elastane.api.silence_limits import SilenceLimits
 from elastane.api.spec import Pinned, RunRecord, RunSpec
 from elastane.claims.terms import TermOrder
-from elastane.runtime.links.coordinator_link import CONNECT_TIMEOUT_S, REPORT_S, RETRY_S
+from elastane.runtime.links.coordinator_link import CONNECT_TIMEOUT_S, RETRY_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
@@ -179,7 +180,7 @@ class PlayedWorker(Player):
     """A worker."""
 
     def __init__(self, run: "PlayedRun", worker: int) -> None:
-        super().__init__(run, REPORT_S)
+        super().__init__(run, SilenceLimits().report_every_s)
         self.worker = worker
         self.newest: Generation | None = None
         self.crossed = False

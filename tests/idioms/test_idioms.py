@@ -73,7 +73,7 @@ def is_first_variant(idiom: Idiom, variant: str) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(frozen_heap: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_settings, "_settings", worker_settings.get_settings())
     torch.set_num_threads(1)
 

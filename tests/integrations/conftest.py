@@ -20,7 +20,7 @@ def libraries() -> None:
 
 
 @pytest.fixture(autouse=True)
-def quiet_libraries() -> Iterator[None]:
+def quiet_libraries(frozen_heap: None) -> Iterator[None]:
     """Use one thread, as a run does, and let other libraries warn."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastane.api.rundir import RunDir
+from elastane.api.silence_limits import SilenceLimits
 from elastane.claims.records import GenerationClaim, OutcomeClaim, TermClaim
 from elastane.claims.urls import find_claims, open_claim_list
 from elastane.client.context import Context, save_context
@@ -14,6 +15,7 @@ from tests.waiting import wait_until
 
 from .machines import FIRST, Machines
 from .real_controller import RealController
+from .stage import SHORT_SILENCE_S
 
 pytestmark = [
     pytest.mark.processes,
@@ -33,7 +35,7 @@ def controller(tmp_path, monkeypatch):
 
 @pytest.fixture
 def machines(stage, tmp_path, controller):
-    with Machines(RunDir(tmp_path / "run"), stage.build_command("elastane.cli.main")) as made:
+    with Machines(RunDir(tmp_path / "run"), stage.build_command(silence_s=SHORT_SILENCE_S)) as made:
         yield made
 
 
@@ -64,7 +66,9 @@ def test_training_goes_on_without_the_controller_and_a_takeover_waits_for_it(
     controller.stop()
     make_steps(machines, 3)
     machines.kill(FIRST)
-    time.sleep(6)  # not a wait: a takeover would take place meanwhile
+    limits = SilenceLimits(SHORT_SILENCE_S)
+    longest_s = limits.limit_s + limits.turn_s + limits.minority_s
+    time.sleep(longest_s)  # not a wait: a takeover would take place meanwhile
     assert machines.count_events()["coordinator.started", "coordinator"] == 1
     controller.start()
     machines.wait_for("coordinator.started", "coordinator", times=2)

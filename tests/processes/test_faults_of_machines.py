@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 from .machines import FIRST, Machines
 from .networks import Networks, NoNetworks
 from .skipping import skip_except_in_ci
+from .stage import SHORT_SILENCE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 NUMBERS = {FIRST: 1, "b": 2, "c": 3}
@@ -37,7 +38,7 @@ def networks(request):
 
 @pytest.fixture
 def machines(stage, networks, tmp_path):
-    with Machines(RunDir(tmp_path / "run"), stage.build_command("elastane.cli.main"), networks) as made:
+    with Machines(RunDir(tmp_path / "run"), stage.build_command(silence_s=SHORT_SILENCE_S), networks) as made:
         yield made
 
 
@@ -175,7 +176,7 @@ def test_the_part_with_more_workers_goes_on(at_last, machines, networks, assert_
     assert_only_lost(ended, gone, workers)
 
 
-@pytest.mark.parametrize("for_s", [8.0, 20.0])
+@pytest.mark.parametrize("for_s", [8 / 3 * SHORT_SILENCE_S, 20 / 3 * SHORT_SILENCE_S])
 def test_an_outage_of_the_whole_network_costs_nothing(
     for_s, machines, networks, assert_equals_reference, tmp_path
 ):

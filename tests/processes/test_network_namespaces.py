@@ -1,25 +1,25 @@
 """A run on three machines with networks of their own outlives broken links, with the bytes of one worker."""
 
 import signal
-import sys
 import time
 
 import pytest
 
 from elastane.api.endpoint import read_endpoint
-from elastane.api.membership import SILENCE_S
 from elastane.api.rundir import RunDir
 from tests.waiting import wait_until
 
 from .machines import FIRST, Machines
+from .stage import SHORT_SILENCE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
-ELASTANE = [sys.executable, "-P", "-m", "elastane"]
 
 
 @pytest.fixture
-def machines(networks, tmp_path):
-    with Machines(RunDir(tmp_path / "run"), ELASTANE, networks) as made:
+def machines(stage, networks, tmp_path):
+    with Machines(
+        RunDir(tmp_path / "run"), stage.build_command(silence_s=SHORT_SILENCE_S, warm=False), networks
+    ) as made:
         yield made
 
 
@@ -35,6 +35,7 @@ def test_a_machine_with_a_cut_link_is_lost_and_returns(machines, networks, asser
     machines.wait_for("node.lost", "node b")
     networks.heal(1)
     machines.wait_for("node.joined", "node b", times=2)
+    machines.hurry()
     ended = machines.end(FIRST)
     assert_equals_reference(ended)
     (lost,) = ended.find_events("node.lost")
@@ -82,7 +83,7 @@ def test_a_machine_that_only_the_coordinator_does_not_hear_keeps_its_worker(
     step = machines.wait_for_answer().step
     networks.block(1, 0, (port, port))
     # Its votes arrive over the connections between workers, for longer than silence is allowed.
-    time.sleep(3 * SILENCE_S)  # not a wait: its loss would be noticed meanwhile
+    time.sleep(3 * SHORT_SILENCE_S)  # not a wait: its loss would be noticed meanwhile
     assert machines.wait_for_answer().step > step
     networks.unblock(1, 0, (port, port))
     machines.hurry()
@@ -104,7 +105,7 @@ def test_a_death_costs_no_worker_of_a_machine_without_the_coordinator(
     machines.signal([row.pid for row in answer.processes if row.worker == 200], signal.SIGKILL)
     machines.wait_for("worker.died", "worker 200")
     # A step takes at least 0.4 s, so these take longer than silence is allowed.
-    last = machines.count_steps() + 30
+    last = machines.count_steps() + 15
     wait_until(lambda: machines.count_steps() >= last, f"step {last}")
     networks.unblock(1, 0, (port, port))
     networks.unblock(0, 1, from_ports=(port, port))
@@ -139,7 +140,7 @@ def test_a_link_that_comes_and_goes_costs_its_machine_at_most_once_each_time(
     machines, networks, assert_equals_reference
 ):
     begin_on_three_machines(machines)
-    for cut_s in (0.3, 1.0, SILENCE_S + 1.0, 0.5, SILENCE_S + 0.5):
+    for cut_s in (0.3, SHORT_SILENCE_S / 3, SHORT_SILENCE_S + 1.0, 0.5, SHORT_SILENCE_S + 0.5):
         networks.cut(1)
         time.sleep(cut_s)  # not a wait: the length of the outage
         networks.heal(1)
@@ -162,6 +163,7 @@ def test_a_machine_is_reached_at_the_published_ports_of_another_address(
     machines.wait_for("worker.joined", "worker 101")
     endpoint = read_endpoint(machines.run_dir)
     assert (endpoint.host, 7000 <= endpoint.port <= 7017) == ("10.77.1.1", True)
+    machines.hurry()
     ended = machines.end(FIRST)
     assert_equals_reference(ended)
     assert ended.find_events("worker.died") == []

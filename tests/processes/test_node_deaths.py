@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 
 import pytest
@@ -13,21 +12,23 @@ from elastane.api.rundir import RunDir
 from tests.waiting import wait_until
 
 from .machines import FIRST, Machines
-from .stage import is_alive
+from .stage import SHORT_SILENCE_S, is_alive
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
 def machines(stage, tmp_path):
-    with Machines(RunDir(tmp_path / "run"), stage.build_command("elastane.cli.main")) as made:
+    with Machines(RunDir(tmp_path / "run"), stage.build_command(silence_s=SHORT_SILENCE_S)) as made:
         yield made
 
 
 @pytest.fixture
-def slow_machines(tmp_path):
+def slow_machines(stage, tmp_path):
     """Machines whose agents are the parents of their coordinators; the warm process is not."""
-    with Machines(RunDir(tmp_path / "run"), [sys.executable, "-P", "-m", "elastane"]) as made:
+    with Machines(
+        RunDir(tmp_path / "run"), stage.build_command(silence_s=SHORT_SILENCE_S, warm=False)
+    ) as made:
         yield made
 
 
@@ -60,6 +61,7 @@ def test_a_run_goes_on_without_the_machine_on_which_it_began(machines, assert_eq
     machines.kill(FIRST)
     machines.wait_for("coordinator.started", "coordinator", times=2)
     assert machines.find_in_charge() == "b"
+    machines.hurry()
     ended = machines.end("b")
     assert_equals_reference(ended)
     assert sorted(ended.find_subjects("worker.died")) == ["worker 0", "worker 1"]
@@ -205,6 +207,7 @@ def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert
     machines.wait_for("node.joined", "the first node")
     machines.wait_for_members(FIRST, 2)
     assert machines.find_in_charge() == in_charge != FIRST
+    machines.hurry()
     ended = machines.end(FIRST)
     assert_equals_reference(ended)
     assert "has claimed term" in machines.run_dir.log("coordinator").read_text()
@@ -219,6 +222,7 @@ def test_a_coordinator_that_hangs_is_replaced_on_its_own_machine(slow_machines, 
     machines.wait_for("coordinator.started", "coordinator", times=2)
     assert machines.find_in_charge() == FIRST
     wait_until(lambda: not is_alive(pid), "the stopped coordinator has ended")
+    machines.hurry()
     assert_equals_reference(machines.end(FIRST))
 
 
@@ -227,6 +231,7 @@ def test_the_end_of_the_terminal_lets_the_first_machine_leave(machines, assert_e
     (agent, *_) = machines.list_pids(FIRST)
     os.kill(agent, signal.SIGHUP)
     assert machines.wait(FIRST) == 0
+    machines.hurry()
     ended = machines.end("b")
     assert_equals_reference(ended)
     assert ended.find_events("worker.died") == []
@@ -279,6 +284,7 @@ def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
         os.kill(agent, signal.SIGTERM)
         time.sleep(0.2)  # not a wait: two signals at once would count as one
     machines.wait(killed)
+    machines.hurry()
     ended = machines.end("c" if killed == "b" else "b")
     assert_equals_reference(ended)
     assert machines.run_dir.report.exists()

@@ -29,7 +29,7 @@ from elastane.recipes.traffic import count_node_traffic
 from tests.waiting import wait_until_async
 
 from .skipping import skip_except_in_ci
-from .stage import VIRTUAL_RANKS, find_members, get_state, is_alive, kill
+from .stage import SHORT_SILENCE_S, VIRTUAL_RANKS, find_members, get_state, is_alive, kill
 
 pytestmark = pytest.mark.processes
 
@@ -43,7 +43,7 @@ GRADIENT_BYTES = 4 * (12 * 256 + 2 * 256 + 257 * 500 + 501 * 4)
 
 ADDRESS = "127.0.0.2"
 HERE = MachineAddress(ADDRESS)
-NODES = {"listen": ADDRESS, "start": 2}
+NODES = {"listen": ADDRESS, "start": 2, "silence_s": SHORT_SILENCE_S}
 
 
 @asynccontextmanager
@@ -217,6 +217,7 @@ def test_the_workers_of_a_silent_machine_are_lost_at_once(stage, assert_equals_r
             # It takes part again, with new workers; the old ones end.
             await run.wait_for_event("worker.joined", "worker 102")
             assert not any(is_alive(row.pid) for row in answer.processes if row.worker in {100, 101})
+            run.touch("hurry")
             await agent.wait()
         finally:
             for pid in filter(is_alive, there):
@@ -345,7 +346,7 @@ def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, worke
         await step_until_members(run, *members[:workers])
         run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", "--record-sent-sums", disturb=disturb, listen=ADDRESS, start=workers)
+    ended = stage.play("--paced-from=5", "--record-sent-sums", disturb=disturb, **NODES | {"start": workers})
     assert_equals_reference(ended)
     wire = count_wire_bytes(ended, {worker: "b" if worker >= 100 else "" for worker in members})
     assert wire
@@ -424,7 +425,7 @@ def count_applied(run, step):
 def test_training_goes_on_without_a_coordinator_while_the_claim_list_is_away(
     stage, assert_equals_reference, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(silence, "LONGEST_SILENCE_S", 4.0)
+    monkeypatch.setattr(silence, "LONGEST_SILENCE_S", 4 / 3 * SHORT_SILENCE_S)
 
     async def disturb(run):
         claims, away = run.run_dir.root / "claims", tmp_path / "away"
@@ -439,7 +440,7 @@ def test_training_goes_on_without_a_coordinator_while_the_claim_list_is_away(
                 await wait_until_async(
                     lambda step=step: count_applied(run, step) == 4, f"all have made step {step}"
                 )
-                await asyncio.sleep(1.5)  # not a wait: paces the steps, which outlast the longest silence
+                await asyncio.sleep(SHORT_SILENCE_S / 2)  # not a wait: the steps outlast the longest silence
             assert [dict(agent.workers.living) for agent in (run.agent, other)] == workers
             away.rename(claims)
             run.stop_pacing()

@@ -12,13 +12,14 @@ from tests.waiting import wait_until
 
 from .attempts import find_run_processes
 from .machines import FIRST, Machines
+from .stage import SHORT_SILENCE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture
 def machines(stage, tmp_path):
-    with Machines(RunDir(tmp_path / "run"), stage.build_command("elastane.cli.main")) as made:
+    with Machines(RunDir(tmp_path / "run"), stage.build_command(silence_s=SHORT_SILENCE_S)) as made:
         yield made
 
 

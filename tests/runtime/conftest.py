@@ -7,6 +7,6 @@ from elastane.runtime import worker_settings
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(frozen_heap: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_settings, "_settings", worker_settings.get_settings())
     torch.set_num_threads(1)

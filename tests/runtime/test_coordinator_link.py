@@ -16,6 +16,7 @@ from elastane.api.membership import Generation, Member
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.short_reports import complete_steps, shorten_steps
+from elastane.api.silence_limits import SilenceLimits
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.coordinator_link import MOST_REPORTS, CoordinatorLink
 from tests.waiting import WAIT_S, wait_until
@@ -81,7 +82,14 @@ def link(coordinators, position):
     def report() -> control.WorkerReport:
         return control.WorkerReport(worker=0, pid=1, host="", port=0, state="member", **position)
 
-    return CoordinatorLink(coordinators.files, 0, report=report, receive=lambda _message: None, attempt=0)
+    return CoordinatorLink(
+        coordinators.files,
+        0,
+        report=report,
+        receive=lambda _message: None,
+        attempt=0,
+        silence=SilenceLimits(),
+    )
 
 
 def build_event(key: str, step: int) -> control.WorkerEvent:

@@ -70,7 +70,7 @@ class SimCoordinator:
 
     def __init__(self, world: CoordinatorWorld, term: int, skew_s: float = 0.0) -> None:
         self.world, self.skew_s = world, skew_s
-        self.clock = AwakeClock(lambda: world.clock.now)
+        self.clock = AwakeClock(world.files.spec.silence.longest_gap_s, lambda: world.clock.now)
         self.alive = True
         self._early: dict[int, LedgerLine] = {}
         self._tokens = 0

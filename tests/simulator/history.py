@@ -16,7 +16,7 @@ from elastane.api.control import (
     ToWorker,
 )
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import SILENCE_S, NodeName, WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import OUTCOMES, EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
@@ -122,6 +122,7 @@ class History:
         )
         self.origin, self.storage = origin, SimStorage(plan.shape)
         self.files = RunFiles(spec, origin=0 if origin is None else origin.step)
+        self.silence = spec.silence
         self.workers: dict[WorkerId, SimWorker] = {}
         ends: dict[WorkerId, Endpoint] = {}
         self._ends = ends
@@ -404,7 +405,8 @@ class History:
         The next one may hear a worker again that a coordinator has lost. An agent needs time for its report.
         """
         last = frozenset[WorkerId]() if self.coordinator is None else self.coordinator.known_ends
-        long_ended = {worker for worker, at_s in self.noticed_s.items() if at_s + SILENCE_S <= self._ended_s}
+        limit_s = self.silence.limit_s
+        long_ended = {worker for worker, at_s in self.noticed_s.items() if at_s + limit_s <= self._ended_s}
         earlier = {worker for one in self.earlier_coordinators for worker in one.known_ends}
         return (earlier & long_ended) | last
 

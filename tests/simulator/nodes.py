@@ -10,7 +10,7 @@ from elastane.api.membership import NodeName, WorkerId
 from elastane.api.records import EventLine
 from elastane.claims.decisions import DecisionClaims
 from elastane.claims.place import ClaimsUnavailable
-from elastane.claims.terms import CHECK_EVERY_S, OwnTerm
+from elastane.claims.terms import OwnTerm
 from elastane.coordinator.actions import Claimable, ClaimHeld, ClaimsChecked, ClaimUnanswered, Input
 from elastane.coordinator.claiming import claim_slot
 from elastane.coordinator.roster import Roster, Takeover, create_roster
@@ -116,7 +116,7 @@ class NodeCoordinator(SimCoordinator):
         outlet = CoordinatorOutlet(world, self.term)
         super().__init__(outlet, self.term, world.skews.get(node, 0.0))
         outlet.coordinator = self
-        self._schedule(CHECK_EVERY_S, self._check)
+        self._schedule(self.world.files.spec.silence.check_every_s, self._check)
 
     def create_roster(self, term: int) -> Roster:
         """Return the roster from the files of the run and from its claim list."""
@@ -180,7 +180,7 @@ class NodeCoordinator(SimCoordinator):
         if self._own_term.answered:
             self._durable_step = step
             self.world.files.signed_s = self.world.clock.now
-        self._schedule(CHECK_EVERY_S, self._check)
+        self._schedule(self.world.files.spec.silence.check_every_s, self._check)
 
     def _schedule(self, delay_s: float, callback: Callable[[], None]) -> None:
         def run() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import msgspec
 
-from elastane.agent.node_agent import ASK_AFTER_S, REPORT_EVERY_S
 from elastane.agent.silence import (
     EndAgent,
     Silence,
@@ -29,7 +28,7 @@ from elastane.api.control import (
     ToAgent,
     ToWorker,
 )
-from elastane.api.membership import SILENCE_S, NodeName, WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.claims.place import ClaimsUnavailable
 from elastane.claims.terms import OwnTerm
 from elastane.coordinator.actions import Disconnected
@@ -106,7 +105,7 @@ class NodesHistory(History):
             self.nodes.append(node)
             target = self.plan.start if slots is None else 0
             node.agent = SimAgent(AgentOutlet(self, node), target, node.name, slots)
-            node.agent.between_reports_s = REPORT_EVERY_S
+            node.agent.between_reports_s = self.files.spec.silence.report_every_s
             if slots is None:
                 # As before the first order.
                 node.agent.worker_set = replace(node.agent.worker_set, total=0, nodes=())
@@ -255,17 +254,17 @@ class NodesHistory(History):
         )
 
     def _check_link(self, node: SimNode) -> None:
-        now, link, newest = self.clock.now, node.link, self.newest
+        now, link, newest, limits = self.clock.now, node.link, self.newest, self.files.spec.silence
         if link is not None and self._hears(node, link):
             node.heard_s = now
-        elif link is not None and (not link.alive or now - node.heard_s >= SILENCE_S):
+        elif link is not None and (not link.alive or now - node.heard_s >= limits.limit_s):
             node.link = None
         if node.link is None and newest is not None and self._hears(node, newest):
             node.link, node.heard_s = newest, now
             node.agent.report()
             for worker in node.agent.living:
                 self.workers[worker].reconnect()
-        if now - node.heard_s < ASK_AFTER_S:
+        if now - node.heard_s < limits.ask_after_s:
             node.silence = Silence()
         elif newest is not None and node.agent.over is None:
             self._act_in_silence(node, newest)
@@ -290,6 +289,7 @@ class NodesHistory(History):
             now - node.heard_s,
             answers,
             newest.node,
+            self.files.spec.silence,
             workers=tuple(node.agent.living),
             total=node.agent.worker_set.total,
             claimed=node.agent.worker_set.claimed,
@@ -394,7 +394,7 @@ class NodesHistory(History):
         node.heard_s, node.silence = self.clock.now, Silence()
         slots = self.plan.nodes[node.index - 1]
         node.agent = SimAgent(AgentOutlet(self, node), 0, node.name, slots)
-        node.agent.between_reports_s = REPORT_EVERY_S
+        node.agent.between_reports_s = self.files.spec.silence.report_every_s
         self._check_link_regularly(node)
 
     def _part(self, fault: PartNodes) -> None:

@@ -35,8 +35,6 @@ from tests.simulator.storage import StoredCheckpoint
 from tests.simulator.training import TrainingThread
 from tests.simulator.world import WorkerWorld
 
-BETWEEN_REPORTS_S = 0.5
-
 
 class SimWorker(WorkerProcess):
     """One worker's process.
@@ -72,7 +70,7 @@ class SimWorker(WorkerProcess):
 
     def _report_regularly(self) -> None:
         self._reporter.repeat(self._update_state(), self._training.compute_s)
-        self.schedule(BETWEEN_REPORTS_S, self._report_regularly)
+        self.schedule(self.world.silence.report_every_s, self._report_regularly)
 
     def reconnect(self) -> None:
         """Send everything again over a new connection to the coordinator."""

@@ -7,6 +7,7 @@ import msgspec
 
 from elastane.api.control import FromWorker
 from elastane.api.membership import NodeName, WorkerId
+from elastane.api.silence_limits import SilenceLimits
 from elastane.api.spec import Pinned
 from tests.simulator.checkers import Checker
 from tests.simulator.clock import Clock
@@ -41,6 +42,7 @@ class WorkerWorld(Protocol):
     shape: Shape
     pace: Pace
     pinned: Pinned
+    silence: SilenceLimits
     peer_network: FaultyNetwork
     checker: Checker
     storage: SimStorage

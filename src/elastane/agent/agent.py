@@ -156,6 +156,7 @@ class Agent:
             self.make_report,
             self.handle_order,
             self._changed,
+            silence=self.spec.silence,
             log=partial(self._write_log, "coordinator"),
             report_every_s=report_every_s,
         )

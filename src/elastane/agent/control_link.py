@@ -11,15 +11,17 @@ from elastane.api.control import LARGEST_MESSAGE_BYTES, AgentReport, ToAgent, de
 from elastane.api.coordinator_connection import connect_in_charge
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.safe_text import escape_line
+from elastane.api.silence_limits import SilenceLimits
 from elastane.api.untrusted_data import Malformed
 
 REPORT_EVERY_S = 1.0
+"""On one machine nothing is decided by the age of a report."""
 RETRY_S = 0.02
 RETRY_MALFORMED_S = 1.0
 
 
 class ControlLink:
-    """Sends a complete report on every change and once a second, and receives the coordinator's messages.
+    """Sends a complete report on every change and regularly, and receives the coordinator's messages.
 
     Args:
         find_endpoint: returns the endpoint of the present coordinator.
@@ -27,6 +29,7 @@ class ControlLink:
         report: returns the current report.
         handle: receives the messages of the coordinator.
         changed: set when there is something new to report.
+        silence: the limits of the run.
         log: receives a line about each malformed message.
         report_every_s: the time between two reports without a change.
 
@@ -42,6 +45,7 @@ class ControlLink:
         handle: Callable[[ToAgent], None],
         changed: asyncio.Event,
         *,
+        silence: SilenceLimits,
         log: Callable[[str], None],
         report_every_s: float = REPORT_EVERY_S,
     ) -> None:
@@ -51,6 +55,7 @@ class ControlLink:
         self._report = report
         self._handle = handle
         self._changed = changed
+        self._pings_s = silence.pings_s
         self._log = log
         self._report_every_s = report_every_s
 
@@ -65,7 +70,10 @@ class ControlLink:
             try:
                 # The last message of a run contains its traceback, which may be long.
                 async with await connect_in_charge(
-                    self._find_endpoint, self._secret, largest_bytes=LARGEST_MESSAGE_BYTES
+                    self._find_endpoint,
+                    self._secret,
+                    largest_bytes=LARGEST_MESSAGE_BYTES,
+                    pings_between_machines_s=self._pings_s,
                 ) as connection:
                     await self._exchange_messages(connection)
             except (OSError, TimeoutError, WebSocketException):

@@ -19,7 +19,6 @@ from elastane.api.run_certificate import load_server_context, read_certificate
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Decoder, Malformed
 
-ANSWER_S = 1.0
 LARGEST_ANSWER_BYTES = 1024
 
 _decode: Decoder[CoordinatorHeard] = Decoder(CoordinatorHeard, at_most_bytes=LARGEST_ANSWER_BYTES)
@@ -64,10 +63,11 @@ class NeighbourPoll:
 
     Args:
         run_dir: of the run, with its certificate and its secret.
+        answer_s: how long it waits for each answer.
     """
 
-    def __init__(self, run_dir: RunDir) -> None:
-        self._run_dir = run_dir
+    def __init__(self, run_dir: RunDir, answer_s: float) -> None:
+        self._run_dir, self._answer_s = run_dir, answer_s
         self._asking: asyncio.Task[Answers] | None = None
         self._answers: Answers | None = None
         self._answered_s = 0.0
@@ -106,14 +106,17 @@ class NeighbourPoll:
     async def _ask_all(self, nodes: tuple[NodeAddress, ...]) -> Answers:
         certificate, secret = read_certificate(self._run_dir), read_secret(self._run_dir)
         answers = await asyncio.gather(
-            *(_ask(CoordinatorEndpoint(node.host, node.port, certificate), secret) for node in nodes)
+            *(
+                _ask(CoordinatorEndpoint(node.host, node.port, certificate), secret, self._answer_s)
+                for node in nodes
+            )
         )
         return {node.name: answer for node, answer in zip(nodes, answers, strict=True)}
 
 
-async def _ask(endpoint: CoordinatorEndpoint, secret: str) -> CoordinatorHeard | None:
+async def _ask(endpoint: CoordinatorEndpoint, secret: str, answer_s: float) -> CoordinatorHeard | None:
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(answer_s):
             connection = await open_async_connection(
                 endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=None, pings_s=None
             )

@@ -52,11 +52,8 @@ from elastane.claims.terms import REFUSED_CODE, SUPERSEDED_CODE
 from elastane.claims.urls import find_claims, open_claim_list
 
 CHECK_EVERY_S = 0.1
-REPORT_EVERY_S = 0.5
-ASK_AFTER_S = 2.0
-"""The agents ask each other before it is time to act: an answer from a dead machine never comes."""
-ASLEEP_S = 1.0
 READ_CLAIMS_S = 1.0
+"""How long the claim list may take to answer. A short limit of silence makes no service faster."""
 REST_S = 60.0
 """How long a machine on which coordinators keep dying leaves the charge to others."""
 
@@ -111,7 +108,7 @@ class NodeAgent(Agent):
         self._charge = asyncio.Event()
         self._failed_s = -math.inf
         """When coordinators had last died too often on this machine."""
-        self._poll = NeighbourPoll(run_dir)
+        self._poll = NeighbourPoll(run_dir, spec.silence.answer_s)
         self._silence = Silence()
 
     def leave(self) -> None:
@@ -152,7 +149,7 @@ class NodeAgent(Agent):
             )
             if self._begins:
                 self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
-            link = self._make_link(self._find_endpoint, REPORT_EVERY_S)
+            link = self._make_link(self._find_endpoint, self.spec.silence.report_every_s)
             start = partial(
                 start_coordinator,
                 self._commands,
@@ -241,7 +238,7 @@ class NodeAgent(Agent):
             began_s = time.monotonic()
             await asyncio.sleep(CHECK_EVERY_S)
             asleep_s = time.monotonic() - began_s
-            if asleep_s > ASLEEP_S:
+            if asleep_s > self.spec.silence.asleep_s:
                 # This process was stopped and heard nothing meanwhile.
                 link.heard_s += asleep_s
             running = self.workers.worker_set
@@ -255,7 +252,7 @@ class NodeAgent(Agent):
                 self.leave()
             if self._leaving and has_left(workers=workers, recorded=self._leave_recorded, idle_s=idle_s):
                 self.finish(build_farewell(without_workers=self._is_unfit))
-            if link.silent_s < ASK_AFTER_S:
+            if link.silent_s < self.spec.silence.ask_after_s:
                 self._silence = Silence()
                 self._poll.stop()
             else:
@@ -270,6 +267,7 @@ class NodeAgent(Agent):
             link.silent_s,
             answers,
             self._run_dir.node if endpoint is None else endpoint.node,
+            self.spec.silence,
             workers=tuple(running.living),
             total=running.total,
             claimed=running.claimed,
@@ -308,7 +306,7 @@ class NodeAgent(Agent):
         return CoordinatorHeard(link.silent_s, len(self.workers.living))
 
     def _read_signs(self) -> tuple[tuple[HeldSlot, ...], int]:
-        """Return the claim list, and the time stamp that the coordinator in charge renews about every second.
+        """Return the claim list, and the time stamp that the coordinator in charge renews regularly.
 
         The time stamp is 0 if no coordinator is named.
 

@@ -14,11 +14,16 @@ from elastane.agent.takeover import Answers, SilenceView, decide_takeover, is_le
 from elastane.api.control import RunOver
 from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import NodeName, WorkerId
+from elastane.api.silence_limits import SilenceLimits
 from elastane.claims.history import find_claimed_outcome, list_generations
 from elastane.claims.records import HeldSlot, OutcomeClaim, TermClaim
 
 LONGEST_SILENCE_S = 60.0
-"""How long a node waits for a coordinator if the claim list answers and the run does not need the node."""
+"""How long a node waits for a coordinator if the claim list answers and the run does not need the node.
+
+It is about the patience of a user and the time that a coordinator needs to record all reports, not about
+missed signs of life, so it does not depend on the run's `SilenceLimits`.
+"""
 
 LONGEST_FAILURE_S = 3600.0
 """How long a node on which coordinators keep dying waits for one of another node.
@@ -101,6 +106,7 @@ class SilentAgent:
         silent_s: how long it has not heard it.
         answers: of the other nodes of the run; None: they have not had time to answer.
         coordinator_node: the node of the silent coordinator.
+        limits: of the run.
         workers: the living workers of this node.
         total: how many workers the run should have.
         claimed: the newest claimed generation that the coordinator has named.
@@ -115,6 +121,7 @@ class SilentAgent:
     silent_s: float
     answers: Answers | None
     coordinator_node: NodeName
+    limits: SilenceLimits
     workers: Collection[WorkerId] = field(default_factory=tuple)
     total: int = 0
     claimed: int = 0
@@ -190,6 +197,7 @@ def decide_in_silence(agent: SilentAgent, now_s: float) -> SilenceDecision:
         min(quiet_s, now_s - silence.tried_s),
         agent.answers,
         agent.coordinator_node,
+        agent.limits,
         left_out=is_left_out(later, agent.workers),
         unseen_s=now_s - silence.signed_s,
         renewed_s=now_s - silence.renewed_s,

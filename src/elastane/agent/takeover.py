@@ -13,14 +13,9 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from elastane.api.bounds import Count
-from elastane.api.membership import MINORITY_S, SILENCE_S, NodeName, WorkerId
+from elastane.api.membership import NodeName, WorkerId
+from elastane.api.silence_limits import SilenceLimits
 from elastane.claims.records import GenerationClaim
-
-UNSEEN_S = 20.0
-"""How long a node that is cut off looks for signs that the run still goes on, before it takes charge."""
-
-TURN_S = 0.5
-"""How long each node waits for the one before it, so that usually one of them claims the next term."""
 
 
 class CoordinatorHeard(msgspec.Struct, frozen=True):
@@ -48,6 +43,7 @@ class SilenceView:
         silent_s: how long no coordinator has answered, although one had time to.
         answers: of the other nodes of the run.
         coordinator_node: the node of the silent coordinator.
+        limits: of the run.
         left_out: the run may have gone on without the workers of this node, see `is_left_out`.
         unseen_s: how long this agent has seen no sign of a coordinator in the run directory either.
         renewed_s: how long ago this agent has seen the coordinator renew its sign there; infinite: never.
@@ -60,6 +56,7 @@ class SilenceView:
     silent_s: float
     answers: Answers
     coordinator_node: NodeName
+    limits: SilenceLimits
     left_out: bool = False
     unseen_s: float = 0.0
     renewed_s: float = inf
@@ -85,13 +82,14 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     than half of the workers wait longer. Those without more than half leave a coordinator in charge that
     renews its sign in the run directory: only the network parts them from it and the others.
     """
+    limits = view.limits
     answering = {node: answer for node, answer in view.answers.items() if answer is not None}
-    hearing = sorted(node for node, answer in answering.items() if answer.heard_s < SILENCE_S)
-    if view.silent_s < SILENCE_S:
+    hearing = sorted(node for node, answer in answering.items() if answer.heard_s < limits.limit_s)
+    if view.silent_s < limits.limit_s:
         return TakeoverDecision(now=False, why=f"the coordinator was heard {view.silent_s:.1f} s ago")
     if view.is_new:
         return TakeoverDecision(now=False, why="this node has had no order of the run yet")
-    if view.left_out and view.unseen_s < UNSEEN_S:
+    if view.left_out and view.unseen_s < limits.unseen_s:
         return TakeoverDecision(now=False, why="the run has gone on without this node")
     if hearing:
         return TakeoverDecision(now=False, why=f"node {hearing[0] or 'without a name'} hears the coordinator")
@@ -101,11 +99,13 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     )
     turn = order.index(view.node)
     present = view.workers + sum(answer.workers for answer in answering.values())
-    if 2 * present <= view.total and view.renewed_s < SILENCE_S and view.silent_s < UNSEEN_S:
+    is_renewed = view.renewed_s < limits.limit_s and view.silent_s < limits.unseen_s
+    if 2 * present <= view.total and is_renewed:
         return TakeoverDecision(now=False, why="the coordinator is at work where this node does not hear it")
-    wait_s = MINORITY_S if 2 * present < view.total else 0.0
-    if view.silent_s < SILENCE_S + turn * TURN_S + wait_s:
-        if wait_s and view.silent_s >= SILENCE_S + turn * TURN_S:
+    turn_s = limits.limit_s + turn * limits.turn_s
+    wait_s = limits.minority_s if 2 * present < view.total else 0.0
+    if view.silent_s < turn_s + wait_s:
+        if wait_s and view.silent_s >= turn_s:
             why = f"only {present} of {view.total} workers are here, and the others may go on"
             return TakeoverDecision(now=False, why=why)
         return TakeoverDecision(now=False, why=f"node {order[0] or 'without a name'} has its turn before")

@@ -14,6 +14,7 @@ import websockets.sync.client
 
 from elastane.api.endpoint import CoordinatorEndpoint, build_bearer_header
 from elastane.api.run_certificate import build_client_context
+from elastane.api.silence_limits import SilenceLimits
 
 if TYPE_CHECKING:
     import websockets.asyncio.client
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from elastane.api.threaded_connection import ThreadedConnection
 
 LOOK_EVERY_S = 0.1
-PINGS_S, PINGS_BETWEEN_MACHINES_S = (20.0, 20.0), (1.0, 2.0)
-"""How often a connection asks for an answer, and how long it waits for one."""
+PINGS_S = 20.0, 20.0
+"""How often a connection on one machine asks for an answer, and how long it waits for one."""
 CLOSE_TIMEOUT_S = 1.0
 """How long a connection waits for the answer to its close frame; a coordinator may have been killed."""
 
@@ -53,12 +54,21 @@ def open_connection(
         WebSocketException: the coordinator refused the connection.
     """
     return open_connection_in_charge(
-        lambda: endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s
+        lambda: endpoint,
+        secret,
+        largest_bytes=largest_bytes,
+        timeout_s=timeout_s,
+        pings_between_machines_s=SilenceLimits().pings_s,
     )
 
 
 def open_connection_in_charge(
-    find_endpoint: Callable[[], CoordinatorEndpoint], secret: str, *, largest_bytes: int, timeout_s: float
+    find_endpoint: Callable[[], CoordinatorEndpoint],
+    secret: str,
+    *,
+    largest_bytes: int,
+    timeout_s: float,
+    pings_between_machines_s: tuple[float, float],
 ) -> "ClientConnection | ThreadedConnection":
     """Open a connection for threads to the coordinator that is in charge; use it as a context.
 
@@ -67,6 +77,7 @@ def open_connection_in_charge(
         secret: of the run.
         largest_bytes: size limit of a received message.
         timeout_s: for opening the connection.
+        pings_between_machines_s: as in `open_async_connection`, if the coordinator may be on another machine.
 
     Raises:
         OSError: no coordinator listens there, it did not answer in time, or another one is in charge by now.
@@ -77,7 +88,13 @@ def open_connection_in_charge(
         from elastane.api.threaded_connection import ThreadedConnection
 
         return ThreadedConnection(
-            lambda: connect_in_charge(find_endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s)
+            lambda: connect_in_charge(
+                find_endpoint,
+                secret,
+                largest_bytes=largest_bytes,
+                timeout_s=timeout_s,
+                pings_between_machines_s=pings_between_machines_s,
+            )
         )
     options = _build_options(endpoint, secret, largest_bytes)
     return websockets.sync.client.connect(endpoint.url, open_timeout=timeout_s, **options)
@@ -89,6 +106,7 @@ async def connect_in_charge(
     *,
     largest_bytes: int,
     timeout_s: float | None = 10.0,
+    pings_between_machines_s: tuple[float, float],
 ) -> "websockets.asyncio.client.ClientConnection":
     """Connect to the coordinator that is in charge, with asyncio.
 
@@ -100,7 +118,7 @@ async def connect_in_charge(
     endpoint = find_endpoint()
 
     async def connect() -> "websockets.asyncio.client.ClientConnection":
-        pings_s = PINGS_BETWEEN_MACHINES_S if endpoint.certificate else PINGS_S
+        pings_s = pings_between_machines_s if endpoint.certificate else PINGS_S
         return await open_async_connection(
             endpoint, secret, largest_bytes=largest_bytes, timeout_s=timeout_s, pings_s=pings_s
         )

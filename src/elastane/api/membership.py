@@ -13,16 +13,6 @@ WorkerId: TypeAlias = int
 NUMBERS_AT_ONCE = 100
 """The workers' numbers that a node gets at once: workers 200 to 299 are on the third node of a young run."""
 
-SILENCE_S = 3.0
-"""How long a machine, or the coordinator, may be silent before the others go on without it."""
-
-MINORITY_S = 2.5
-"""How much longer the smaller part of a run waits, so that the larger part can go on first.
-
-Perhaps not the others are cut off but this part. They notice its silence in `SILENCE_S`, and need up to this
-time to agree on a successor and to claim its term. Then the smaller part of the run ends, not the larger one.
-"""
-
 FIRST_NODE_WORD = "first"
 """The word for the machine without a name in commands."""
 NODE_NAME = rf"(?!(?:{FIRST_NODE_WORD}|[0-9]+)$)[a-z0-9]([a-z0-9.-]{{0,61}}[a-z0-9])?"

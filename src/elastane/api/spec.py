@@ -1,5 +1,6 @@
 """The description of a run: the request, its limits and the choices pinned for all its attempts."""
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from elastane.api.bounds import Count, Position, Steps, VirtualRanks
 from elastane.api.hosts import RunHost
 from elastane.api.rundir import RunDir
+from elastane.api.silence_limits import SILENCE_S, SilenceLimit, SilenceLimits
 from elastane.api.trackers import Tracker
 
 SCHEMA = 1
@@ -67,7 +69,7 @@ NO_LIMIT = 1 << 16
 """``max_workers`` of a run on several machines that grows with them."""
 
 
-class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """The request for one elastic run; the ``spec`` of ``run.json``.
 
     Args:
@@ -99,6 +101,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         hosts: the machines that start with the run; empty: only this one does.
         ssh: the words of the command that starts a shell command on another one of them.
         claims: directory or URL for the claim list of a run on several machines; empty: the run directory.
+        silence_s: seconds that a machine, or the coordinator, may be silent before the others go on without
+            it. No option of a command sets it.
         encrypt: encrypt connections between workers of different machines.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
             ``tcp`` always over their connections.
@@ -138,6 +142,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     hosts: tuple[RunHost, ...] = ()
     ssh: tuple[str, ...] = ()
     claims: str = ""
+    silence_s: SilenceLimit = SILENCE_S
     encrypt: bool = False
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
@@ -151,6 +156,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def least_ranks(self) -> int:
         """The virtual ranks that a step needs, because every worker computes at least one."""
         return self.start if self.max_workers == NO_LIMIT else self.max_workers
+
+    @cached_property
+    def silence(self) -> SilenceLimits:
+        """The limits of the silence of machines, and the times between their signs of life."""
+        return SilenceLimits(self.silence_s)
 
     @property
     def program(self) -> tuple[str, ...]:

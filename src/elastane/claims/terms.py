@@ -20,7 +20,6 @@ SUPERSEDED_CODE = 75
 """The exit code of a coordinator that has learned of a higher term. No other code of ours is this one."""
 REFUSED_CODE = 77
 """The exit code of a coordinator that the claim list refuses the first claim of a run. No other one is 77."""
-CHECK_EVERY_S = 1.0
 
 logger = logging.getLogger(__name__)
 

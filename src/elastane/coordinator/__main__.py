@@ -30,7 +30,6 @@ from elastane.api.spec import number_attempt
 from elastane.claims.decisions import DecisionClaims
 from elastane.claims.place import ClaimsUnusable
 from elastane.claims.terms import (
-    CHECK_EVERY_S,
     REFUSED_CODE,
     SUPERSEDED_CODE,
     OwnTerm,
@@ -45,6 +44,9 @@ from elastane.observability.run_files import read_record
 CLAIM_S = 1.0
 """How long a claim or a check may wait for the file system of the run directory."""
 
+CLAIM_TERM_AGAIN_S = 1.0
+"""How long after an unanswered claim of its term the coordinator repeats it: a service may be overloaded."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -54,6 +56,8 @@ async def serve_until_stopped(
     lifeline: int | None,
     own_term: OwnTerm,
     check: Callable[[], Superseded | None],
+    *,
+    check_every_s: float,
 ) -> Superseded | None:
     """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended.
 
@@ -63,6 +67,7 @@ async def serve_until_stopped(
         lifeline: read end of the agent's pipe.
         own_term: its term.
         check: compares the term with the claim list, and returns the reason to end.
+        check_every_s: the time between two checks.
 
     Returns:
         The reason if another coordinator is in charge now; otherwise None.
@@ -74,7 +79,7 @@ async def serve_until_stopped(
         loop.add_reader(lifeline, ended.set)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(coordinator.serve(listening))
-        checking = group.create_task(_check_until_superseded(coordinator, own_term, check))
+        checking = group.create_task(_check_until_superseded(coordinator, own_term, check, check_every_s))
         checking.add_done_callback(lambda _: ended.set())
         await ended.wait()
         serving.cancel()
@@ -83,14 +88,17 @@ async def serve_until_stopped(
 
 
 async def _check_until_superseded(
-    coordinator: Coordinator, own_term: OwnTerm, check: Callable[[], Superseded | None]
+    coordinator: Coordinator,
+    own_term: OwnTerm,
+    check: Callable[[], Superseded | None],
+    check_every_s: float,
 ) -> Superseded:
     while True:
         # In a thread: a file system that hangs must not delay the run.
         if (superseded := await asyncio.to_thread(check)) is not None:
             return superseded
         coordinator.receive_check(answered=own_term.answered)
-        await asyncio.sleep(CHECK_EVERY_S)
+        await asyncio.sleep(check_every_s)
 
 
 def _check_and_publish(
@@ -122,7 +130,7 @@ def _claim_surely(own_term: OwnTerm, lifeline: int | None, *, begins: bool) -> b
     while not own_term.claimed:
         if begins and own_term.refusal is not None:
             return False
-        if select.select([] if lifeline is None else [lifeline], [], [], CHECK_EVERY_S)[0]:
+        if select.select([] if lifeline is None else [lifeline], [], [], CLAIM_TERM_AGAIN_S)[0]:
             return False
         own_term.claim()
     return True
@@ -188,7 +196,11 @@ def _serve_term(
         check = partial(_check_and_publish, run_dir, own_term, endpoint)
     else:
         return own_term.refusal
-    return asyncio.run(serve_until_stopped(coordinator, listening, lifeline, own_term, check))
+    return asyncio.run(
+        serve_until_stopped(
+            coordinator, listening, lifeline, own_term, check, check_every_s=record.spec.silence.check_every_s
+        )
+    )
 
 
 def _describe_takeover(own_term: OwnTerm, order: TermOrder, run_dir: RunDir) -> Takeover:

@@ -21,13 +21,7 @@ from elastane.coordinator.run_end import announce_end, fail_run
 from elastane.coordinator.turn import Turn
 
 CLAIM_AGAIN_S = 0.5
-"""How long after an unanswered claim the coordinator asks for it again."""
-
-UNHEARD_S = 30.0
-"""How long the coordinator waits for members that may be at work where it does not hear them.
-
-A living part of the run would have claimed a term in this time, and that would have ended this coordinator.
-"""
+"""How long after an unanswered claim the coordinator asks for it again: a service may be overloaded."""
 
 
 def find_unheard_generation(
@@ -149,17 +143,18 @@ def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
     if unheard is None:
         turn.roster = replace(roster, claiming=replace(claiming, unheard_since=None))
         return True
+    unheard_s = roster.spec.silence.unheard_s
     silent = f"{format_worker_list(unheard)} may be at work where this coordinator does not hear them"
     if claiming.unheard_since is None:
         turn.record(
             "generation.unheard",
             who="coordinator",
-            why=f"{silent}; the others wait for them, for at most {UNHEARD_S:g} s",
+            why=f"{silent}; the others wait for them, for at most {unheard_s:g} s",
             workers=unheard,
         )
         turn.roster = replace(turn.roster, claiming=replace(claiming, unheard_since=turn.now))
-    elif turn.now - claiming.unheard_since >= UNHEARD_S:
-        had = f"{format_worker_list(unheard)} had it, and nothing was heard of them for {UNHEARD_S:g} s"
+    elif turn.now - claiming.unheard_since >= unheard_s:
+        had = f"{format_worker_list(unheard)} had it, and nothing was heard of them for {unheard_s:g} s"
         _fail_without_state(turn, had)
     return False
 

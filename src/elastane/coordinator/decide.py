@@ -28,7 +28,7 @@ from elastane.api.control import (
     WorkerReport,
 )
 from elastane.api.membership import NodeName, WorkerId
-from elastane.claims.terms import CHECK_EVERY_S
+from elastane.api.silence_limits import LISTEN_S
 from elastane.coordinator.actions import (
     Action,
     ClaimHeld,
@@ -74,7 +74,6 @@ from elastane.coordinator.traffic import record_traffic
 from elastane.coordinator.turn import Turn
 from elastane.coordinator.unwritten_ends import exclude_lost_workers
 
-LISTEN_S = 1.0
 PROPOSING = (replace_dead_workers, begin_first_generation, plan_generation)
 """The rules that propose a generation; while one is being claimed, no other is proposed."""
 STATES = ("starting", "ready", "member", "leaving", "finished")
@@ -197,7 +196,8 @@ def _stop_listening(turn: Turn) -> None:
     expected = {*roster.started, *roster.needed} - exits
     all_reported = bool(agents) and agents.keys() >= named and roster.reports.keys() >= expected
     # The coordinator of a term that had just begun keeps its connections until it learns of this term.
-    limit_s = LISTEN_S + (CHECK_EVERY_S if roster.term.takeover.follows_new else 0.0)
+    silence = roster.spec.silence
+    limit_s = LISTEN_S + (silence.check_every_s if roster.term.takeover.follows_new else 0.0)
     if not all_reported and turn.now - roster.term.began < limit_s:
         return
     turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))

@@ -8,11 +8,8 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from elastane.api.control import AgentReport
-from elastane.api.membership import MINORITY_S, SILENCE_S, WorkerId
+from elastane.api.membership import WorkerId
 from elastane.coordinator.roster import Roster, find_worker_node, list_node_workers
-
-WORKER_QUIET_S = 1.2
-"""A worker that has been silent for so long has missed two reports, and its agent one."""
 
 
 def find_sign(roster: Roster, report: AgentReport) -> float:
@@ -24,25 +21,26 @@ def find_sign(roster: Roster, report: AgentReport) -> float:
     heard_s = roster.nodes.heard[report.node]
     committed = roster.progress.committed
     voted_s = max((committed.get(worker, 0.0) for worker in list_node_workers(report)), default=0.0)
-    return voted_s if voted_s - heard_s >= WORKER_QUIET_S else heard_s
+    return voted_s if voted_s - heard_s >= roster.spec.silence.quiet_s else heard_s
 
 
 def find_vote(roster: Roster, worker: WorkerId) -> float:
     """Return when a step with a worker's vote was reported; -inf: not long after its own last report."""
     voted_s = roster.progress.committed.get(worker, -inf)
     heard_s = roster.heard.get(worker, roster.term.began)
-    return voted_s if voted_s - heard_s >= WORKER_QUIET_S else -inf
+    return voted_s if voted_s - heard_s >= roster.spec.silence.quiet_s else -inf
 
 
 def list_unplaced(roster: Roster, workers: Iterable[WorkerId], now: float) -> tuple[WorkerId, ...]:
     """Return the living ones among workers of which neither an agent nor they themselves report anything."""
     placed = {worker for report in roster.nodes.reports.values() for worker in list_node_workers(report)}
+    silence = roster.spec.silence
     return tuple(
         worker
         for worker in sorted(roster.list_living(workers))
         if worker not in placed
-        and (worker not in roster.heard or now - roster.heard[worker] >= WORKER_QUIET_S)
-        and now - find_vote(roster, worker) >= SILENCE_S
+        and (worker not in roster.heard or now - roster.heard[worker] >= silence.quiet_s)
+        and now - find_vote(roster, worker) >= silence.limit_s
     )
 
 
@@ -50,8 +48,8 @@ def awaits_signs(roster: Roster, now: float) -> bool:
     """Return whether to wait for workers that are not heard, because this coordinator may be cut off itself.
 
     - Most of the run's workers are not heard: the larger part of the run can claim the next term in this
-      time, see `MINORITY_S`. A tie does not wait. When most are heard again, wait a little longer: the
-      network heals, and the last nodes follow.
+      time, see `SilenceLimits.minority_s`. A tie does not wait. When most are heard again, wait a little
+      longer: the network heals, and the last nodes follow.
     - The claim list does not answer either, so the whole network may be away, and nothing could be claimed.
       Once the list answers again, the others have a moment to be heard.
     """
@@ -60,10 +58,11 @@ def awaits_signs(roster: Roster, now: float) -> bool:
     away = _find_away(roster, now)
     if away and awaits_list(roster, now):
         return True
+    silence = roster.spec.silence
     minority_since = _find_minority(roster, away)
     if minority_since is not None:
-        return now - max(minority_since, roster.claiming.back_s) < SILENCE_S + MINORITY_S
-    return now - roster.nodes.minority_s < WORKER_QUIET_S
+        return now - max(minority_since, roster.claiming.back_s) < silence.limit_s + silence.minority_s
+    return now - roster.nodes.minority_s < silence.quiet_s
 
 
 def is_in_minority(roster: Roster, now: float) -> bool:
@@ -76,7 +75,7 @@ def awaits_list(roster: Roster, now: float) -> bool:
 
     Not after the last step: then the others write the state of those that are not heard, and need no claim.
     """
-    is_back = now - roster.claiming.back_s >= WORKER_QUIET_S
+    is_back = now - roster.claiming.back_s >= roster.spec.silence.quiet_s
     return roster.finishing is None and (roster.claiming.is_away or not is_back)
 
 
@@ -99,10 +98,10 @@ def _find_away(roster: Roster, now: float) -> dict[WorkerId, float]:
     for report in roster.nodes.reports.values():
         for worker in roster.needed.intersection(list_node_workers(report)):
             signs[worker] = max(signs.get(worker, 0.0), find_sign(roster, report))
-    takeover, away = roster.term.takeover, {}
+    takeover, quiet_s, away = roster.term.takeover, roster.spec.silence.quiet_s, {}
     for worker in roster.needed:
         sign_s = max(signs.get(worker, -inf), find_vote(roster, worker))
-        if roster.has_ended(worker) or now - sign_s < WORKER_QUIET_S:
+        if roster.has_ended(worker) or now - sign_s < quiet_s:
             continue
         if sign_s == -inf:
             # However new this term is, the worker is away. A node that no agent heard before the term has

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from elastane.api.control import AgentReport, LeaveRecorded
-from elastane.api.membership import SILENCE_S, NodeName, WorkerId
+from elastane.api.membership import NodeName, WorkerId
 from elastane.coordinator.claiming import record_postponement
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
 from elastane.coordinator.event_summary import FIRST_NODE_PHRASE
@@ -74,9 +74,9 @@ def advance_nodes(turn: Turn) -> None:
         return
     _watch_silence(turn)
     _reopen_nodes(turn)
-    nodes, now = turn.roster.nodes, turn.now
+    nodes, now, limit_s = turn.roster.nodes, turn.now, turn.roster.spec.silence.limit_s
     silent = {
-        name for name, report in nodes.reports.items() if now - find_sign(turn.roster, report) >= SILENCE_S
+        name for name, report in nodes.reports.items() if now - find_sign(turn.roster, report) >= limit_s
     }
     # A coordinator that hears no node at all is cut off itself. When the network heals, the workers of a node
     # may be heard before its agent.
@@ -88,7 +88,7 @@ def advance_nodes(turn: Turn) -> None:
         record_postponement(turn, f"nothing is heard of {unheard}")
     if missing and may_lose:
         _lose_missing_nodes(turn, missing)
-    elif may_lose and now - turn.roster.term.began >= SILENCE_S:
+    elif may_lose and now - turn.roster.term.began >= limit_s:
         _exclude_unplaced(turn)
     for name, report in sorted(nodes.reports.items()):
         if name in silent:
@@ -104,7 +104,7 @@ def _reopen_nodes(turn: Turn) -> None:
     """Let closed nodes get workers again once no other node can; see `count_failed_join`."""
     roster = turn.roster
     # A new coordinator may not have heard the others yet.
-    is_new = turn.now - roster.term.began < SILENCE_S
+    is_new = turn.now - roster.term.began < roster.spec.silence.limit_s
     if not roster.nodes.closed or roster.wanted.target is None or is_new or list_open_nodes(roster):
         return
     turn.roster = replace(roster, nodes=replace(roster.nodes, closed={}))
@@ -210,7 +210,7 @@ def _list_missing(roster: Roster, now: float) -> tuple[NodeName, ...]:
     voting = {
         find_worker_node(roster, worker)
         for worker in roster.needed
-        if now - find_vote(roster, worker) < SILENCE_S
+        if now - find_vote(roster, worker) < roster.spec.silence.limit_s
     }
     named = frozenset().union(*map(list_named_nodes, nodes.reports.values()))
     return tuple(sorted(named - nodes.reports.keys() - nodes.lost - voting))
@@ -219,14 +219,15 @@ def _list_missing(roster: Roster, now: float) -> tuple[NodeName, ...]:
 def _lose_missing_nodes(turn: Turn, missing: tuple[NodeName, ...]) -> None:
     """Exclude all workers that no agent has reported, once each node that may run them counts as lost.
 
-    The node from which this term took over has been silent for `SILENCE_S` already: so the term began. See
+    The node from which this term took over has been silent for the limit already: so the term began. See
     `Takeover.follows_new` for an exception. If steps are still made, it may take part in them.
     """
     roster = turn.roster
     silent_s = turn.now - roster.term.began
     takeover = roster.term.takeover
     waits_for = [name for name in missing if name != takeover.from_node or takeover.follows_new]
-    if silent_s < SILENCE_S and (waits_for or roster.progress.advanced_s > roster.term.began):
+    is_early = silent_s < roster.spec.silence.limit_s
+    if is_early and (waits_for or roster.progress.advanced_s > roster.term.began):
         return
     workers = list_unplaced(roster, roster.needed, turn.now)
     for name in missing:
@@ -277,7 +278,7 @@ def _watch_silence(turn: Turn) -> None:
     """
     roster, now = turn.roster, turn.now
     # A new coordinator has not heard the others yet.
-    if now - roster.term.began < SILENCE_S or not is_in_minority(roster, now):
+    if now - roster.term.began < roster.spec.silence.limit_s or not is_in_minority(roster, now):
         return
     minority_s = now if awaits_signs(roster, now) else -inf
     turn.roster = replace(roster, nodes=replace(roster.nodes, minority_s=minority_s))

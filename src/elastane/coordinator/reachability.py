@@ -14,15 +14,15 @@ from elastane.api.control import PeerLost
 from elastane.api.membership import WorkerId
 from elastane.coordinator.claiming import record_postponement
 from elastane.coordinator.deaths import exclude_worker, format_worker_list
-from elastane.coordinator.hearing import WORKER_QUIET_S, awaits_list, awaits_signs
+from elastane.coordinator.hearing import awaits_list, awaits_signs
 from elastane.coordinator.roster import Roster, list_node_workers
 from elastane.coordinator.turn import Turn
 
 REPORTS_S = 0.25
-"""How long the coordinator waits for more reports after one of a broken connection."""
+"""How long the coordinator waits for more reports after one of a broken connection.
 
-LATE_S = 0.7
-"""A worker that has sent no report for so long has missed one; it sends two a second."""
+Workers report that at once, so it does not depend on how often they report that they live.
+"""
 
 Pair: TypeAlias = tuple[WorkerId, WorkerId]
 
@@ -152,7 +152,7 @@ def _awaits_sign(
         if worker in excluded:
             awaits = roster.spec.listen and _may_be_heard(roster, worker, lost_s[worker], now)
         else:
-            awaits = worker not in evidence.quiet and now - heard_s >= LATE_S
+            awaits = worker not in evidence.quiet and now - heard_s >= roster.spec.silence.late_s
         if awaits:
             return True
     return False
@@ -166,14 +166,14 @@ def _may_be_heard(roster: Roster, worker: WorkerId, lost_s: float, now: float) -
     - The worker has lost its connection to the coordinator too, but its agent says that it lives. It may
       connect again.
     """
-    heard_s = roster.heard.get(worker, roster.term.began)
+    heard_s, quiet_s = roster.heard.get(worker, roster.term.began), roster.spec.silence.quiet_s
     reports = roster.nodes.reports.values()
     named = (roster.nodes.heard[report.node] for report in reports if worker in list_node_workers(report))
     named_s = max(named, default=0.0)
     if worker in roster.connected:
         sign_s = max(heard_s, named_s)
-        return sign_s <= lost_s and now - sign_s < WORKER_QUIET_S
-    return named_s > lost_s and now - heard_s < WORKER_QUIET_S
+        return sign_s <= lost_s and now - sign_s < quiet_s
+    return named_s > lost_s and now - heard_s < quiet_s
 
 
 def _find_breaks(roster: Roster) -> Mapping[Pair, float]:
@@ -208,7 +208,7 @@ def _is_newcomer(roster: Roster, worker: WorkerId) -> bool:
 
 def _is_quiet(roster: Roster, worker: WorkerId, now: float) -> bool:
     heard_s = roster.heard.get(worker, roster.term.began)
-    return worker not in roster.connected or now - heard_s >= WORKER_QUIET_S
+    return worker not in roster.connected or now - heard_s >= roster.spec.silence.quiet_s
 
 
 def _describe_breaks(worker: WorkerId, reports: Iterable[Pair]) -> str:

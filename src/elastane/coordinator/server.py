@@ -26,7 +26,6 @@ from elastane.api.records import EventLine
 from elastane.api.run_certificate import load_server_context
 from elastane.api.rundir import RunDir
 from elastane.claims.decisions import DecisionClaims
-from elastane.claims.terms import CHECK_EVERY_S
 from elastane.coordinator.actions import (
     Action,
     Claimable,
@@ -102,7 +101,7 @@ class Coordinator:
             # before the last ones were written.
             self._durable_step = 0
         self._claims = claims
-        self._clock = AwakeClock()
+        self._clock = AwakeClock(self._record.spec.silence.longest_gap_s)
         self._decided_s = 0.0
         self._roster = self._create_roster(term)
 
@@ -243,7 +242,7 @@ class Coordinator:
 
         This machine may lose its power while the others continue, and then nothing else has those steps.
         """
-        every_s = CHECK_EVERY_S if self._claims.is_remote else SYNC_EVERY_S
+        every_s = self._record.spec.silence.check_every_s if self._claims.is_remote else SYNC_EVERY_S
         while True:
             await asyncio.sleep(every_s)
             step = self._ledger.step

@@ -93,6 +93,7 @@ class Reporter:
                 self._build_report,
                 self._receive,
                 number_attempt(settings.resumed),
+                silence=self._spec.silence,
             )
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _reporter = self

@@ -13,6 +13,7 @@ from elastane.api.control import AgentReport, AskStatus, RunOver, SetTarget, enc
 from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import RunFailed
 from elastane.api.rundir import RunDir
+from elastane.api.silence_limits import SilenceLimits
 from elastane.client import coordinator_request
 from elastane.client.coordinator_client import CoordinatorClient
 from tests.waiting import WAIT_S, wait_until_async
@@ -53,6 +54,7 @@ def test_the_agent_connects_again_after_a_malformed_message(garbage, monkeypatch
                 lambda: AgentReport(pid=1, target=1, term=1),
                 heard.append,
                 asyncio.Event(),
+                silence=SilenceLimits(),
                 log=complaints.append,
             )
             running = asyncio.create_task(link.run())

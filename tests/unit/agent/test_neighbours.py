@@ -21,7 +21,7 @@ def make_run_dir(path) -> RunDir:
 
 async def poll(run_dir: RunDir, *nodes: NodeAddress) -> dict[str, CoordinatorHeard | None]:
     """Return the first answers of some agents."""
-    asking = NeighbourPoll(run_dir)
+    asking = NeighbourPoll(run_dir, answer_s=1.0)
     answers = await wait_until_async(lambda: asking.read(nodes), "all have been asked")
     asking.stop()
     return dict(answers)

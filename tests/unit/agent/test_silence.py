@@ -18,8 +18,10 @@ from elastane.agent.silence import (
     record_takeover,
 )
 from elastane.agent.takeover import CoordinatorHeard
-from elastane.api.membership import SILENCE_S
+from elastane.api.silence_limits import SilenceLimits
 from elastane.claims.records import GenerationClaim, HeldSlot, OutcomeClaim, TermClaim
+
+LIMITS = SilenceLimits()
 
 NONCE = "0" * 32
 TERM = TermClaim(number=1, claimant="a:1", nonce=NONCE, time=0.0)
@@ -41,7 +43,7 @@ def read(*records, silence=None, sign=1, now_s=0.0):
 def silent(silence, silent_s, **others):
     """Return the agent of node b, in a run whose coordinator was on another node that does not answer."""
     usual = {"answers": {"": None}, "workers": (100, 101), "total": 4} | others
-    return SilentAgent("b", silence, silent_s, coordinator_node="", **usual)
+    return SilentAgent("b", silence, silent_s, coordinator_node="", limits=LIMITS, **usual)
 
 
 @pytest.mark.parametrize("others", [{}, {"is_new": True}, {"has_failed": True}, {"workers": ()}])
@@ -71,8 +73,8 @@ def test_only_generations_that_the_coordinator_has_not_named_leave_a_node_out():
 def test_a_coordinator_that_waits_for_the_claim_list_has_time_when_the_list_is_back():
     back = read(TERM, silence=record_outage(Silence()), now_s=DAY_S)
     agent = replace(silent(back, DAY_S, workers=(0, 1), total=2), node="")
-    assert isinstance(decide_in_silence(agent, DAY_S + SILENCE_S - 0.1), Wait)
-    assert isinstance(decide_in_silence(agent, DAY_S + SILENCE_S), TakeCharge)
+    assert isinstance(decide_in_silence(agent, DAY_S + LIMITS.limit_s - 0.1), Wait)
+    assert isinstance(decide_in_silence(agent, DAY_S + LIMITS.limit_s), TakeCharge)
 
 
 def test_a_coordinator_that_has_just_taken_charge_has_time():

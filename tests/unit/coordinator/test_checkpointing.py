@@ -20,6 +20,7 @@ from elastane.api.control import (
     WriteAgain,
     WriteModel,
 )
+from elastane.api.silence_limits import LISTEN_S
 from elastane.api.spec import CheckpointPolicy
 from elastane.coordinator.checkpointing import ASK_AGAIN_S, LAST_CHECKPOINT_S, PATIENCE_S, PUBLISH_AGAIN_S
 from elastane.coordinator.checkpoints import (
@@ -32,7 +33,6 @@ from elastane.coordinator.checkpoints import (
     group_by_checkpoint,
     list_spanned,
 )
-from elastane.coordinator.decide import LISTEN_S
 
 AUTO = CheckpointPolicy(auto=True)
 EVERY_MINUTE = CheckpointPolicy(every_s=60.0)

@@ -14,14 +14,14 @@ from elastane.api.control import (
     WorkerFailed,
 )
 from elastane.api.exit_codes import ExitCode
-from elastane.api.membership import MINORITY_S, SILENCE_S
+from elastane.api.silence_limits import LISTEN_S, SilenceLimits
 from elastane.claims.records import GenerationClaim, OutcomeClaim, make_nonce
 from elastane.coordinator.actions import ClaimHeld, ClaimSlot, ClaimUnanswered
-from elastane.coordinator.claiming import CLAIM_AGAIN_S, UNHEARD_S, find_unheard_generation
-from elastane.coordinator.decide import LISTEN_S
-from elastane.coordinator.hearing import WORKER_QUIET_S
+from elastane.coordinator.claiming import CLAIM_AGAIN_S, find_unheard_generation
 from elastane.coordinator.roster import Takeover, create_roster
 from tests.unit.coordinator.conftest import PINNED, claim_all, hear, list_claims, make_line
+
+LIMITS = SilenceLimits()
 
 STOPPED = ExitCode.STOPPED_BY_USER
 
@@ -98,7 +98,7 @@ def test_a_worker_on_a_lost_node_is_killed_only_after_the_claim(spread) -> None:
 def test_a_coordinator_that_hears_the_smaller_part_waits_for_the_larger_one(spread) -> None:
     stage = spread(0, 100, 101)
     silent_since = stage.now
-    while stage.now < silent_since + SILENCE_S + MINORITY_S - 0.5:
+    while stage.now < silent_since + LIMITS.limit_s + LIMITS.minority_s - 0.5:
         stage.now += 0.25
         hear(stage, 0, nodes=("",))
         stage.report_worker(0)
@@ -118,7 +118,7 @@ def test_a_coordinator_that_was_cut_off_does_not_count_that_as_the_silence_of_ot
     # The network heals: most workers are heard again, the agent of their machine is not yet.
     stage.report_worker(100)
     assert stage.list_kinds("node.lost") == []
-    stage.now += WORKER_QUIET_S - 0.1
+    stage.now += LIMITS.quiet_s - 0.1
     if follows:
         hear(stage, 0, 100, 101)
     for worker in (0, 100, 101):
@@ -159,7 +159,9 @@ def test_a_generation_is_unheard_if_it_needs_no_present_worker(generations, pres
 def take_over(spread):
     """Return a function that makes a coordinator that took over from the first node."""
 
-    def begin(claimed: tuple[int, ...], *, term: int = 1, silent_s: float = SILENCE_S, last=None, exits=()):
+    def begin(
+        claimed: tuple[int, ...], *, term: int = 1, silent_s: float = LIMITS.limit_s, last=None, exits=()
+    ):
         stage = spread(0, 100, 101)
         claim = GenerationClaim(number=2, term=term, members=claimed, nonce=make_nonce())
         roster = create_roster(
@@ -194,7 +196,7 @@ def test_a_node_that_has_just_taken_charge_too_is_not_lost_at_once(take_over) ->
     stage = take_over((0, 100, 101), silent_s=0.0)
     assert stage.list_kinds("node.lost") == []
     for _ in range(6):
-        stage.wait(SILENCE_S / 6)
+        stage.wait(LIMITS.limit_s / 6)
         hear(stage, 100, 101, nodes=("b",))
     assert stage.list_kinds("node.lost") == ["node.lost"]
 
@@ -204,7 +206,7 @@ def test_survivors_do_not_go_on_beside_a_claimed_generation_without_them(take_ov
     assert list_claims(stage) == []
     (event,) = [event for event in stage.events if event.kind == "generation.unheard"]
     assert event.workers == (0,)
-    stage.now += UNHEARD_S
+    stage.now += LIMITS.unheard_s
     hear(stage, 100, 101, nodes=("b",))
     claim_all(stage)
     assert stage.roster.over.lost
@@ -217,7 +219,7 @@ def test_survivors_do_not_go_on_from_a_state_that_is_older_than_the_ledger(take_
     assert list_claims(stage) == []
     (event,) = [event for event in stage.events if event.kind == "generation.unheard"]
     assert event.workers == (150,)
-    stage.now += UNHEARD_S
+    stage.now += LIMITS.unheard_s
     hear(stage, 100, 101, nodes=("b",))
     claim_all(stage)
     assert stage.roster.over.lost

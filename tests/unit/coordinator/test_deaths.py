@@ -3,8 +3,8 @@
 import pytest
 
 from elastane.api.control import CANNOT_GO_ON, KillWorker, PeerLost, RunOver, WorkerExit, WorkerFailed
+from elastane.api.silence_limits import LISTEN_S
 from elastane.coordinator.deaths import LAST_WORD_S, describe_exit
-from elastane.coordinator.decide import LISTEN_S
 
 
 def lose(stage, peer: int, *workers: int) -> None:

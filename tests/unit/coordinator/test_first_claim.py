@@ -16,7 +16,7 @@ class Refusals:
     def __init__(self, path, monkeypatch):
         self.left, self.create = 0, directory.create_file
         monkeypatch.setattr(directory, "create_file", self.refuse)
-        monkeypatch.setattr("elastane.coordinator.__main__.CHECK_EVERY_S", 0.0)
+        monkeypatch.setattr("elastane.coordinator.__main__.CLAIM_TERM_AGAIN_S", 0.0)
         self.term = OwnTerm(open_claim_list(str(path), wait_s=1.0), 1)
 
     def refuse(self, path, content, *, mode):

@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from elastane.api.control import PeerLost
-from elastane.api.membership import MINORITY_S, SILENCE_S
+from elastane.api.silence_limits import SilenceLimits
 from elastane.coordinator.actions import ClaimsChecked, Disconnected
-from elastane.coordinator.hearing import WORKER_QUIET_S, awaits_signs, find_vote
+from elastane.coordinator.hearing import awaits_signs, find_vote
 from elastane.coordinator.reachability import REPORTS_S
 from elastane.coordinator.roster import Nodes, Takeover
 from tests.unit.coordinator.conftest import hear, list_claims
+
+LIMITS = SilenceLimits()
 
 BEAT_S = 0.5
 
@@ -34,7 +36,7 @@ def outage(spread):
     """A run whose coordinator hears neither the other node nor the claim list, for a long time."""
     stage = spread(0, 1, 100)
     stage.receive(ClaimsChecked(False))
-    hear_only(stage, 4 * SILENCE_S, 0, 1)
+    hear_only(stage, 4 * LIMITS.limit_s, 0, 1)
     assert stage.list_kinds("node.lost") == []
     return stage
 
@@ -46,15 +48,15 @@ def test_an_outage_of_the_claim_list_is_recorded_once_with_the_silent_node(outag
 
 def test_a_node_is_not_lost_if_it_is_heard_soon_after_the_claim_list(outage) -> None:
     outage.receive(ClaimsChecked(True))
-    hear_only(outage, WORKER_QUIET_S - BEAT_S - 0.1, 0, 1)
-    hear_only(outage, SILENCE_S, 0, 1, 100, nodes=("", "b"))
+    hear_only(outage, LIMITS.quiet_s - BEAT_S - 0.1, 0, 1)
+    hear_only(outage, LIMITS.limit_s, 0, 1, 100, nodes=("", "b"))
     assert outage.list_kinds("node.lost") == []
     assert list_claims(outage) == []
 
 
 def test_a_node_is_lost_if_it_is_not_heard_when_the_claim_list_is_back(outage) -> None:
     outage.receive(ClaimsChecked(True))
-    hear_only(outage, WORKER_QUIET_S, 0, 1)
+    hear_only(outage, LIMITS.quiet_s, 0, 1)
     assert outage.list_kinds("node.lost") == ["node.lost"]
     assert list_claims(outage) == [(0, 1)]
 
@@ -64,7 +66,7 @@ def test_the_smaller_part_leaves_the_larger_one_time_to_find_the_claim_list(spre
     stage.receive(ClaimsChecked(False))
     hear_only(stage, 20.0, 0)
     stage.receive(ClaimsChecked(True))
-    hear_only(stage, SILENCE_S + MINORITY_S - 0.1, 0)
+    hear_only(stage, LIMITS.limit_s + LIMITS.minority_s - 0.1, 0)
     assert list_claims(stage) == []
     hear_only(stage, 0.1, 0)
     assert list_claims(stage) == [(0,)]
@@ -80,15 +82,15 @@ def test_broken_connections_decide_nothing_while_the_claim_list_is_away(spread) 
     (event,) = [event for event in stage.events if event.kind == "claim.waiting"]
     assert event.why.startswith("workers have lost connections to each other")
     stage.receive(ClaimsChecked(True))
-    hear_only(stage, WORKER_QUIET_S, 0, 1, 100, nodes=("", "b"))
+    hear_only(stage, LIMITS.quiet_s, 0, 1, 100, nodes=("", "b"))
     assert list_claims(stage) == [(0, 1)]
 
 
 def test_each_outage_is_recorded(outage) -> None:
     outage.receive(ClaimsChecked(True))
-    hear_only(outage, SILENCE_S, 0, 1, 100, nodes=("", "b"))
+    hear_only(outage, LIMITS.limit_s, 0, 1, 100, nodes=("", "b"))
     outage.receive(ClaimsChecked(False))
-    hear_only(outage, 2 * SILENCE_S, 0, 1)
+    hear_only(outage, 2 * LIMITS.limit_s, 0, 1)
     assert outage.list_kinds("claim.waiting") == ["claim.waiting"] * 2
 
 
@@ -98,7 +100,7 @@ def test_each_outage_is_recorded(outage) -> None:
 def test_the_smaller_part_waits_from_when_most_are_silent(spread) -> None:
     """One worker has been silent for long; it alone is no reason to wait."""
     stage = spread(0, 1, 100, 101)
-    began, now = stage.now, stage.now + SILENCE_S + MINORITY_S
+    began, now = stage.now, stage.now + LIMITS.limit_s + LIMITS.minority_s
     heard = {0: now, 1: began, 100: now - 1.5, 101: now - 1.5}
     roster = replace(stage.roster, heard=heard, nodes=Nodes())
     assert awaits_signs(roster, now)
@@ -129,14 +131,14 @@ def test_a_worker_whose_agent_says_that_it_lives_may_connect_again(spread) -> No
     hear(stage, 0, 1, 100)
     hear_only(stage, BEAT_S, 0, 1)
     assert list_claims(stage) == []
-    hear_only(stage, WORKER_QUIET_S, 0, 1)
+    hear_only(stage, LIMITS.quiet_s, 0, 1)
     assert list_claims(stage) == [(0, 1)]
 
 
 @pytest.mark.parametrize(("answering", "waits"), [((), False), (("b",), True)])
 def test_a_node_that_answered_before_the_term_was_not_silent_then(spread, answering, waits) -> None:
     stage = spread(0, 100, 101)
-    takeover = Takeover("c", SILENCE_S + MINORITY_S, frozenset(answering))
+    takeover = Takeover("c", LIMITS.limit_s + LIMITS.minority_s, frozenset(answering))
     members = tuple(
         msgspec.structs.replace(member, node="b" if member.worker >= 100 else "")
         for member in stage.newest.members
@@ -158,7 +160,7 @@ def test_a_step_is_a_sign_although_the_report_of_its_worker_names_it_first(sprea
         stage.report_worker(0, step=step)
         stage.report_step(step, 0, shares={0: 4, 100: 4})
     assert stage.list_kinds("node.lost") == []
-    stage.now += SILENCE_S
+    stage.now += LIMITS.limit_s
     hear(stage, 0, nodes=("",))
     assert stage.list_kinds("node.lost") == ["node.lost"]
 
@@ -167,7 +169,7 @@ def test_only_a_step_long_after_the_last_report_shows_that_a_worker_is_at_work(s
     """The last steps before a death are often reported after the last report of the dead worker."""
     stage = spread(0, 100)
     heard_s = stage.now
-    for voted_s, counts in ((heard_s + WORKER_QUIET_S - 0.1, False), (heard_s + WORKER_QUIET_S, True)):
+    for voted_s, counts in ((heard_s + LIMITS.quiet_s - 0.1, False), (heard_s + LIMITS.quiet_s, True)):
         progress = replace(stage.roster.progress, committed={100: voted_s})
         roster = replace(stage.roster, progress=progress, heard={100: heard_s})
         assert (find_vote(roster, 100) == voted_s) == counts

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +19,9 @@ from elastane.api.control import (
     TrafficBytes,
     WorkerExit,
 )
-from elastane.api.membership import SILENCE_S, Member, NodeAddress
+from elastane.api.membership import Member, NodeAddress
+from elastane.api.silence_limits import LISTEN_S, SilenceLimits
 from elastane.coordinator.actions import SendToAgent
-from elastane.coordinator.decide import LISTEN_S
 from elastane.coordinator.event_summary import summarize_events
 from elastane.coordinator.placement import (
     NodeLoad,
@@ -31,6 +32,8 @@ from elastane.coordinator.placement import (
 )
 from elastane.coordinator.roster import Nodes
 from tests.unit.coordinator.conftest import PINNED, OtherNode
+
+LIMITS = SilenceLimits()
 
 
 def list_targets(stage) -> dict[str, int]:
@@ -97,13 +100,28 @@ def test_a_dead_worker_is_replaced_on_its_own_node(two_nodes) -> None:
     assert list_targets(stage)["b"] == 2
 
 
+def test_a_node_is_lost_after_the_silence_that_the_run_allows(two_nodes) -> None:
+    stage, _ = two_nodes
+    stage.roster = replace(
+        stage.roster, spec=msgspec.structs.replace(stage.roster.spec, silence_s=LIMITS.limit_s / 2)
+    )
+    heard_s = stage.now
+    while stage.now + 0.25 < heard_s + LIMITS.limit_s / 2:
+        stage.now += 0.25
+        stage.report_agent()
+    assert stage.list_kinds("node.lost") == []
+    stage.now += 0.25
+    stage.report_agent()
+    assert stage.list_kinds("node.lost") == ["node.lost"]
+
+
 def test_a_silent_node_is_lost_in_one_decision(two_nodes) -> None:
     stage, node = two_nodes
     generations = len(stage.proposals)
     for _ in range(6):
         stage.now += 0.5
         stage.report_agent()
-    assert stage.now - stage.roster.nodes.heard.get("b", 0) > SILENCE_S
+    assert stage.now - stage.roster.nodes.heard.get("b", 0) > LIMITS.limit_s
     assert stage.newest.workers == (0, 1)
     assert len(stage.proposals) == generations + 1
     (lost,) = [event for event in stage.events if event.kind == "node.lost"]
@@ -174,7 +192,7 @@ def test_a_worker_that_left_is_not_taken_for_a_script_that_ended(two_nodes) -> N
 
 
 def let_other_nodes_be_lost(stage) -> None:
-    stage.now += SILENCE_S
+    stage.now += LIMITS.limit_s
     stage.report_agent()
 
 
@@ -221,7 +239,7 @@ def test_the_first_node_is_lost_like_any_other(two_nodes) -> None:
 
 def test_a_coordinator_that_hears_no_node_loses_none(two_nodes) -> None:
     stage, _ = two_nodes
-    stage.wait(10 * SILENCE_S)
+    stage.wait(10 * LIMITS.limit_s)
     assert stage.list_kinds("node.lost") == []
     assert stage.newest.workers == (0, 1, 100, 101)
 
@@ -247,7 +265,7 @@ def test_a_leaving_node_is_drained_and_forgotten(two_nodes) -> None:
     assert node.farewells == 2
     assert stage.list_kinds("node.left") == ["node.left"]
     # An agent that has not received its next order names the node still.
-    stage.wait(SILENCE_S)
+    stage.wait(LIMITS.limit_s)
     stage.report_agent(nodes=(NodeAddress(""), NodeAddress("b")))
     assert stage.list_kinds("node.lost") == []
     assert "b" not in stage.roster.nodes.reports
@@ -282,7 +300,7 @@ def test_orders_name_a_node_that_the_term_does_not_hear_until_it_counts_as_lost(
     known = (NodeAddress(""), NodeAddress("b", "10.0.0.2", 7001))
     successor = stage.start_successor(wait=False, agent=False)
     named = set()
-    for _ in range(2 * int(SILENCE_S) + 4):
+    for _ in range(2 * int(LIMITS.limit_s) + 4):
         successor.now += 0.5
         for worker in (0, 1):
             successor.report_worker(worker)

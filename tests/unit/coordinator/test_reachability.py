@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.control import AskResize, KillWorker, PeerLost
-from elastane.coordinator.hearing import WORKER_QUIET_S
+from elastane.api.silence_limits import SilenceLimits
 from elastane.coordinator.reachability import REPORTS_S, Evidence, choose_excluded, is_certain
 from tests.unit.coordinator.test_deaths import lose
+
+LIMITS = SilenceLimits()
 
 
 def make_evidence(members: int, *pairs: tuple[int, int], **facts: set[int]) -> Evidence:
@@ -139,7 +141,7 @@ def test_the_coordinator_does_not_wait_longer_for_a_silent_worker(training) -> N
 
 def test_no_worker_goes_because_it_lost_several_that_may_be_dead(training) -> None:
     stage = training(3)
-    stage.now += WORKER_QUIET_S - 0.4
+    stage.now += LIMITS.quiet_s - 0.4
     stage.report_worker(2)
     lose(stage, 0, 2)
     lose(stage, 1, 2)

@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from elastane.api.control import AskResize, RunOver, SetTarget, WorkerExit, WorkerFailed
-from elastane.api.membership import SILENCE_S
+from elastane.api.silence_limits import SilenceLimits
 from tests.unit.coordinator.conftest import PINNED, OtherNode
 from tests.unit.coordinator.test_nodes import list_targets
+
+LIMITS = SilenceLimits()
 
 MISFIT = msgspec.structs.replace(PINNED, versions={"torch": "1"})
 
@@ -180,7 +182,7 @@ def test_a_closed_node_gets_workers_again_when_no_other_one_can(open_stage) -> N
     refuse_workers(unfit)
     assert unfit.order.closed
     fit.report(leaving=True)
-    stage.now += SILENCE_S
+    stage.now += LIMITS.limit_s
     stage.report_agent(slots=0, target=0)
     unfit.report()
     assert (unfit.order.closed, unfit.order.target) == ("", 1)

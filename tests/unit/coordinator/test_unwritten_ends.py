@@ -3,11 +3,13 @@
 import pytest
 
 from elastane.api.control import KillWorker, PeerLost, RunOver, WorkerFailed
-from elastane.api.membership import SILENCE_S, NodeAddress
+from elastane.api.membership import NodeAddress
 from elastane.api.records import EventLine
-from elastane.coordinator.decide import LISTEN_S
+from elastane.api.silence_limits import LISTEN_S, SilenceLimits
 from elastane.coordinator.event_summary import summarize_events
 from tests.unit.coordinator.test_nodes import let_other_nodes_be_lost
+
+LIMITS = SilenceLimits()
 
 
 def list_ends(stage) -> list[tuple[str, str]]:
@@ -46,10 +48,10 @@ def test_the_next_coordinator_records_the_deaths_with_a_node_that_the_last_one_h
     why = "node b was lost; how it ended is not known"
     recorded = [("worker 100", why), ("worker 101", why)]
     assert list_ends(successor) == recorded
-    pass_time(successor, SILENCE_S + 2)
+    pass_time(successor, LIMITS.limit_s + 2)
     assert list_ends(successor) == recorded
     after = take_over(successor)
-    pass_time(after, SILENCE_S + 2)
+    pass_time(after, LIMITS.limit_s + 2)
     assert list_ends(after) == []
 
 
@@ -80,7 +82,7 @@ def test_workers_whose_peers_lost_them_are_recorded_if_their_node_is_never_heard
     assert stage.newest.workers == (0, 1)
     stage.adopt()
     successor = take_over(stage)
-    pass_time(successor, SILENCE_S - 0.5)
+    pass_time(successor, LIMITS.limit_s - 0.5)
     assert list_ends(successor) == []
     pass_time(successor, 2)
     why = "no node of the run has it any more; how it ended is not known"
@@ -108,7 +110,7 @@ def test_a_joining_worker_of_a_living_node_has_not_ended(two_nodes) -> None:
     node.report()
     successor = stage.start_successor(wait=False, agent=False)
     node.stage = successor
-    for _ in range(int((SILENCE_S + 2) / 0.5)):
+    for _ in range(int((LIMITS.limit_s + 2) / 0.5)):
         successor.now += 0.5
         report_the_rest(successor)
         node.report()

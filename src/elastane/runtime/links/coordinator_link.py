@@ -20,6 +20,7 @@ from elastane.api.membership import GenerationId
 from elastane.api.records import Shares
 from elastane.api.rundir import RunDir
 from elastane.api.short_reports import shorten_report, shorten_steps
+from elastane.api.silence_limits import SilenceLimits
 from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.inherited_descriptors import close_in_children
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from elastane.api.threaded_connection import ThreadedConnection
 
 Connection: TypeAlias = "ClientConnection | ThreadedConnection"
-REPORT_S = 0.5
 FLUSH_S = 0.05
 MOST_REPORTS = 256
 """The most reports of steps in one message, whose size is limited."""
@@ -44,6 +44,7 @@ class CoordinatorLink:
         report: returns the current report; called from this class's thread.
         receive: handles the coordinator's messages; called from this class's thread.
         attempt: how often the run had been resumed when the attempt of this worker began.
+        silence: the limits of the run, which say how often to report.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class CoordinatorLink:
         report: Callable[[], control.WorkerReport],
         receive: Callable[[control.ToWorker], None],
         attempt: int,
+        *,
+        silence: SilenceLimits,
     ) -> None:
-        self._run_dir, self._attempt = run_dir, attempt
+        self._run_dir, self._attempt, self._silence = run_dir, attempt, silence
         self._worker = worker
         self._report = report
         self._receive = receive
@@ -164,6 +167,7 @@ class CoordinatorLink:
                     self._secret,
                     largest_bytes=control.LARGEST_MESSAGE_BYTES,
                     timeout_s=CONNECT_TIMEOUT_S,
+                    pings_between_machines_s=self._silence.pings_s,
                 ) as connection:
                     try:
                         self._follow(connection)
@@ -225,7 +229,7 @@ class CoordinatorLink:
             now = time.monotonic()
             messages: list[control.FromWorker] = []
             with self._lock:
-                due = self._changed or now - last_report >= REPORT_S
+                due = self._changed or now - last_report >= self._silence.report_every_s
                 self._changed = False
                 # A new coordinator must know the worker before it receives anything else.
                 if due:
