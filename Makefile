@@ -16,13 +16,13 @@ BENCH  ?=
 # Tests start many processes: without bytecode each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Of the long tests, `make test DRAW=COMMIT` runs a sixteenth, which the hash of the commit chooses with new seeds.
+# `make test DRAW=COMMIT` runs what the hash of the commit draws of the tests that take long, with its seeds.
 DRAW   ?=
-# `make test-changed` compares with this revision.
-SINCE  ?= HEAD
+# `make test-changed` compares with this revision: what `main` has, or the last commit where no other is known.
+SINCE  ?= $(shell git merge-base HEAD origin/main 2>/dev/null || echo HEAD)
 
-# Two test processes more than cores, because many tests wait.
-PYTEST = $(BIN)/python -m pytest --numprocesses $$(expr $$(getconf _NPROCESSORS_ONLN) + 2) --dist worksteal
+# Three test processes more than cores, because many tests wait.
+PYTEST = $(BIN)/python -m pytest --numprocesses $$(expr $$(getconf _NPROCESSORS_ONLN) + 3) --dist worksteal
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
@@ -32,7 +32,7 @@ STAMP := $(VENV)/.setup-done
   format bench chaos survive crash clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
 
 setup: $(STAMP) ## a virtual environment in .venv with everything installed
 
@@ -80,10 +80,10 @@ demo: setup ## train while workers join, die and leave; the same bytes come out 
 pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot/report.html (six minutes)
 	$(BIN)/python benchmarks/shared_cluster.py $(PILOT)
 
-test: setup ## all tests but the long ones (eight minutes on two cores); with DRAW=COMMIT also a sixteenth of these
+test: setup ## all tests but the long ones; with DRAW=COMMIT those that .ci/run draws
 	$(PYTEST) $(if $(DRAW),--draw $(DRAW),-m "not long")
 
-test-changed: setup ## the tests of the houses that differ from SINCE=HEAD, and a sixteenth of the others
+test-changed: setup ## the tests of the houses that differ from SINCE=REVISION, and a sixteenth of the others
 	$(PYTEST) -m "not long" --changed-since $(SINCE)
 
 test-fast: setup ## unit tests and the rules of the house, for the inner loop (less than a minute)
@@ -92,7 +92,8 @@ test-fast: setup ## unit tests and the rules of the house, for the inner loop (l
 test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (three quarters of an hour)
 	$(PYTEST) -m long
 
-times: test ## run the tests, and keep the time of each house in tests/times.json
+times: setup ## run the tests of a landing, and keep the time of each house in tests/times.json
+	$(MAKE) test DRAW=$$(git rev-parse HEAD)
 	cp build/test-times.json tests/times.json
 
 check: setup ## format, lint, types, floors

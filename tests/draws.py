@@ -1,15 +1,17 @@
-"""The draw of a landing: the long tests that it runs, and the seeds of tests that draw their cases.
+"""The draw of a landing: which tests it runs of those that take long, and from which seeds they draw.
 
-All long tests would take most of an hour. `make test DRAW=COMMIT` runs a sixteenth of them beside all short
-tests, and both play histories of new seeds. The commit decides which: another commit tries others, and the
-same one repeats them.
+All tests would take an hour. `make test DRAW=COMMIT` runs a sixteenth of the long tests. Of the other ones
+with processes it runs each, but only a quarter of the cases of one that has several. All histories are of new
+seeds. The commit decides: another one tries others, and the same one repeats them.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection
 
 import pytest
 
 SLICES = 16
+QUARTERS = 4
 SEEDS = 1_000_000
 """As many first seeds are possible."""
 SEEDS_APART = 10_000
@@ -20,7 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--draw",
         metavar="COMMIT",
-        help="of the long tests, run only a sixteenth, which the hash of the commit chooses with new seeds",
+        help="run a sixteenth of the long tests and a quarter of the cases of other tests with processes; "
+        "the hash of the commit chooses them, and the seeds",
     )
 
 
@@ -38,12 +41,24 @@ def draw_first_seed(commit: str | None) -> int:
     return 0 if commit is None else int(commit[:8], 16) // SLICES % SEEDS * SEEDS_APART
 
 
-def deal_slice(names: Sequence[str], place: int) -> frozenset[str]:
+def deal_slice(names: Collection[str], place: int) -> frozenset[str]:
     """Return the names in one of `SLICES` slices, which contain each name once.
 
     Names that follow each other are in different slices, because the cases of one test take alike long.
     """
     return frozenset(sorted(names)[place::SLICES])
+
+
+def deal_cases(names: Collection[str], place: int) -> frozenset[str]:
+    """Return a quarter of the cases of each test, at least one; ``[...]`` after its name says which."""
+    cases = defaultdict(list)
+    for name in sorted(names):
+        cases[name.partition("[")[0]].append(name)
+    return frozenset(
+        name
+        for several in cases.values()
+        for name in several[place % min(len(several), QUARTERS) :: QUARTERS]
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,22 +72,22 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     commit = config.getoption("--draw")
     if commit is None:
         return None
-    return (
-        f"draw: slice {draw_slice(commit)} of the long tests, seeds from {draw_first_seed(commit)}; "
-        f"to repeat: make test DRAW={commit[:8]}"
-    )
+    drawn = f"slice {draw_slice(commit)} of the tests that take long, seeds from {draw_first_seed(commit)}"
+    return f"draw: {drawn}; to repeat: make test DRAW={commit[:8]}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the long tests that are not drawn."""
+    """Deselect what is not drawn."""
     commit = config.getoption("--draw")
     if commit is None:
         return
+    place = draw_slice(commit)
     long = {item.nodeid for item in items if item.get_closest_marker("long") is not None}
-    drawn = deal_slice(tuple(long), draw_slice(commit))
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in long - drawn])
-    items[:] = [item for item in items if item.nodeid not in long - drawn]
+    others = {item.nodeid for item in items if item.get_closest_marker("processes") is not None} - long
+    left_out = (long - deal_slice(long, place)) | (others - deal_cases(others, place))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
 
 
 @pytest.fixture(scope="session")

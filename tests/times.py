@@ -20,6 +20,8 @@ from .houses import find_house
 KEPT = Path(__file__).with_name("times.json")
 """The times to compare with; `make times` replaces them."""
 MEASURED = Path(__file__).parents[1] / "build" / "test-times.json"
+EACH_TEST = MEASURED.with_suffix(".tsv")
+"""CPU seconds, seconds and name of each test."""
 SHOWN_FROM_S = 60.0
 SLOWEST = 25
 CPU_S = "cpu_s"
@@ -91,6 +93,8 @@ class TimeKeeper:
         terminalreporter.write_line(render_slowest(self._tests))
         MEASURED.parent.mkdir(exist_ok=True)
         MEASURED.write_text(json.dumps(summarise(self._tests), indent=2) + "\n")
+        rows = [f"{time.cpu_s:.2f}\t{time.wall_s:.2f}\t{name}\n" for name, time in self._tests.items()]
+        EACH_TEST.write_text("".join(rows))
 
 
 def sum_houses(tests: Mapping[str, Time]) -> dict[str, Time]:

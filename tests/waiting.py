@@ -11,12 +11,24 @@ from typing import TypeVar
 
 WAIT_S = 120
 POLL_S = 0.02
+LOOKING = 0.2
+"""The largest part of the time that looks may take, because others need the cores for what is waited for."""
 
 Found = TypeVar("Found")
 
 
-def pause() -> None:
-    time.sleep(POLL_S)
+def pause(look_s: float = 0.0) -> None:
+    """Sleep between two looks.
+
+    Args:
+        look_s: how long the last one took.
+    """
+    time.sleep(compute_pause(look_s))
+
+
+def compute_pause(look_s: float) -> float:
+    """Return the seconds between two looks, of which the last one took ``look_s``."""
+    return max(POLL_S, look_s / LOOKING - look_s)
 
 
 def wait_until(
@@ -24,7 +36,7 @@ def wait_until(
     what: str,
     *,
     state: Callable[[], object] | None = None,
-    meanwhile: Callable[[], object] = pause,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Found:
     """Look again and again until a condition holds, and return what ``done`` has found.
 
@@ -37,10 +49,13 @@ def wait_until(
     Raises:
         AssertionError: the condition does not hold within `WAIT_S`.
     """
-    until_s = time.monotonic() + WAIT_S
+    looked_s = time.monotonic()
+    until_s = looked_s + WAIT_S
     while not (found := done()):
-        assert time.monotonic() < until_s, describe_wait(what, state)
-        meanwhile()
+        now_s = time.monotonic()
+        assert now_s < until_s, describe_wait(what, state)
+        pause(now_s - looked_s) if meanwhile is None else meanwhile()
+        looked_s = time.monotonic()
     return found
 
 
@@ -50,12 +65,14 @@ async def wait_until_async(
     """Do the same in an event loop, which goes on meanwhile; ``done`` may be a coroutine function."""
     until_s = time.monotonic() + WAIT_S
     while True:
+        looked_s = time.monotonic()
         looked = done()
         found = await looked if isinstance(looked, Awaitable) else looked
         if found:
             return found
-        assert time.monotonic() < until_s, describe_wait(what, state)
-        await asyncio.sleep(POLL_S)
+        now_s = time.monotonic()
+        assert now_s < until_s, describe_wait(what, state)
+        await asyncio.sleep(compute_pause(now_s - looked_s))
 
 
 def describe_wait(what: str, state: Callable[[], object] | None) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.draws import SEEDS_APART, SLICES, deal_slice, draw_first_seed, draw_slice
+from tests.draws import QUARTERS, SEEDS_APART, SLICES, deal_cases, deal_slice, draw_first_seed, draw_slice
 from tests.houses import PREFIXES, ROOT, choose_tests, find_house
 from tests.times import KEPT, Time, read_houses, render_houses, render_slowest, sum_houses
 
@@ -20,6 +20,20 @@ def test_the_slices_together_have_each_test_once(names):
     slices = [deal_slice(names, place) for place in range(SLICES)]
     assert Counter(name for part in slices for name in part) == Counter(names)
     assert max(map(len, slices)) - min(map(len, slices)) <= 1
+
+
+@given(st.dictionaries(st.text("ab/:_", min_size=1), st.integers(1, 12)), st.integers(0, SLICES - 1))
+def test_of_each_test_at_least_one_case_is_drawn_and_at_most_a_quarter_is_more(tests, place):
+    names = [f"{test}[{case}]" for test, cases in tests.items() for case in range(cases)]
+    drawn = Counter(name.partition("[")[0] for name in deal_cases(names, place))
+    assert drawn.keys() == tests.keys()
+    assert all(
+        drawn[test] in (cases // QUARTERS, -(-cases // QUARTERS))
+        for test, cases in tests.items()
+        if cases >= QUARTERS
+    )
+    slices = [deal_cases(names, at) for at in range(SLICES)]
+    assert frozenset().union(*slices) == frozenset(names)
 
 
 @given(commits, commits)
@@ -81,10 +95,10 @@ def test_a_page_touches_no_house_and_what_all_use_touches_every_one():
         assert choose_tests(TESTS, [path], place=0) == frozenset(TESTS)
 
 
-def test_the_landing_draws_by_the_commit_and_the_night_runs_all_long_tests():
+def test_a_landing_draws_by_the_commit_and_each_night_runs_all_tests():
     assert 'make test DRAW="$commit"' in (ROOT / ".ci/run").read_text()
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
-    assert re.search(r"if: github.event_name == 'schedule'\n\s+run: make test-long\n", workflow)
+    assert re.search(r"if: github.event_name == 'schedule'\n\s+run: make test test-long\n", workflow)
 
 
 def test_the_times_are_added_by_house_and_shown_beside_the_kept_ones():

@@ -284,8 +284,11 @@ def test_training_continues_while_an_object_store_is_unavailable(
     attempts, monkeypatch, assert_attempts_equal_reference
 ):
     import boto3
+    import s3fs
     from moto.server import ThreadedMotoServer
 
+    # fsspec caches them for the whole process, with the endpoint of the first test.
+    s3fs.S3FileSystem.clear_instance_cache()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     servers = [ThreadedMotoServer(ip_address="127.0.0.1", port=0)]
     servers[0].start()

@@ -29,6 +29,13 @@ echo "$2" >> {log}
 ELASTANE_HOME={home}-$1 exec setsid -w sh -c "$2"
 """
 
+SLOW_LOSS = """
+import time
+from torch.nn import functional
+compute = functional.cross_entropy
+functional.cross_entropy = lambda *given: (time.sleep(0.05), compute(*given))[1]
+"""
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
@@ -96,6 +103,7 @@ def terminal(tmp_path):
     return Terminal(tmp_path)
 
 
+@pytest.mark.long
 def test_a_terminal_without_workers_starts_them_on_other_machines(terminal):
     run = terminal.start("node-b:1,me@node-c:1", "--ship-code")
     wait_until(terminal.run_dir.run.exists, "the run has begun")
@@ -125,7 +133,10 @@ def test_the_run_goes_on_when_its_terminal_closes(terminal):
     assert read_last_step(terminal.run_dir).step == 575
 
 
+@pytest.mark.long
 def test_the_user_of_a_terminal_that_drains_its_only_machine_is_informed(terminal):
+    # The steps are slow, because they would take the cores from the commands that the user types.
+    (terminal.project / "helper.py").write_text(SLOW_LOSS)
     run = terminal.start("node-b:1", epochs=10_000)
     terminal.wait_for("generation.started", "coordinator")
     said = "no machine with slots stays"

@@ -96,6 +96,7 @@ def test_a_job_fails_with_the_error_of_its_script(run_elastane):
     assert "SystemExit(2)" in run_elastane("explain", "wrong").stdout
 
 
+@pytest.mark.long
 def test_a_job_logs_each_step_once_over_a_resize_and_the_death_of_all(run_elastane, tmp_path):
     options = ("--workers", "1:2", "--log", "tensorboard", "--checkpoint-every", "10 steps")
     submit_training(run_elastane, "logged", *options, args=("--seconds=0.03", "--steps=120"))

@@ -127,8 +127,14 @@ def test_a_worker_joins_while_another_one_still_receives_its_state(stage, assert
 
 async def add_worker_2(run):
     await run.wait_for_step(4)
+    await step_with_worker_2_until_a_death(run)
+
+
+async def step_with_worker_2_until_a_death(run):
+    """Add worker 2 and make steps until a worker dies: all other steps may take less time than a join."""
     await run.resize(3)
     await run.wait_for_event("worker.ready", "worker 2")
+    await run.step_until(lambda _: any(event.kind == "worker.died" for event in run.read_events()))
     run.stop_pacing()
 
 
@@ -159,9 +165,7 @@ async def add_worker_2_once_both_have_all_state(run):
     """Add worker 2 once both members have all the state, so that one of them may die."""
     await run.wait_for_step(4)
     await run.step_until(lambda answer: all(row.blocks for row in answer.processes if row.role == "worker"))
-    await run.resize(3)
-    await run.wait_for_event("worker.ready", "worker 2")
-    run.stop_pacing()
+    await step_with_worker_2_until_a_death(run)
 
 
 @pytest.mark.parametrize("copies", [None, 2])

@@ -139,6 +139,7 @@ def lose_state(machines):
     return list_resumed()[-1].removeprefix("node ")
 
 
+@pytest.mark.long
 def test_joined_machines_resume_a_run_whose_first_machine_is_gone(machines, assert_attempts_equal_reference):
     begin_with_checkpoints(machines, "b", "c")
     machines.kill(FIRST)
@@ -196,6 +197,7 @@ def test_a_machine_that_missed_the_end_of_an_attempt_takes_part_in_the_next_one_
     assert "attempt 1 of the run has ended: the coordinator is of attempt 2" in log
 
 
+@pytest.mark.long
 def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert_equals_reference):
     begin_with(machines, "b", "c", seconds=0.25)
     stopped = machines.list_pids(FIRST)
@@ -213,6 +215,7 @@ def test_a_machine_in_charge_that_stopped_gives_way_and_returns(machines, assert
     assert "has claimed term" in machines.run_dir.log("coordinator").read_text()
 
 
+@pytest.mark.long
 def test_a_coordinator_that_hangs_is_replaced_on_its_own_machine(slow_machines, assert_equals_reference):
     machines = slow_machines
     begin_with(machines, "b")
@@ -272,6 +275,7 @@ def test_a_second_ctrl_c_in_elastane_join_ends_the_machine_at_once(machines, ass
     assert ended.find_subjects("worker.died") == [f"worker {NUMBERS_AT_ONCE}"]
 
 
+@pytest.mark.long
 def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
     machines, assert_equals_reference
 ):

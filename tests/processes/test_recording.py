@@ -55,6 +55,8 @@ def test_each_step_has_its_values_and_files_once(reference):
 async def add_kill_and_drain_workers(run):
     await run.wait_for_step(2)
     await run.resize(3)
+    for joiner in (1, 2):
+        await run.wait_for_event("worker.ready", f"worker {joiner}")
     await run.step_until(lambda answer: len(find_members(answer)) == 3)
     answer = await run.wait_until(lambda _: True)
     kill(answer, "worker", 1)

@@ -14,7 +14,7 @@ import pytest
 
 from elastane.api.checkpoints import MARKER, format_checkpoint_name
 from elastane.api.control import AskResize
-from tests.waiting import wait_until
+from tests.waiting import pause, wait_until
 
 from .attempts import find_run_processes
 from .stage import get_pid
@@ -93,6 +93,16 @@ def test_the_checkpoint_that_an_attempt_began_with_is_kept_for_later_workers(
     kept = [format_checkpoint_name(8), format_checkpoint_name(14, 1), format_checkpoint_name(16, 1)]
     attempts.wait_until(lambda: attempts.list_complete_checkpoints() == kept, f"only {kept}")
     attempts.ask(AskResize(workers=2))
+    attempts.wait_for_event("worker.ready", 3)
+
+    def make_step() -> None:
+        if (now := attempts.status) is not None:
+            attempts.touch(f"gate-{now.step + 1}")
+        pause()
+
+    wait_until(
+        lambda: len(attempts.find_events("worker.joined")) == 3, "worker 2 has joined", meanwhile=make_step
+    )
     attempts.touch("gates")
     ended = attempts.wait_for_end()
     assert_attempts_equal_reference(ended)
@@ -104,9 +114,9 @@ def test_the_checkpoint_that_an_attempt_began_with_is_kept_for_later_workers(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_all_processes_may_die_again_and_again(attempts, assert_attempts_equal_reference, seed):
+def test_all_processes_may_die_again_and_again(attempts, assert_attempts_equal_reference, first_seed, seed):
     """The instants and the numbers of workers and copies follow from the seed."""
-    dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
+    dice = random.Random(first_seed + seed)  # noqa: S311 - a plan, not a secret
 
     def shape() -> tuple[str, str]:
         return f"--start={dice.randint(1, 4)}", f"--copies={dice.choice(['all', '1', '2', '3'])}"
@@ -418,9 +428,9 @@ SURVIVE = Path(__file__).parents[2] / "benchmarks" / "survive.py"
 
 
 @pytest.mark.long
-def test_three_histories_end_with_the_bytes_of_the_reference_run():
-    """``make survive SEED=1 HISTORIES=3`` repeats a failure."""
-    command = [sys.executable, str(SURVIVE), "--seed=1", "--histories=3"]
+def test_three_histories_end_with_the_bytes_of_the_reference_run(first_seed):
+    """The output of a failure names the command that repeats it."""
+    command = [sys.executable, str(SURVIVE), f"--seed={first_seed + 1}", "--histories=3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 of 3 histories" in done.stdout

@@ -383,8 +383,11 @@ def test_control_connections_between_machines_are_encrypted(stage):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_terms_and_deaths_are_claimed_in_an_object_store(stage, assert_equals_reference, monkeypatch):
     import boto3
+    import s3fs
     from moto.server import ThreadedMotoServer
 
+    # fsspec caches them for the whole process, with the endpoint of the first test.
+    s3fs.S3FileSystem.clear_instance_cache()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -113,6 +113,7 @@ def forge(ticket: str) -> str:
     return encode_ticket(msgspec.structs.replace(decode_ticket(ticket), key=bytes(KEY_BYTES)))
 
 
+@pytest.mark.long
 def test_a_user_commands_a_run_from_a_machine_without_its_directory(stage, play_reference, tmp_path_factory):
     if subprocess.run([*WITHOUT_DIRECTORY, "/mnt", "true"], check=False).returncode:
         skip_except_in_ci("this system forbids mounts in user namespaces")
@@ -162,6 +163,7 @@ def test_a_user_commands_a_run_from_a_machine_without_its_directory(stage, play_
     assert seen[-1]["kind"] == "run.stopped"
 
 
+@pytest.mark.long
 def test_a_machine_joins_with_a_ticket(stage, assert_equals_reference, tmp_path_factory):
     home = tmp_path_factory.mktemp("joiner")
     joiners = []

@@ -73,6 +73,8 @@ def assert_trained_as(ended, reference):
 async def add_kill_and_drain_workers(run):
     await run.wait_for_step(1)
     await run.resize(3)
+    for joiner in (1, 2):
+        await run.wait_for_event("worker.ready", f"worker {joiner}")
     await run.step_until(lambda answer: len(find_members(answer)) == 3)
     answer = await run.wait_until(lambda _: True)
     kill(answer, "worker", 1)
@@ -141,6 +143,7 @@ async def add_worker_after_a_checkpoint(run):
     await run.wait_for_step(4)
     assert (run.run_dir.root / "out/checkpoint-3").is_dir()
     await run.resize(2)
+    await run.wait_for_event("worker.ready", "worker 1")
     await run.step_until(lambda answer: len(find_members(answer)) == 2)
     run.stop_pacing()
 

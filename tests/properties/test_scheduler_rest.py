@@ -42,7 +42,7 @@ def rested(cluster):
 @given(seeds, st.sampled_from([{}, {"jobs": 14}, {"odd": False}, {"limits": False}, {"plain": True}]))
 @example(53325, {})
 @example(44736, {})
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind):
     """Two examples did not.
 
@@ -56,7 +56,7 @@ def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind)
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_noise_in_measurements_resizes_no_job_again_and_again(seed):
     """Where noise matters, the intervals double: at most seven times there and back in an hour."""
     cluster = loaded(seed)
@@ -66,7 +66,7 @@ def test_noise_in_measurements_resizes_no_job_again_and_again(seed):
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_noise_moves_no_job_between_sizes_that_meet_a_target_a_deadline_or_a_budget(seed):
     rng = dice(seed)
     empty = empty_cluster(rng)
@@ -141,7 +141,7 @@ def waiting(cluster, made):
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_higher_priority_never_waits_for_reclaimable_devices_of_its_team(seed):
     cluster = loaded(seed)
     made = rested(cluster)
@@ -157,7 +157,7 @@ def test_a_higher_priority_never_waits_for_reclaimable_devices_of_its_team(seed)
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_without_quotas_priority_decides_between_all_teams(seed):
     cluster = loaded(seed, limits=False)
     made = rested(cluster)
@@ -170,7 +170,7 @@ def test_without_quotas_priority_decides_between_all_teams(seed):
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_job_waits_for_unused_quota_of_its_team(seed):
     cluster = loaded(seed)
     made = rested(cluster)
@@ -195,7 +195,7 @@ def test_no_job_waits_for_unused_quota_of_its_team(seed):
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_device_is_idle_that_is_worth_it_for_a_job(seed):
     cluster = loaded(seed, odd=False)
     made = rested(cluster)
@@ -210,7 +210,7 @@ def test_no_device_is_idle_that_is_worth_it_for_a_job(seed):
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_job_that_can_run_runs_to_its_end(seed):
     rng = dice(seed)
     cluster = Cluster(empty_cluster(rng), rng)
@@ -229,7 +229,7 @@ def test_every_job_that_can_run_runs_to_its_end(seed):
 
 
 @given(seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_large_old_job_is_not_starved_by_small_young_ones(seed):
     rng = dice(seed)
     cluster = Cluster(empty_cluster(rng, limits=False), rng)
@@ -249,7 +249,7 @@ def test_a_large_old_job_is_not_starved_by_small_young_ones(seed):
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_an_owner_has_its_share_back_as_soon_as_borrowers_have_drained(seed):
     rng = dice(seed)
     nominal = rng.randint(1, 12)

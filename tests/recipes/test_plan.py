@@ -344,6 +344,7 @@ def test_a_plan_for_a_model_that_cannot_be_read_is_refused(monkeypatch, tmp_path
     assert "model.from: no such folder" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.long
 def test_a_plan_for_several_nodes_counts_what_leaves_one(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     typed = ["recipe", "plan", "llama-tiny", "--devices", "4", "--flops", "1e12"]

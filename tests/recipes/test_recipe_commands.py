@@ -183,6 +183,7 @@ def test_a_job_of_a_dry_run_names_its_model_of_the_hub_and_downloads_nothing(fol
     assert read_recipe(inline).model.source == "meta-llama/Llama-3.1-8B"
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_an_ejected_script_finds_its_model_by_its_name_and_trains_the_same_bytes(
     home, tmp_path, monkeypatch, tokenizer

@@ -30,6 +30,7 @@ SMALL = (
 )
 
 
+@pytest.mark.long
 def test_a_submitted_recipe_trains_on_a_cluster_follows_new_limits_and_loads(stage, tmp_path, monkeypatch):
     name, changes = "llama-tiny", [word for change in SMALL for word in ("--set", change)]
     preloaded = list_preloaded(load_recipe(name, (), Path.cwd()))

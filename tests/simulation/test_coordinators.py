@@ -56,7 +56,7 @@ def list_kinds(history, kind):
     return [event for event in history.files.events if event.kind == kind]
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_a_run_on_three_nodes_uses_all_their_slots(seed):
     history, verdict = play(seed, nodes=(2, 1))
     assert verdict.code == 0
@@ -66,14 +66,14 @@ def test_a_run_on_three_nodes_uses_all_their_slots(seed):
 # -- why unplanned generations are claims -------------------------------------------------------------------
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_without_claims_two_coordinators_make_two_histories(seed):
     faults = PartNodes(2.0, (1,), 2 * LONG_S), AskOneSide(25.0, 1)
     with pytest.raises(Violation, match="have both committed rounds"):
         play(seed, *faults, steps=120, claims=False)
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_with_claims_the_same_partition_leaves_one_history(seed):
     faults = PartNodes(2.0, (1,), 2 * LONG_S), AskOneSide(25.0, 1)
     history, verdict = play(seed, *faults, steps=120)
@@ -92,14 +92,14 @@ def test_any_node_may_die(which, silent, seed):
     assert list_killed(history) == set()
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_nodes_die_one_after_the_other_up_to_the_last(seed):
     deaths = KillNode(2.0, 0), KillNode(9.0, 0, silent=False), KillNode(16.0, 0)
     history, verdict = play(seed, *deaths, nodes=(2, 2, 2), steps=60)
     assert (verdict.code, history.files.step) == (0, 60)
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_a_coordinator_that_dies_costs_no_worker(seed):
     history, verdict = play(seed, KillCoordinator(2.0, 0.1), KillCoordinator(4.0, 0.1), nodes=(2, 2))
     assert (verdict.code, history.files.step) == (0, 60)
@@ -163,7 +163,7 @@ def test_a_coordinator_that_was_stopped_kills_nobody_when_it_wakes_up(skew_s, fo
     assert len(list_terms(history)) == (1 if for_s < 3.0 else 2)
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_a_stale_coordinator_decides_nothing_after_a_death(seed):
     faults = PauseCoordinator(2.0, 9.0), Kill(2.5, 3), KillNode(8.0, 2)
     history, verdict = play(seed, *faults, nodes=(2, 2), steps=60)
@@ -173,7 +173,7 @@ def test_a_stale_coordinator_decides_nothing_after_a_death(seed):
 # -- the claim list -----------------------------------------------------------------------------------------
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_training_goes_on_while_the_claim_list_is_away(seed):
     history, verdict = play(seed, HideClaims(1.5, 60.0))
     assert (verdict.code, history.files.step) == (0, 60)
@@ -183,7 +183,7 @@ def test_training_goes_on_while_the_claim_list_is_away(seed):
     assert (waiting.step, history.clock.now > 61.5) == (60, True)
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_a_death_waits_for_the_claim_list_and_is_recorded_once(seed):
     history, verdict = play(seed, HideClaims(1.5, 6.0, forgetful=0.5), Kill(2.0, 3))
     assert (verdict.code, history.files.step) == (0, 60)
@@ -203,7 +203,7 @@ def test_training_goes_on_without_a_coordinator_however_long_the_claim_list_is_a
     assert list_terms(history) == [(1, ""), (2, "")]
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_the_death_of_the_node_in_charge_waits_for_the_claim_list(seed):
     history, verdict = play(seed, HideClaims(1.5, 75.0), KillNode(2.0, 0), nodes=(2, 2))
     assert (verdict.code, history.files.step) == (0, 60)
@@ -231,7 +231,7 @@ def test_an_outage_of_the_network_and_the_claim_list_costs_nothing(for_s, copies
     assert list_killed(history) == set()
 
 
-@draw_seeds(2)
+@draw_seeds(1)
 def test_a_node_that_died_in_an_outage_is_lost_after_it(seed):
     parts = (PartNodes(2.0, (index,), 8.0, short=True) for index in (0, 1))
     history, verdict = play(seed, HideClaims(2.0, 8.0), *parts, KillNode(4.0, 2), nodes=(2, 2))

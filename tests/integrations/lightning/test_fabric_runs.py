@@ -36,6 +36,7 @@ def test_a_worker_joins_in_a_later_epoch_and_another_is_killed(play, expected, a
     async def disturb(run):
         await run.wait_for_step(27)
         await run.resize(3)
+        await run.wait_for_event("worker.ready", "worker 2")
         answer = await run.step_until(lambda answer: 2 in find_members(answer))
         kill(answer, "worker", 0, signal.SIGKILL)
         run.stop_pacing()

@@ -124,6 +124,7 @@ def list_installed_modules(extra: str) -> set[str]:
     return {IMPORTED_AS.get(name, name) for name in packages}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("module", "words", "extra"), WITHOUT)
 def test_a_command_names_the_extra_that_it_lacks(run_without, module, words, extra) -> None:
     assert module in list_installed_modules(extra)
@@ -133,6 +134,7 @@ def test_a_command_names_the_extra_that_it_lacks(run_without, module, words, ext
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("module", "code", "extra"), IMPORTS)
 def test_an_import_names_the_extra_that_it_lacks(run_without, module, code, extra) -> None:
     assert module in list_installed_modules(extra)
