@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -13,6 +14,7 @@ from typing import IO
 import pytest
 import typer.main
 import typer.testing
+from alembic import command
 
 from elastane.agent.environment import THREAD_VARIABLES, build_worker_environment
 
@@ -93,6 +95,23 @@ def command_tree() -> Iterator[None]:
     """Build the tree of all commands once; typer's runner builds it for each command, which takes 35 ms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.main.get_command))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_migration_at_a_time() -> Iterator[None]:
+    """Keep migrations apart: alembic has one state for its process, and two threads at once corrupt it.
+
+    A tracker of one test may still prepare its database in a thread when the next test opens a store.
+    """
+    lock, upgrade = threading.Lock(), command.upgrade
+
+    def upgrade_alone(*given: object, **options: object) -> None:
+        with lock:
+            upgrade(*given, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "upgrade", upgrade_alone)
         yield
 
 

@@ -21,6 +21,7 @@ from elastane.agent.node_agent import NodeAgent
 from elastane.api.control import AskDrainNode, AskResize
 from elastane.api.endpoint import read_endpoint
 from elastane.api.machine_address import MachineAddress
+from elastane.api.records import TRAFFIC
 from elastane.api.rundir import CERTIFICATE, RunDir
 from elastane.claims.records import GenerationClaim, OutcomeClaim, TermClaim
 from elastane.claims.urls import find_claims, open_claim_list
@@ -342,6 +343,7 @@ def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, worke
             )
             await step_until_members(run, *members)
             await run.step_until(has_measured_traffic)
+            await run.wait_for_event(TRAFFIC)
         finally:
             agent.kill()
             await agent.wait()

@@ -1,10 +1,8 @@
 """Deaths around the merging of a node's partial sums, and merged sums that come too late."""
 
 import pytest
-from hypothesis import strategies as st
 
 from elastane.protocol.events import SumsMerged
-from tests.simulation.seeds import draw_seeds
 from tests.simulator.faults import HistoryPlan, Kill, Trigger, build_layout
 from tests.simulator.history import KILLED, History
 from tests.simulator.reference_run import Shape
@@ -51,9 +49,11 @@ def play(*faults, seed=1, copies=None, pace=None):
 
 
 @pytest.mark.parametrize("kind", ["MergeSums", "SumsMerged"])
-@draw_seeds(4, which=st.integers(0, 3), spared=st.integers(0, 1), copies=st.sampled_from([None, 2]))
-def test_a_death_before_or_after_a_merge_loses_and_doubles_no_sum(seed, which, spared, copies, kind):
-    history, verdict = play(Trigger(0.5, which, kind, spared), seed=seed, copies=copies)
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("spared", [0, 1])
+@pytest.mark.parametrize("which", range(4))
+def test_a_death_before_or_after_a_merge_loses_and_doubles_no_sum(which, spared, copies, kind):
+    history, verdict = play(Trigger(0.5, which, kind, spared), copies=copies)
     assert (verdict.code, verdict.steps) == (0, STEPS)
     assert [end.worker for end in history.agent.exits if end.code == KILLED] == [which]
 
