@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.seeds import draw_seeds
 from tests.simulator.checkers import Violation
 from tests.simulator.faults import HistoryPlan, Kill, KillCoordinator, build_layout
 from tests.simulator.node_faults import AskOneSide, HideClaims, KillNode, PartNodes, PauseCoordinator
@@ -13,6 +12,7 @@ from tests.simulator.nodes_history import NodesHistory
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))]
 LONG_S = 12.0
 
 
@@ -56,7 +56,7 @@ def list_kinds(history, kind):
     return [event for event in history.files.events if event.kind == kind]
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_on_three_nodes_uses_all_their_slots(seed):
     history, verdict = play(seed, nodes=(2, 1))
     assert verdict.code == 0
@@ -66,14 +66,14 @@ def test_a_run_on_three_nodes_uses_all_their_slots(seed):
 # -- why unplanned generations are claims -------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_without_claims_two_coordinators_make_two_histories(seed):
     faults = PartNodes(2.0, (1,), 2 * LONG_S), AskOneSide(25.0, 1)
     with pytest.raises(Violation, match="have both committed rounds"):
         play(seed, *faults, steps=120, claims=False)
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_with_claims_the_same_partition_leaves_one_history(seed):
     faults = PartNodes(2.0, (1,), 2 * LONG_S), AskOneSide(25.0, 1)
     history, verdict = play(seed, *faults, steps=120)
@@ -83,7 +83,7 @@ def test_with_claims_the_same_partition_leaves_one_history(seed):
 # -- deaths -------------------------------------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_any_node_may_die(which, silent, seed):
@@ -92,14 +92,14 @@ def test_any_node_may_die(which, silent, seed):
     assert list_killed(history) == set()
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nodes_die_one_after_the_other_up_to_the_last(seed):
     deaths = KillNode(2.0, 0), KillNode(9.0, 0, silent=False), KillNode(16.0, 0)
     history, verdict = play(seed, *deaths, nodes=(2, 2, 2), steps=60)
     assert (verdict.code, history.files.step) == (0, 60)
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_coordinator_that_dies_costs_no_worker(seed):
     history, verdict = play(seed, KillCoordinator(2.0, 0.1), KillCoordinator(4.0, 0.1), nodes=(2, 2))
     assert (verdict.code, history.files.step) == (0, 60)
@@ -110,7 +110,7 @@ def test_a_coordinator_that_dies_costs_no_worker(seed):
 # -- partitions ---------------------------------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("control", "mesh"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("side", [(0,), (1,), (1, 2)])
 def test_a_partition_costs_the_smaller_side_wherever_the_coordinator_is(side, control, mesh, seed):
@@ -121,7 +121,7 @@ def test_a_partition_costs_the_smaller_side_wherever_the_coordinator_is(side, co
     assert list_killed(history, larger) == set()
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("for_s", [0.5, 2.0, 4.0])
 def test_a_short_control_partition_without_silence_costs_nothing(for_s, seed):
     history, verdict = play(seed, PartNodes(2.0, (1,), for_s, mesh=False), nodes=(2, 2))
@@ -130,7 +130,7 @@ def test_a_short_control_partition_without_silence_costs_nothing(for_s, seed):
         assert list_killed(history) == set()
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("which", [0, 2, 4])
 def test_a_death_while_only_control_connections_are_broken_costs_one_worker(which, copies, seed):
@@ -143,7 +143,7 @@ def test_a_death_while_only_control_connections_are_broken_costs_one_worker(whic
     assert max(later - earlier for earlier, later in pairwise(times)) < 2.0
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", [(0,), (1,), (1, 2)])
 def test_a_partition_in_one_direction_ends(side, seed):
     history, verdict = play(seed, PartNodes(2.0, side, 8.0, one_way=True), nodes=(2, 2))
@@ -153,7 +153,7 @@ def test_a_partition_in_one_direction_ends(side, seed):
 # -- stale coordinators -------------------------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("for_s", [1.0, 4.0, 9.0])
 @pytest.mark.parametrize("skew_s", [0.0, 300.0])
 def test_a_coordinator_that_was_stopped_kills_nobody_when_it_wakes_up(skew_s, for_s, seed):
@@ -163,7 +163,7 @@ def test_a_coordinator_that_was_stopped_kills_nobody_when_it_wakes_up(skew_s, fo
     assert len(list_terms(history)) == (1 if for_s < 3.0 else 2)
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_stale_coordinator_decides_nothing_after_a_death(seed):
     faults = PauseCoordinator(2.0, 9.0), Kill(2.5, 3), KillNode(8.0, 2)
     history, verdict = play(seed, *faults, nodes=(2, 2), steps=60)
@@ -173,7 +173,7 @@ def test_a_stale_coordinator_decides_nothing_after_a_death(seed):
 # -- the claim list -----------------------------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_training_goes_on_while_the_claim_list_is_away(seed):
     history, verdict = play(seed, HideClaims(1.5, 60.0))
     assert (verdict.code, history.files.step) == (0, 60)
@@ -183,7 +183,7 @@ def test_training_goes_on_while_the_claim_list_is_away(seed):
     assert (waiting.step, history.clock.now > 61.5) == (60, True)
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_death_waits_for_the_claim_list_and_is_recorded_once(seed):
     history, verdict = play(seed, HideClaims(1.5, 6.0, forgetful=0.5), Kill(2.0, 3))
     assert (verdict.code, history.files.step) == (0, 60)
@@ -193,7 +193,7 @@ def test_a_death_waits_for_the_claim_list_and_is_recorded_once(seed):
     )
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("for_s", [12.0, 75.0])
 def test_training_goes_on_without_a_coordinator_however_long_the_claim_list_is_away(for_s, seed):
     history, verdict = play(seed, HideClaims(1.5, for_s), KillCoordinator(2.0, 0.1), nodes=(2, 2))
@@ -203,14 +203,14 @@ def test_training_goes_on_without_a_coordinator_however_long_the_claim_list_is_a
     assert list_terms(history) == [(1, ""), (2, "")]
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_death_of_the_node_in_charge_waits_for_the_claim_list(seed):
     history, verdict = play(seed, HideClaims(1.5, 75.0), KillNode(2.0, 0), nodes=(2, 2))
     assert (verdict.code, history.files.step) == (0, 60)
     assert list_killed(history) == set()
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", [(0,), (1,), (1, 2)])
 def test_a_side_that_is_cut_off_while_the_claim_list_is_away_waits(side, seed):
     faults = HideClaims(1.5, 8.0), PartNodes(2.0, side, 90.0)
@@ -220,7 +220,7 @@ def test_a_side_that_is_cut_off_while_the_claim_list_is_away_waits(side, seed):
     assert list_killed(history, larger) == set()
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("for_s", [2.0, 8.0, 20.0])
 def test_an_outage_of_the_network_and_the_claim_list_costs_nothing(for_s, copies, seed):
@@ -231,7 +231,7 @@ def test_an_outage_of_the_network_and_the_claim_list_costs_nothing(for_s, copies
     assert list_killed(history) == set()
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_node_that_died_in_an_outage_is_lost_after_it(seed):
     parts = (PartNodes(2.0, (index,), 8.0, short=True) for index in (0, 1))
     history, verdict = play(seed, HideClaims(2.0, 8.0), *parts, KillNode(4.0, 2), nodes=(2, 2))

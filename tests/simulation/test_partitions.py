@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.simulation.seeds import draw_seeds
 from tests.simulator.faults import HistoryPlan, Kill, Resize, build_layout
 from tests.simulator.history import KILLED, History
 from tests.simulator.needless_kills import count_most, count_needed
@@ -11,6 +10,7 @@ from tests.simulator.network_faults import BreakLink, CutControl, PartMesh, Sile
 from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))]
 CUT_S = 20.0
 
 
@@ -39,7 +39,7 @@ def find_last_step_s(history):
 # -- a joiner behind a wall ---------------------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("behind", [(), (0,), (1, 2)], ids=["all", "one", "two"])
 def test_a_joiner_that_reaches_no_member_costs_none(behind, seed):
     history, verdict = play(seed, WallOff(0.5, behind, 0.3), Resize(0.55, 4))
@@ -47,7 +47,7 @@ def test_a_joiner_that_reaches_no_member_costs_none(behind, seed):
     assert not {0, 1, 2} & set(list_killed(history))
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_successor_behind_a_wall_costs_no_member(seed):
     history, verdict = play(seed, WallOff(0.5, (), 0.3), Kill(0.55, 1))
     assert verdict.code == 0
@@ -57,7 +57,7 @@ def test_a_successor_behind_a_wall_costs_no_member(seed):
 # -- partitions ---------------------------------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("copies", [None, 3])
 @pytest.mark.parametrize("for_s", [0.2, 4.0])
 def test_a_partition_in_the_middle_costs_one_half(for_s, copies, seed):
@@ -66,7 +66,7 @@ def test_a_partition_in_the_middle_costs_one_half(for_s, copies, seed):
     assert len({0, 1, 2, 3} & set(list_killed(history))) == 2
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", [(0,), (2,), (1, 2, 3)])
 def test_a_partition_costs_the_smaller_side(side, seed):
     history, verdict = play(seed, PartMesh(0.8, side, 0.5), start=4)
@@ -75,13 +75,13 @@ def test_a_partition_costs_the_smaller_side(side, seed):
     assert {0, 1, 2, 3} & set(list_killed(history)) == smaller
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_partition_in_one_direction_ends(seed):
     _, verdict = play(seed, PartMesh(0.8, (2, 3), 4.0, one_way=True), start=4)
     assert verdict.code == 0
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_side_that_also_loses_the_coordinator_does_not_stop_the_other(seed):
     cuts = [CutControl(0.8, which, CUT_S) for which in (2, 3)]
     history, verdict = play(seed, PartMesh(0.8, (2, 3), CUT_S), *cuts, start=4)
@@ -93,7 +93,7 @@ def test_a_side_that_also_loses_the_coordinator_does_not_stop_the_other(seed):
 # -- single links -------------------------------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("one_way", [False, True])
 def test_a_broken_link_costs_one_of_its_ends(one_way, seed):
     history, verdict = play(seed, BreakLink(0.8, 0, 1, one_way))
@@ -101,7 +101,7 @@ def test_a_broken_link_costs_one_of_its_ends(one_way, seed):
     assert list_killed(history) in ([0], [2])
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("apart_s", [0.01, 0.3, 2.0])
 def test_flapping_links_cost_no_more_than_a_worker_each(apart_s, seed):
     history, verdict = play(
@@ -119,7 +119,7 @@ def test_flapping_links_cost_no_more_than_a_worker_each(apart_s, seed):
 # -- the control network, and silence -----------------------------------------------------------------------
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_training_continues_while_a_worker_cannot_reach_the_coordinator(seed):
     history, verdict = play(seed, CutControl(0.8, 1, CUT_S), steps=20)
     assert verdict.code == 0
@@ -127,14 +127,14 @@ def test_training_continues_while_a_worker_cannot_reach_the_coordinator(seed):
     assert find_last_step_s(history) < CUT_S / 2
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_silent_death_costs_nobody_else(seed):
     history, verdict = play(seed, SilentDeath(0.8, 1))
     assert verdict.code == 0
     assert list_killed(history) == [1]
 
 
-@draw_seeds(5)
+@pytest.mark.parametrize("seed", range(20))
 def test_two_silent_deaths_at_once_do_not_cost_the_survivor(seed):
     history, verdict = play(seed, SilentDeath(0.8, 0), SilentDeath(0.8, 0))
     assert verdict.code == 0

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.simulation.seeds import draw_seeds
-from tests.simulation.test_coordinators import list_kinds, make_plan
+from tests.simulation.test_coordinators import SEEDS, list_kinds, make_plan
 from tests.simulator.faults import KillCoordinator
 from tests.simulator.network import NetworkConditions
 from tests.simulator.node_faults import KillNode
@@ -26,7 +25,7 @@ def play(seed, *faults, **others):
     return history, history.play()
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("start", [1, 2])
 def test_the_run_grows_onto_the_other_nodes(start, seed):
     history, verdict = play(seed, start=start)
@@ -37,14 +36,14 @@ def test_the_run_grows_onto_the_other_nodes(start, seed):
     assert sorted(member.node for member in members) == [""] * start + ["c"] * 2
 
 
-@draw_seeds(2)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_messages_that_are_lost_and_doubled_change_nothing(seed):
     history, verdict = play(seed, conditions=NetworkConditions(loss=0.1, doubled=0.1))
     assert (verdict.code, history.files.step) == (0, 60)
     assert len(history.newest.roster.newest.workers) == 4
 
 
-@draw_seeds(1)
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("fault", [KillCoordinator(1.0, 0.3), KillNode(2.5, 2, silent=True)])
 def test_a_death_beside_an_unfit_node_costs_no_more_than_without_it(fault, seed):
     history, verdict = play(seed, fault)
