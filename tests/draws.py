@@ -1,8 +1,8 @@
 """The draw of a landing: which tests it runs of those that take long, and from which seeds they draw.
 
 All tests would take an hour. `make test DRAW=COMMIT` runs a sixteenth of the long tests. Of the other ones
-with processes it runs each, but only a quarter of the cases of one that has several. All histories are of new
-seeds. The commit decides: another one tries others, and the same one repeats them.
+with processes it runs each, but a quarter of the cases of one that has several. The bulk of the histories
+is of new seeds. The commit decides: another one tries others, and the same one repeats them.
 """
 
 from collections import defaultdict
