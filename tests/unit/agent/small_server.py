@@ -1,7 +1,8 @@
 """A small stand-in for the fork server: its workers take part in the protocol and do not train.
 
-A worker reports ready, adopts what is proposed, finishes when told to stop, and leaves when dismissed. A file
-``hang-N`` in the run directory makes worker N stop its heartbeats within a step.
+A worker reports ready once its agent has reported its start, adopts what is proposed, finishes when told to
+stop, and leaves when dismissed. A file ``hang-N`` in the run directory makes worker N stop its heartbeats
+within a step.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from elastane.api.control import (
 from elastane.api.heartbeat_file import SLOT, Phase, compute_slot_offset
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned
+from elastane.observability.run_files import read_events
 
 PINNED = Pinned(
     script_digest="",
@@ -58,8 +60,20 @@ def beat(run_dir: RunDir, worker: int) -> None:
             time.sleep(0.02)  # not a wait: paces the heartbeats
 
 
+def is_reported(run_dir: RunDir, worker: int) -> bool:
+    """Return whether the agent has reported that this worker started, and so the end of the one it replaces.
+
+    A real worker imports and rehearses meanwhile. The first report of a faster one would overtake that of the
+    agent, and the run would dismiss the worker because it still counts the one that has ended.
+    """
+    events = read_events(run_dir, torn_tail=True) if run_dir.events.exists() else ()
+    return any((event.kind, event.who) == ("worker.started", f"worker {worker}") for event in events)
+
+
 def take_part(run_dir: RunDir, worker: int) -> int:
     threading.Thread(target=beat, args=(run_dir, worker), daemon=True).start()
+    while not is_reported(run_dir, worker):
+        time.sleep(0.01)  # not a wait: paces the looks
     said = {"worker": worker, "pid": os.getpid(), "host": "127.0.0.1", "port": 1, "pinned": PINNED}
     said |= {"state": "ready"}
     while True:
