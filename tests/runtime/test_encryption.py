@@ -20,7 +20,9 @@ from elastane.runtime.links.mesh import FRAMES_AT_ONCE, Mesh
 
 pytest.importorskip("cryptography")
 from elastane.api.run_certificate import create_certificate
-from tests.waiting import WAIT_S, wait_until
+from tests.waiting import WAIT_S
+
+from .polled_meshes import PolledMeshes
 
 SECRET = b"secret"
 FIRST, SECOND = "127.0.0.2", "127.0.0.1"
@@ -28,7 +30,7 @@ VALUES = b"recognisable parameters " * 100_000
 STATE = State(generation=1, committed=7, values=(0,), states=())
 
 
-class Ends:
+class Ends(PolledMeshes):
     """Two meshes in one thread, at addresses of different machines."""
 
     def __init__(self, first: Encryption | None, second: Encryption | None, other: str = SECOND) -> None:
@@ -41,14 +43,6 @@ class Ends:
 
     def dial(self, port: int | None = None) -> None:
         self.meshes[1].dial(0, FIRST, port or self.meshes[0].port)
-
-    def poll_until(self, done) -> None:
-        wait_until(
-            done,
-            "these meshes have received enough",
-            state=lambda: f"received {self.received}, lost {self.lost}",
-            meanwhile=self.poll,
-        )
 
     def poll(self) -> None:
         for mesh in self.meshes:

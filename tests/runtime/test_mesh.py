@@ -16,24 +16,18 @@ from elastane.runtime.links.memory_mark import MARK_BYTES, MemoryMark, has_mark
 from elastane.runtime.links.mesh import LIMITS, Mesh
 from tests.waiting import wait_until
 
+from .polled_meshes import PolledMeshes
+
 SECRET = b"secret"
 
 
-class Ends:
+class Ends(PolledMeshes):
     """Meshes that this thread drives in turn, and the messages that each one has received."""
 
     def __init__(self, *meshes: Mesh) -> None:
         self.meshes = meshes
         self.received: list[tuple[int, int, object, bytes]] = []
         self.lost: list[tuple[int, int]] = []
-
-    def poll_until(self, done) -> None:
-        wait_until(
-            done,
-            "these meshes have received enough",
-            state=lambda: f"received {self.received}, lost {self.lost}",
-            meanwhile=self.poll,
-        )
 
     def poll(self) -> None:
         for mesh in self.meshes:
