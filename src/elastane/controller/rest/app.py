@@ -72,7 +72,8 @@ def _build_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     for module in ROUTERS:
-        app.include_router(module.router)
+        # Their paths are whole: `include_router` would build every route again for each application.
+        app.router.routes.extend(module.router.routes)
     problems.install_problem_handlers(app)
     caller.install_refusal_audit(app)
     app.add_middleware(SizeLimit, largest=settings.body_bytes)
