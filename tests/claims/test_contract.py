@@ -320,9 +320,10 @@ def test_a_claim_of_unknown_outcome_says_so_and_its_repetition_settles_it(kind, 
                 raise ClaimsUnavailable("away")
             return super().read(first_slot)
 
-    record = term()
+    record, opened = term(), kind.open()
+    opened.read()  # The first request loads the client of the store, which takes a second or two.
     with pytest.raises(ClaimsUnavailable, match="whether this claim holds slot 1 is unknown"):
-        ClaimList(Blind(kind.open()._place, 1, written=written), wait_s=2.0).claim(1, record)
+        ClaimList(Blind(opened._place, 1, written=written), wait_s=2.0).claim(1, record)
     other = term(claimant="b:2")
     assert kind.open().claim(1, other).holds(record if written else other)
     assert kind.open().claim(1, record).holds(record) is written

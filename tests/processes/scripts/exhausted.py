@@ -1,6 +1,6 @@
 """A short training that exhausts a resource: ``MOMENT WORKERS``.
 
-The moment tells the resource and the place. The workers are ``all`` or numbers, such as ``1,2``.
+The moment tells the resource and the place. The workers are ``all``, ``none`` or numbers, such as ``1,2``.
 """
 
 import os
@@ -18,8 +18,8 @@ import elastane
 from elastane.runtime import worker_settings
 
 moment, workers = sys.argv[1:]
-worker = worker_settings.get_settings().worker
-affected = workers == "all" or worker in map(int, workers.split(","))
+settings = worker_settings.get_settings()
+affected = workers == "all" or str(settings.worker) in workers.split(",")
 
 
 def use_up_descriptors(spared=0):
@@ -28,6 +28,13 @@ def use_up_descriptors(spared=0):
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spared, hard))
+
+
+def wait_a_little_for(file):
+    """Wait for a file, but no longer than a second: a worker joins between two steps."""
+    give_up = time.monotonic() + 1
+    while not file.exists() and time.monotonic() < give_up:
+        time.sleep(0.01)
 
 
 STEPS = 60 if moment == "step 3" else 9
@@ -62,7 +69,7 @@ for step in run.steps(data, global_batch=8, microbatch=1, until=STEPS):
     if affected and moment == "step 3" and step.number == 3:
         # Enough for the connection of a new worker, not for its shared memory.
         use_up_descriptors(spared=1)
-    if moment == "step 3":
-        time.sleep(0.03)
+    if workers != "none" and moment == "step 3" and step.number >= 3:
+        wait_a_little_for(settings.run_dir.root / "gates")
 if affected and moment == "small files":
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
