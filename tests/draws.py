@@ -1,8 +1,9 @@
 """The draw of a landing: which tests it runs of those that take long, and from which seeds they draw.
 
-All tests would take an hour. `make test DRAW=COMMIT` runs a sixteenth of the long tests. Of the other ones
-with processes it runs each, but a quarter of the cases of one that has several. The bulk of the histories
-is of new seeds. The commit decides: another one tries others, and the same one repeats them.
+All tests would take an hour. `make test DRAW=COMMIT` runs the unit tests and the rules of the house whole,
+a sixteenth of the long tests, and each of the others, but a quarter of the cases of one that has several. The
+bulk of the histories is of new seeds. The commit decides: another one tries others, and the same one repeats
+them.
 """
 
 from collections import defaultdict
@@ -12,6 +13,8 @@ import pytest
 
 SLICES = 16
 QUARTERS = 4
+WHOLE = ("tests/unit/", "tests/house/")
+"""The tests here that are neither long nor have processes cost little, and all of their cases run."""
 SEEDS = 1_000_000
 """As many first seeds are possible."""
 SEEDS_APART = 10_000
@@ -22,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--draw",
         metavar="COMMIT",
-        help="run a sixteenth of the long tests and a quarter of the cases of other tests with processes; "
+        help="run the unit tests, a sixteenth of the long tests and a quarter of the cases of the others; "
         "the hash of the commit chooses them, and the seeds",
     )
 
@@ -84,7 +87,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     place = draw_slice(commit)
     long = {item.nodeid for item in items if item.get_closest_marker("long") is not None}
-    others = {item.nodeid for item in items if item.get_closest_marker("processes") is not None} - long
+    whole = {
+        item.nodeid
+        for item in items
+        if item.nodeid.startswith(WHOLE) and item.get_closest_marker("processes") is None
+    }
+    others = {item.nodeid for item in items} - long - whole
     left_out = (long - deal_slice(long, place)) | (others - deal_cases(others, place))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]

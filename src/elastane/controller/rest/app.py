@@ -72,7 +72,7 @@ def _build_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     for module in ROUTERS:
-        # Their paths are whole: `include_router` would build every route again for each application.
+        # Their paths are whole: FastAPI would build each route again to include a router.
         app.router.routes.extend(module.router.routes)
     problems.install_problem_handlers(app)
     caller.install_refusal_audit(app)
