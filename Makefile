@@ -86,7 +86,7 @@ test: setup ## all tests but the long ones; with DRAW=COMMIT those that .ci/run 
 test-changed: setup ## the tests of the houses that differ from SINCE=REVISION, and a sixteenth of the others
 	$(PYTEST) -m "not long" --changed-since $(SINCE)
 
-test-fast: setup ## unit tests and the rules of the house, for the inner loop (less than a minute)
+test-fast: setup ## unit tests and the rules of the house, for the inner loop (about a minute)
 	$(PYTEST) -m "not processes and not long" tests/unit tests/house
 
 test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (three quarters of an hour)
