@@ -1,9 +1,9 @@
 """The draw of a landing: which tests it runs of those that take long, and from which seeds they draw.
 
 All tests would take an hour. `make test DRAW=COMMIT` runs the unit tests and the rules of the house whole,
-a sixteenth of the long tests, and each of the others, but a quarter of the cases of one that has several. The
-bulk of the histories is of new seeds. The commit decides: another one tries others, and the same one repeats
-them.
+a sixteenth of the long tests, a quarter of the tests with processes in each file, and of each other test a
+quarter of its cases. The bulk of the histories is of new seeds. The commit decides: another one tries others,
+and the same one repeats them.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--draw",
         metavar="COMMIT",
-        help="run the unit tests, a sixteenth of the long tests and a quarter of the cases of the others; "
-        "the hash of the commit chooses them, and the seeds",
+        help="run the unit tests, a sixteenth of the long tests and a quarter of the others; the hash of the "
+        "commit chooses them, and the seeds",
     )
 
 
@@ -52,15 +52,20 @@ def deal_slice(names: Collection[str], place: int) -> frozenset[str]:
     return frozenset(sorted(names)[place::SLICES])
 
 
-def deal_cases(names: Collection[str], place: int) -> frozenset[str]:
-    """Return a quarter of the cases of each test, at least one; ``[...]`` after its name says which."""
-    cases = defaultdict(list)
+def deal_quarter(names: Collection[str], place: int, within: str) -> frozenset[str]:
+    """Return a quarter of each group of names, at least one.
+
+    Args:
+        names: the tests, as ``FILE::TEST[CASE]``.
+        place: which quarter, modulo 4.
+        within: what follows the name of a group: ``::`` deals the tests of each file, ``[`` the cases of each
+            test.
+    """
+    groups = defaultdict(list)
     for name in sorted(names):
-        cases[name.partition("[")[0]].append(name)
+        groups[name.partition(within)[0]].append(name)
     return frozenset(
-        name
-        for several in cases.values()
-        for name in several[place % min(len(several), QUARTERS) :: QUARTERS]
+        name for group in groups.values() for name in group[place % min(len(group), QUARTERS) :: QUARTERS]
     )
 
 
@@ -86,14 +91,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if commit is None:
         return
     place = draw_slice(commit)
-    long = {item.nodeid for item in items if item.get_closest_marker("long") is not None}
-    whole = {
-        item.nodeid
-        for item in items
-        if item.nodeid.startswith(WHOLE) and item.get_closest_marker("processes") is None
-    }
-    others = {item.nodeid for item in items} - long - whole
-    left_out = (long - deal_slice(long, place)) | (others - deal_cases(others, place))
+    names, long, processes = (
+        {item.nodeid for item in items if mark is None or item.get_closest_marker(mark) is not None}
+        for mark in (None, "long", "processes")
+    )
+    processes -= long
+    whole = {name for name in names - long - processes if name.startswith(WHOLE)}
+    drawn = whole | deal_slice(long, place)
+    drawn |= deal_quarter(processes, place, "::") | deal_quarter(names - long - processes - whole, place, "[")
+    left_out = names - drawn
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.draws import QUARTERS, SEEDS_APART, SLICES, deal_cases, deal_slice, draw_first_seed, draw_slice
+from tests.draws import QUARTERS, SEEDS_APART, SLICES, deal_quarter, deal_slice, draw_first_seed, draw_slice
 from tests.houses import PREFIXES, ROOT, choose_tests, find_house
 from tests.times import KEPT, Time, read_houses, render_houses, render_slowest, sum_houses
 
@@ -22,18 +22,18 @@ def test_the_slices_together_have_each_test_once(names):
     assert max(map(len, slices)) - min(map(len, slices)) <= 1
 
 
-@given(st.dictionaries(st.text("ab/:_", min_size=1), st.integers(1, 12)), st.integers(0, SLICES - 1))
-def test_of_each_test_at_least_one_case_is_drawn_and_at_most_a_quarter_is_more(tests, place):
-    names = [f"{test}[{case}]" for test, cases in tests.items() for case in range(cases)]
-    drawn = Counter(name.partition("[")[0] for name in deal_cases(names, place))
-    assert drawn.keys() == tests.keys()
+@given(st.dictionaries(st.text("ab/_", min_size=1), st.integers(1, 12)), st.integers(0, SLICES - 1))
+def test_of_each_group_a_quarter_is_drawn_and_at_least_one(groups, place):
+    names = [f"{group}::test_{number}" for group, count in groups.items() for number in range(count)]
+    drawn = Counter(name.partition("::")[0] for name in deal_quarter(names, place, "::"))
+    assert drawn.keys() == groups.keys()
     assert all(
-        drawn[test] in (cases // QUARTERS, -(-cases // QUARTERS))
-        for test, cases in tests.items()
-        if cases >= QUARTERS
+        drawn[group] in (count // QUARTERS, -(-count // QUARTERS))
+        for group, count in groups.items()
+        if count >= QUARTERS
     )
-    slices = [deal_cases(names, at) for at in range(SLICES)]
-    assert frozenset().union(*slices) == frozenset(names)
+    quarters = [deal_quarter(names, at, "::") for at in range(SLICES)]
+    assert frozenset().union(*quarters) == frozenset(names)
 
 
 @given(commits, commits)

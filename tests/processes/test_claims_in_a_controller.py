@@ -81,7 +81,7 @@ def test_training_goes_on_without_the_controller_and_a_takeover_waits_for_it(
     assert spec.claims == f"{controller.url}/vision"
     held = open_claim_list(find_claims(machines.run_dir, spec)).read()
     kinds = [type(one.record) for one in held]
-    assert kinds.count(TermClaim) == 2
+    assert kinds.count(TermClaim) >= len(ended.find_events("coordinator.started")) >= 2
     assert GenerationClaim in kinds
     assert kinds[-1] is OutcomeClaim
     assert list((machines.run_dir.root / "claims").iterdir()) == []
