@@ -2,9 +2,9 @@
 
 import pytest
 
+from elastane.api.controller_context import Context, save_context
 from elastane.claims.place import ClaimsUnavailable, ClaimsUnusable
 from elastane.claims.urls import open_claim_list
-from elastane.client.context import Context, save_context
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -32,13 +32,14 @@ from warm_controller import Wanted
 
 import elastane
 from elastane.agent.presence import is_any_process_present, list_present_processes
+from elastane.api.controller_connection import RequestRefused
 from elastane.api.controller_start import ControllerSettings
 from elastane.api.job_records import ENDED
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.api.tokens import NewToken
 from elastane.attempts.verification import verify_run
-from elastane.client.cluster import Cluster, RequestRefused
+from elastane.client.cluster import Cluster
 from elastane.controller.access.secrets import compute_digest, generate_secret, generate_token_id
 from elastane.controller.store import events, jobs, tables, tokens
 from elastane.controller.store.database import Store

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from elastane.api.config import Config
+from elastane.api.controller_connection import (
+    ControllerUnreachable,
+    IncompatibleAnswer,
+    NotFound,
+    RequestRefused,
+)
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.reports import Capacity
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.api.tokens import NewToken
-from elastane.client.cluster import (
-    Cluster,
-    ControllerUnreachable,
-    IncompatibleAnswer,
-    NotFound,
-    RequestRefused,
-)
+from elastane.client.cluster import Cluster
 from elastane.controller.rest import bodies
 from elastane.controller.rest.bodies import build_reply
 from elastane.controller.rest.event_streams import Watchers

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from elastane.agent.presence import list_present_processes
-from elastane.api.rest import JobSummary, Page
+from elastane.api.bodies import Page
+from elastane.api.rest import JobSummary
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs

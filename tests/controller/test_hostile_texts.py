@@ -7,14 +7,16 @@ import pytest
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
+from elastane.api.bodies import Problem
 from elastane.api.config import Trigger
+from elastane.api.controller_connection import RequestRefused
+from elastane.api.controller_context import Context, save_context
 from elastane.api.history import Event
 from elastane.api.job_records import Explanation
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.records import EventLine
-from elastane.api.rest import Problem
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.cli.jobs.job_display import describe_job_event
@@ -22,8 +24,7 @@ from elastane.cli.jobs.screen import render_screen
 from elastane.cli.jobs.top import read_view
 from elastane.cli.main import app
 from elastane.cli.terminal import Terminal, escape_json, split_log_line
-from elastane.client.cluster import RequestRefused
-from elastane.client.context import Context, connect, save_context
+from elastane.client.context import connect
 from elastane.controller.store import audit, events, jobs
 from elastane.controller.store.columns import encode_json
 from elastane.controller.store.tables import decisions, documents, nodes, tokens, usage

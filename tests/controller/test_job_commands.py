@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from elastane.api.controller_context import Context, find_context, read_context, save_context
 from elastane.api.job_checks import parse_job_spec
 from elastane.api.orders import StopAttempt
 from elastane.api.records import EventLine
@@ -20,14 +21,7 @@ from elastane.api.spec import RunRecord, RunSpec
 from elastane.cli.jobs import job_polling
 from elastane.cli.main import app
 from elastane.cli.runs import run_polling
-from elastane.client.context import (
-    Context,
-    StartedController,
-    find_context,
-    read_context,
-    save_context,
-    save_running,
-)
+from elastane.client.context import StartedController, save_running
 from tests.waiting import WAIT_S
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}

@@ -5,8 +5,9 @@ import threading
 import msgspec
 import pytest
 
+from elastane.api.bodies import Page
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.rest import Job, JobExplanation, JobSummary, Page
+from elastane.api.rest import Job, JobExplanation, JobSummary
 from elastane.controller.rest import bodies
 from elastane.controller.rest.app import describe_api
 from elastane.controller.rest.logs import PROCESS

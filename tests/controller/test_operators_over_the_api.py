@@ -6,10 +6,11 @@ import io
 import msgspec
 import pytest
 
+from elastane.api.bodies import Page
 from elastane.api.config import Change, Config
 from elastane.api.nodes import UNSEEN_S
 from elastane.api.plans import Decision, MinimumFits, Plan
-from elastane.api.rest import Forecast, Page
+from elastane.api.rest import Forecast
 from elastane.api.usage import Use
 from elastane.controller.rest.app import describe_api
 from elastane.controller.snapshot import take_cluster_snapshot

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select, text, update
 
+from elastane.api.bodies import Page
 from elastane.api.config import Config
 from elastane.api.history import Event
 from elastane.api.job_records import ENDED
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.rest import Job, JobExplanation, JobSummary, Page
+from elastane.api.rest import Job, JobExplanation, JobSummary
 from elastane.api.usage import Usage
 from elastane.controller.store import tables
 from elastane.controller.store.columns import encode_json

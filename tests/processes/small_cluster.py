@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 import elastane
 from elastane.agent.presence import list_present_processes
 from elastane.api.config import Config
+from elastane.api.controller_context import Context, save_context
 from elastane.api.pools import Pool
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.cli.main import app
-from elastane.client.context import Context, save_context
 from elastane.controller.bootstrap import make_first_token
 from elastane.controller.cluster.declarations import diff_configs
 from elastane.controller.loop import Loop, Scheduler

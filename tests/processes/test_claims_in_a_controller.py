@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from elastane.api.controller_context import Context, save_context
 from elastane.api.rundir import RunDir
 from elastane.api.silence_limits import SilenceLimits
 from elastane.claims.records import GenerationClaim, OutcomeClaim, TermClaim
 from elastane.claims.urls import find_claims, open_claim_list
-from elastane.client.context import Context, save_context
 from elastane.observability.run_files import read_record
 from tests.waiting import wait_until
 

@@ -15,7 +15,8 @@ MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESH
 """Variables of a worker, unless the user has set them: glibc keeps the memory that a step has freed for the
 next one. Otherwise it may return gradients to the kernel, which clears them again in each step; that takes a
 tenth of a step's time. The first value is the largest that glibc accepts."""
-
+GPU_CLAIMS = "ELASTANE_GPU_CLAIMS"
+"""Variable of jobs that run as different users: the folder in which all of them claim GPUs."""
 
 PORTABLE = {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 """Variables of workers with portable numerics, which the libraries read when they are loaded. All three have

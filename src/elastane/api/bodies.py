@@ -1,6 +1,10 @@
 """The base classes of the bodies of REST requests and answers."""
 
+from typing import Generic, TypeVar
+
 import msgspec
+
+T = TypeVar("T")
 
 
 class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -9,3 +13,37 @@ class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Base of requests: an unknown field is an error, because the client meant it to have an effect."""
+
+
+class Page(AnswerBody, Generic[T], frozen=True, kw_only=True):
+    """One page of a list.
+
+    Args:
+        items: in the order of the list.
+        after: cursor of the next page; empty: this is the last one.
+    """
+
+    items: tuple[T, ...]
+    after: str = ""
+
+
+class Problem(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request was refused or failed, as ``application/problem+json`` (RFC 9457).
+
+    Args:
+        type: always ``about:blank``; the status tells the kind of the problem.
+        title: name of the status.
+        status: the HTTP status code.
+        detail: what happened.
+        means: the consequence for the client.
+        do: the remedy.
+        field: path of the wrong part of the request, such as ``elasticPolicy.minReplicas``.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    means: str = ""
+    do: str = ""
+    field: str = ""

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, cast
 
+import msgspec
+
 from elastane.api.durations import parse_duration_s
 from elastane.api.field_checks import check_minimum, make_field_error
-from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy
 
 STEPS = re.compile(r"(\d+)\s*steps?", re.ASCII)
@@ -22,8 +23,36 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 )
 
 
+class CheckpointSettings(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    gc=False,
+):
+    """When and where to save checkpoints, and which to keep, as users write it.
+
+    Args:
+        every: ``auto``, ``never``, or an interval: ``10 min``, ``500 steps``.
+        at: also after each of these.
+        url: a directory or any URL that fsspec knows; empty: in the run directory.
+        keep_last: number of the newest checkpoints to keep.
+        keep_every: also keep those of every this many steps.
+        keep_best: also keep the best by a metric, such as ``eval_loss:min``; empty: no metric.
+    """
+
+    every: str = "auto"
+    at: tuple[Literal["epoch", "evaluation"], ...] = ()
+    url: str = ""
+    keep_last: int = 2
+    keep_every: int | None = None
+    keep_best: str = ""
+
+
 def parse_checkpoint_policy(
-    settings: JobCheckpoints, names: Mapping[str, str] = FIELDS
+    settings: CheckpointSettings, names: Mapping[str, str] = FIELDS
 ) -> CheckpointPolicy | None:
     """Return the requested policy; None: no checkpoints.
 
@@ -55,12 +84,12 @@ def parse_checkpoint_policy(
     )
 
 
-def describe_policy(policy: CheckpointPolicy | None) -> JobCheckpoints:
+def describe_policy(policy: CheckpointPolicy | None) -> CheckpointSettings:
     """Return the settings from which `parse_checkpoint_policy` parses this policy."""
     if policy is None:
-        return JobCheckpoints(every="never")
+        return CheckpointSettings(every="never")
     at = (("epoch", policy.each_epoch), ("evaluation", policy.each_evaluation))
-    return JobCheckpoints(
+    return CheckpointSettings(
         every=_format_interval(policy),
         at=tuple(cast(Literal["epoch", "evaluation"], name) for name, wanted in at if wanted),
         url=policy.url,

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from elastane.api.bounds import Count
+from elastane.api.errors import FileDamage
 
 SCHEMA = 1
 
@@ -173,16 +174,6 @@ class CheckpointMarker(msgspec.Struct, frozen=True):
 
     bytes: int
     sha256: str
-
-
-class FileDamage(msgspec.Struct, frozen=True):
-    """The damage of one file of a checkpoint."""
-
-    file: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.what}"
 
 
 Condition: TypeAlias = Literal["complete", "unfinished", "damaged", "foreign"]

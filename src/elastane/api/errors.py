@@ -16,7 +16,8 @@ ElastaneError
 
 from pathlib import Path
 
-from elastane.api.checkpoints import FileDamage
+import msgspec
+
 from elastane.api.exit_codes import ExitCode
 from elastane.api.safe_text import fold_text
 
@@ -100,6 +101,16 @@ class StorageFull(StorageError):
 
 class UnreadableData(StorageError):
     pass
+
+
+class FileDamage(msgspec.Struct, frozen=True):
+    """The damage of one file of a checkpoint."""
+
+    file: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.what}"
 
 
 class Damaged(StorageError):

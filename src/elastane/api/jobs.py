@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from elastane.api.checkpoint_policy import CheckpointSettings
 from elastane.api.trackers import Tracker
 
 VERSION: Literal[1] = 1
@@ -122,26 +123,6 @@ class RunPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
     job_max_retry_count: int = 3
 
 
-class JobCheckpoints(SpecPart, frozen=True, kw_only=True, gc=False):
-    """When and where a job saves checkpoints, and which it keeps; see `elastane.api.checkpoint_policy`.
-
-    Args:
-        every: ``auto``, ``never``, or an interval: ``10 min``, ``500 steps``.
-        at: also after each of these.
-        url: a directory or any URL that fsspec knows; empty: in the run directory.
-        keep_last: number of the newest checkpoints to keep.
-        keep_every: also keep those of every this many steps.
-        keep_best: also keep the best by a metric, such as ``eval_loss:min``; empty: no metric.
-    """
-
-    every: str = "auto"
-    at: tuple[Literal["epoch", "evaluation"], ...] = ()
-    url: str = ""
-    keep_last: int = 2
-    keep_every: int | None = None
-    keep_best: str = ""
-
-
 class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
     """How the job trains. The trained bytes depend on the first six fields, never on the cluster.
 
@@ -166,7 +147,7 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
     convergence: Literal["exact", "fast"] = "exact"
     numerics: Literal["native", "portable"] = "native"
     copies: int | Literal["all"] = "all"
-    checkpoints: JobCheckpoints = JobCheckpoints()
+    checkpoints: CheckpointSettings = CheckpointSettings()
     log: tuple[Tracker, ...] = ()
     preload: tuple[str, ...] = ()
 

@@ -5,7 +5,7 @@ are seconds since 1970.
 """
 
 from datetime import datetime
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -17,40 +17,6 @@ from elastane.api.jobs import JobSpec
 from elastane.api.tokens import Role
 
 T = TypeVar("T")
-
-
-class Page(AnswerBody, Generic[T], frozen=True, kw_only=True):
-    """One page of a list.
-
-    Args:
-        items: in the order of the list.
-        after: cursor of the next page; empty: this is the last one.
-    """
-
-    items: tuple[T, ...]
-    after: str = ""
-
-
-class Problem(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a request was refused or failed, as ``application/problem+json`` (RFC 9457).
-
-    Args:
-        type: always ``about:blank``; the status tells the kind of the problem.
-        title: name of the status.
-        status: the HTTP status code.
-        detail: what happened.
-        means: the consequence for the client.
-        do: the remedy.
-        field: path of the wrong part of the request, such as ``elasticPolicy.minReplicas``.
-    """
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    means: str = ""
-    do: str = ""
-    field: str = ""
 
 
 # -- jobs --------------------------------------------------------------------------------------------------

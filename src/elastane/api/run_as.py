@@ -6,9 +6,6 @@ import msgspec
 
 from elastane.api.errors import BadInput
 
-GPU_CLAIMS = "ELASTANE_GPU_CLAIMS"
-"""Environment variable of jobs that run as different users: the folder in which all of them claim GPUs."""
-
 
 class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """System users by team.

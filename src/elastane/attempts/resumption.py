@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from elastane.api.atomic_file import replace_file
-from elastane.api.checkpoints import FileDamage, Manifest
-from elastane.api.errors import BadInput, Damaged, ElastaneError, NoSuchFile
+from elastane.api.checkpoints import Manifest
+from elastane.api.errors import BadInput, Damaged, ElastaneError, FileDamage, NoSuchFile
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec

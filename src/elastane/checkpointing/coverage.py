@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from elastane.api.checkpoints import FileDamage, Manifest, PartItem, TensorFacts
+from elastane.api.checkpoints import Manifest, PartItem, TensorFacts
+from elastane.api.errors import FileDamage
 
 NAMED_PROBLEMS = 5
 """The number of problems to name per tensor; the rest is counted."""

@@ -5,12 +5,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from elastane.api.bodies import Page
+from elastane.api.controller_connection import ControllerConnection, RequestRefused, check_path_name
+from elastane.api.controller_context import Context, find_context_of
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.run_claims import SlotContent
+from elastane.api.run_claims import NewSlot, SlotAnswer, SlotContent
 from elastane.claims.place import ClaimsUnavailable, ClaimsUnusable, Content
 from elastane.claims.records import LARGEST_RECORD_BYTES, Unreadable
-from elastane.client.cluster import Cluster, RequestRefused
-from elastane.client.context import Context, connect, find_context_of
 
 REQUEST_S = 3.0
 """The time limit of one request with its repetitions. `ClaimList` tries again while a claim has some time."""
@@ -35,17 +36,19 @@ class ControllerPlace:
         self._address, self._team, self._name = _split(self.where)
         self._lock = threading.Lock()
         self._context: Context | None = None
-        self._cluster: Cluster | None = None
+        self._connection: ControllerConnection | None = None
         self._close: Callable[[], object] | None = None
 
     def create(self, slot: int, content: bytes) -> bool:
-        with self._connect("write") as cluster:
-            return cluster.claim(self._team, self._name, slot, content)
+        with self._connect("write") as connection:
+            body = NewSlot(slot=slot, content=content)
+            return connection.request("POST", self._get_path(), SlotAnswer, body=body).written
 
     def read(self, first_slot: int) -> tuple[Content, ...]:
-        with self._connect("read") as cluster:
+        with self._connect("read") as connection:
             found: list[Content] = []
-            for one in cluster.claims(self._team, self._name, after=first_slot - 1):
+            params = {"after": first_slot - 1 or None}
+            for one in connection.list_pages(self._get_path(), Page[SlotContent], params):
                 if one.slot != first_slot + len(found):
                     break
                 found.append(_check_content(one))
@@ -53,11 +56,11 @@ class ControllerPlace:
 
     def prove_writable(self) -> None:
         # The database of a controller creates no row twice, so only the right is in doubt.
-        with self._connect("write") as cluster:
-            cluster.check_claim_right(self._team, self._name)
+        with self._connect("write") as connection:
+            connection.send("GET", f"{self._get_path()}/right")
 
     @contextmanager
-    def _connect(self, action: str) -> Iterator[Cluster]:
+    def _connect(self, action: str) -> Iterator[ControllerConnection]:
         """Yield a connection with the present token, for one request at a time.
 
         Raises:
@@ -66,7 +69,7 @@ class ControllerPlace:
         """
         with self._lock:
             try:
-                yield self._get_cluster()
+                yield self._get_connection()
             except RequestRefused as error:
                 kind = ClaimsUnavailable if _may_go_away(error.problem.status) else ClaimsUnusable
                 raise self._explain(kind, action, error) from error
@@ -75,15 +78,19 @@ class ControllerPlace:
             except ElastaneError as error:
                 raise self._explain(ClaimsUnavailable, action, error) from error
 
-    def _get_cluster(self) -> Cluster:
+    def _get_connection(self) -> ControllerConnection:
         context = find_context_of(self._address)
-        if self._cluster is None or context != self._context:
+        if self._connection is None or context != self._context:
             if self._close is not None:
                 self._close()
-            self._cluster, self._context = connect(context, timeout_s=REQUEST_S), context
+            self._connection = ControllerConnection.from_context(context, timeout_s=REQUEST_S)
+            self._context = context
             # Claim lists are not closed: their connections end with them.
-            self._close = weakref.finalize(self, self._cluster.close)
-        return self._cluster
+            self._close = weakref.finalize(self, self._connection.close)
+        return self._connection
+
+    def _get_path(self) -> str:
+        return f"/claims/{check_path_name(self._team)}/{check_path_name(self._name)}"
 
     def _explain(
         self, kind: type[ClaimsUnavailable] | type[ClaimsUnusable], action: str, error: ElastaneError

@@ -7,7 +7,7 @@ from itertools import islice
 
 from elastane.api.errors import ElastaneError
 from elastane.client.context import connect
-from elastane.client.runs_home import list_run_names
+from elastane.observability.run_files import list_run_names
 
 MOST = 200
 """The most jobs that are offered, the newest ones."""

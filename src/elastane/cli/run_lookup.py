@@ -1,8 +1,8 @@
 """Lookup of a name that may belong to a run on this machine or to a job of the cluster."""
 
+from elastane.api.controller_context import find_context
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.rundir import RunDir
-from elastane.client.context import find_context
 from elastane.client.run_finder import find_run
 
 

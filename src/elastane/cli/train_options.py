@@ -5,8 +5,8 @@ from typing import Annotated, Literal, TypeAlias, cast
 import msgspec
 import typer
 
+from elastane.api.checkpoint_policy import CheckpointSettings
 from elastane.api.errors import BadInput
-from elastane.api.jobs import JobCheckpoints
 from elastane.api.trackers import Tracker, parse_trackers
 from elastane.cli.options import CHECKPOINTS, CONTRACT, OUTPUT, TRAINING, WORKERS, replace_given
 
@@ -179,7 +179,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-def change_checkpoints(before: JobCheckpoints, options: TrainOptions) -> JobCheckpoints:
+def change_checkpoints(before: CheckpointSettings, options: TrainOptions) -> CheckpointSettings:
     """Return the settings, changed by the options that the user typed.
 
     Raises:

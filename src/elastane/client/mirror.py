@@ -21,6 +21,7 @@ import msgspec
 from elastane.api.atomic_file import replace_file
 from elastane.api.endpoint import read_secret
 from elastane.api.errors import BadInput, ElastaneError, RunFailed
+from elastane.api.home import find_runs_home, make_home
 from elastane.api.membership import NodeAddress
 from elastane.api.remote_files import (
     AT_ONCE_BYTES,
@@ -36,7 +37,6 @@ from elastane.api.rundir import NodeFiles, RunDir
 from elastane.api.tickets import LARGEST_ADMISSION_BYTES, Admission
 from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.client.run_pages_client import ask_any, present_secret
-from elastane.client.runs_home import find_runs_home, make_home
 
 ORIGIN = "origin.json"
 """The file of a mirror that says where its run is."""

@@ -6,11 +6,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from elastane.api.errors import NoSuchRun
+from elastane.api.home import find_runs_home
 from elastane.api.rundir import RunDir
 from elastane.api.tickets import explain_part_of_ticket, is_ticket
 from elastane.client.mirror import is_mirror, keep_mirror
-from elastane.client.runs_home import find_runs_home, list_run_names
 from elastane.client.visits import visit_run
+from elastane.observability.run_files import list_run_names
 
 
 def find_run(name_or_dir: str) -> RunDir:

@@ -9,6 +9,7 @@ import msgspec
 from elastane.api.atomic_file import replace_file
 from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.errors import BadInput, RunFailed
+from elastane.api.home import find_home, make_home
 from elastane.api.membership import NodeAddress
 from elastane.api.remote_files import MARK_PATH
 from elastane.api.run_certificate import compute_fingerprint
@@ -19,7 +20,6 @@ from elastane.api.tickets import LARGEST_ADMISSION_BYTES, Admission, decode_admi
 from elastane.api.untrusted_data import Malformed, read_bytes
 from elastane.client.mirror import create_mirror
 from elastane.client.run_pages_client import ask_any, explain_unknown_answer, present_secret, redeem_ticket
-from elastane.client.runs_home import find_home, make_home
 
 SEEN_S = 10.0
 """A network file system may show a new file so much later."""

@@ -8,6 +8,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from elastane.api.errors import BadInput, NoSuchRun
+from elastane.api.home import find_runs_home
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import SCHEMA, RunRecord
@@ -33,6 +34,13 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     ledger: tuple[LedgerLine, ...]
     events: tuple[EventLine, ...]
     live: bool
+
+
+def list_run_names() -> list[str]:
+    """Return the names of all runs in the home, sorted."""
+    if not find_runs_home().is_dir():
+        return []
+    return sorted(entry.name for entry in find_runs_home().iterdir() if RunDir(entry).run.is_file())
 
 
 def read_run(run_dir: RunDir) -> Recorded:

@@ -4,9 +4,8 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
-from elastane.api.checkpoint_policy import parse_checkpoint_policy
+from elastane.api.checkpoint_policy import CheckpointSettings, parse_checkpoint_policy
 from elastane.api.field_checks import make_field_error
-from elastane.api.jobs import JobCheckpoints
 from elastane.recipes.data.spec import check_data
 from elastane.recipes.families import FAMILIES, ModelFamily
 from elastane.recipes.recipe import BatchSpec, CheckpointRules, Recipe, WorkerPolicy
@@ -48,9 +47,9 @@ def check_sizes(recipe: Recipe) -> None:
     _check_workers(recipe.workers, recipe.batch)
 
 
-def describe_checkpoints(rules: CheckpointRules) -> JobCheckpoints:
+def describe_checkpoints(rules: CheckpointRules) -> CheckpointSettings:
     """Return the checkpoint rules of a recipe as those of a job."""
-    return JobCheckpoints(every=rules.every, keep_last=rules.keep_last, keep_best=rules.keep_best)
+    return CheckpointSettings(every=rules.every, keep_last=rules.keep_last, keep_best=rules.keep_best)
 
 
 def _check_batch(batch: BatchSpec) -> None:

@@ -14,14 +14,13 @@ from elastane.api.checkpoints import (
     CheckpointMarker,
     CheckpointSummary,
     Deletion,
-    FileDamage,
     Manifest,
     PartFile,
     Retention,
     WrittenFile,
     parse_checkpoint_age,
 )
-from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, UnreadableData
+from elastane.api.errors import BadInput, Damaged, FileDamage, NoSuchFile, StorageError, UnreadableData
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.checkpointing.coverage import find_gaps
 from elastane.checkpointing.retention import choose_deletions

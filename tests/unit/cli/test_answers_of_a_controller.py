@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from elastane.api.rest import Problem
-from elastane.client.cluster import IncompatibleAnswer, _decode_answer, _decode_refusal
+from elastane.api.bodies import Problem
+from elastane.api.controller_connection import IncompatibleAnswer, decode_answer, _decode_refusal
 
 DEEP = b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 
@@ -13,7 +13,7 @@ DEEP = b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 def test_a_malformed_answer_is_reported_as_such(content):
     answer = httpx.Response(200, request=httpx.Request("GET", "http://127.0.0.1:1/"), content=content)
     with pytest.raises(IncompatibleAnswer):
-        _decode_answer(answer, answer.content, Problem)
+        decode_answer(answer, answer.content, Problem)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"<html>", DEEP])

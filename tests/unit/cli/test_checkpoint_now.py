@@ -5,10 +5,9 @@ import json
 import msgspec
 import pytest
 
-from elastane.api.checkpoint_policy import parse_checkpoint_policy
+from elastane.api.checkpoint_policy import CheckpointSettings, parse_checkpoint_policy
 from elastane.api.control import Answer, AskCheckpoint
 from elastane.api.errors import NoSuchRun
-from elastane.api.jobs import JobCheckpoints
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy
 from elastane.cli.checkpoints import now as checkpoint_now
@@ -104,8 +103,8 @@ def test_a_run_that_keeps_no_checkpoints_prints_what_to_do(elastane, finished_ru
 
 
 def test_never_means_none_unless_an_event_or_a_directory_is_named():
-    assert parse_checkpoint_policy(JobCheckpoints(every="never")) is None
-    assert parse_checkpoint_policy(JobCheckpoints(every="never", keep_last=5)) is None
+    assert parse_checkpoint_policy(CheckpointSettings(every="never")) is None
+    assert parse_checkpoint_policy(CheckpointSettings(every="never", keep_last=5)) is None
     for wish in ({"at": ("epoch",)}, {"url": "/there"}):
-        policy = parse_checkpoint_policy(JobCheckpoints(every="never", **wish))
+        policy = parse_checkpoint_policy(CheckpointSettings(every="never", **wish))
         assert (policy.every_s, policy.every_steps, policy.auto) == (None, None, False)

@@ -2,16 +2,15 @@
 
 import pytest
 
-from elastane.api.checkpoint_policy import describe_policy, parse_checkpoint_policy
+from elastane.api.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
 from elastane.api.errors import BadInput
-from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.runs.run_spec import build_checkpoint_policy
 
 
 def read(options: RunOptions) -> CheckpointPolicy | None:
-    return build_checkpoint_policy(JobCheckpoints(), options)
+    return build_checkpoint_policy(CheckpointSettings(), options)
 
 
 @pytest.mark.parametrize(

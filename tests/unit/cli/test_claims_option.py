@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from elastane.api.controller_context import Context, save_context
 from elastane.api.errors import BadInput
 from elastane.cli.runs.claims_option import complete_claims_url
-from elastane.client.context import Context, save_context
 
 URL = "https://cluster:7425"
 

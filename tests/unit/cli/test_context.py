@@ -2,7 +2,7 @@
 
 import os
 
-from elastane.client.context import Context, save_context
+from elastane.api.controller_context import Context, save_context
 
 
 def test_a_new_home_is_private_and_an_existing_one_keeps_its_permissions(home):

@@ -17,11 +17,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
+from elastane.api.controller_connection import ControllerUnreachable
+from elastane.api.controller_context import read_context
 from elastane.api.controller_start import ControllerReady
 from elastane.api.errors import BadInput
 from elastane.cli.main import app
-from elastane.client.cluster import Cluster, ControllerUnreachable
-from elastane.client.context import connect, read_context, read_running
+from elastane.client.cluster import Cluster
+from elastane.client.context import connect, read_running
 from elastane.client.controller_lock import find_lock_holder
 from tests.waiting import WAIT_S, wait_until
 

@@ -14,9 +14,10 @@ import pytest
 from elastane.agent import process_identity
 from elastane.agent.presence import hold_presence
 from elastane.api.attempts import Attempt, AttemptOutcome
+from elastane.api.checkpoint_policy import CheckpointSettings
 from elastane.api.control import Answer, AskStop
 from elastane.api.errors import BadInput
-from elastane.api.jobs import ElasticPolicy, JobCheckpoints, JobSpec, JobTraining
+from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.api.orders import DrainWorker, KillAttempt, ResizeJob, SettleJob, StartAttempt, StopAttempt
 from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunSpec
@@ -66,7 +67,7 @@ def test_a_run_has_the_limits_and_arguments_of_its_job() -> None:
 
 
 def test_a_run_has_the_training_settings_of_its_job() -> None:
-    checkpoints = JobCheckpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
+    checkpoints = CheckpointSettings(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
     training = JobTraining(
         seed=7,
         threads=2,

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from elastane.api.checkpoints import CheckpointSummary, FileDamage, Manifest, Retention
-from elastane.api.errors import BadInput, NoSuchFile
+from elastane.api.checkpoints import CheckpointSummary, Manifest, Retention
+from elastane.api.errors import BadInput, FileDamage, NoSuchFile
 from elastane.cli.checkpoints.export import export_checkpoint
 from elastane.cli.checkpoints.now import write_checkpoint_now
 from elastane.cli.checkpoints.selection import (

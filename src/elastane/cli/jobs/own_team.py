@@ -1,7 +1,8 @@
 """The team for which the user of this command works."""
 
+from elastane.api.controller_context import Context
 from elastane.api.rest import Me
-from elastane.client.context import Context, connect
+from elastane.client.context import connect
 
 EVERY_TEAM = "*"
 DEFAULT_TEAM = "default"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elastane.api.controller_context import find_context
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.exit_codes import ExitCode
 from elastane.api.jobs import JobSpec
@@ -24,7 +25,7 @@ from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_laun
 from elastane.cli.options import expand_options, spell_with_hyphens
 from elastane.cli.terminal import indent_quotation, write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
-from elastane.client.context import connect, find_context, read_running
+from elastane.client.context import connect, read_running
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from elastane.api.controller_context import find_context
 from elastane.api.health import HealthProblem
 from elastane.api.job_records import State
 from elastane.api.rest import JobSummary
 from elastane.api.usage import Occupancy
 from elastane.cli.command import AsJson, open_console, print_json
-from elastane.client.context import connect, find_context
+from elastane.client.context import connect
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,21 +11,18 @@ from pathlib import Path
 import msgspec
 
 from elastane.agent.process_identity import open_process, read_start_time
-from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
-from elastane.api.errors import BadInput, RunFailed
-from elastane.client.context import (
+from elastane.api.controller_context import (
     Context,
-    StartedController,
     read_context,
-    read_running,
     read_store_context,
     save_context,
-    save_run_as,
-    save_running,
     save_store_context,
 )
+from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
+from elastane.api.errors import BadInput, RunFailed
+from elastane.api.home import find_home
+from elastane.client.context import StartedController, read_running, save_run_as, save_running
 from elastane.client.controller_lock import find_lock_holder
-from elastane.client.runs_home import find_home
 
 GONE_S = 20.0
 """Seconds within which a controller ends."""

@@ -13,6 +13,7 @@ import typer
 
 from elastane.api.controller_start import ControllerReady, ControllerSettings
 from elastane.api.errors import BadInput, RunFailed
+from elastane.api.home import find_home, make_home
 from elastane.api.run_as import RunAs, parse_run_as
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
@@ -29,7 +30,6 @@ from elastane.cli.operators.controller_process import (
 from elastane.cli.options import expand_options
 from elastane.client.context import read_run_as
 from elastane.client.permissions import RIGHTS_OF_WORLD, restrict_permissions
-from elastane.client.runs_home import find_home, make_home
 from elastane.engines.local.user_isolation import PASSAGE
 
 if TYPE_CHECKING:

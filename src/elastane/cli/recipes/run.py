@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from elastane.api.extras import require
+from elastane.api.home import find_runs_home
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
@@ -14,7 +15,6 @@ from elastane.cli.recipes.preparation import prepare_for_run
 from elastane.cli.run_names import generate_name
 from elastane.cli.runs.run import open_new_run, train_to_end
 from elastane.cli.runs.run_options import RunOptions
-from elastane.client.runs_home import find_runs_home
 from elastane.recipes.recipe import Recipe
 from elastane.recipes.recipe_files import format_recipe
 from elastane.recipes.resolution import SCRIPTS, list_preloaded, resolve_recipe

@@ -3,12 +3,11 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from elastane.api.controller_context import check_url, find_context_of
 from elastane.api.errors import BadInput
 from elastane.api.field_checks import check_name
 from elastane.claims.urls import CONTROLLER_SCHEMES, open_claim_list
 from elastane.cli.jobs.own_team import find_team_of
-from elastane.client.addresses import check_url
-from elastane.client.context import find_context_of
 
 
 def complete_claims_url(url: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from elastane.api.errors import ElastaneError
+from elastane.api.home import find_runs_home
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
@@ -10,7 +11,6 @@ from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.run_names import list_runs
 from elastane.cli.timestamps import localize_timestamps
 from elastane.client.mirror import is_mirror
-from elastane.client.runs_home import find_runs_home
 from elastane.observability.facts import find_outcome
 from elastane.observability.run_files import is_live, read_events, read_last_step, read_record
 

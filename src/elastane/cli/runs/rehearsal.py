@@ -6,8 +6,7 @@ from typing import Literal
 import msgspec
 import typer
 
-from elastane.api.checkpoints import FileDamage
-from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
+from elastane.api.errors import BadInput, ElastaneError, FileDamage, NoSuchFile
 from elastane.api.records import Digest, LedgerLine
 from elastane.api.rehearsal import RestoreRehearsal
 from elastane.api.rundir import RunDir

@@ -14,6 +14,7 @@ from elastane.api.connection_limits import check_worker_limit
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.extras import require
+from elastane.api.home import find_runs_home
 from elastane.api.hosts import MOST_SLOTS
 from elastane.api.rundir import RECIPE, RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -43,7 +44,6 @@ from elastane.cli.runs.run_spec import (
     restrict_sizes,
 )
 from elastane.cli.scripts import check_script, find_script
-from elastane.client.runs_home import find_runs_home
 from elastane.controller.run_controller import RunController
 from elastane.observability.run_files import read_record
 from elastane.storage.urls import open_storage

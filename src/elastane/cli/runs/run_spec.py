@@ -5,12 +5,11 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.checkpoint_policy import describe_policy, parse_checkpoint_policy
+from elastane.api.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
 from elastane.api.errors import BadInput
 from elastane.api.field_checks import NAME
 from elastane.api.hosts import RunHost, find_own_host
 from elastane.api.job_checks import LARGEST_SEED
-from elastane.api.jobs import JobCheckpoints
 from elastane.api.machine_address import MachineAddress
 from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 from elastane.cli.contract_options import build_contract
@@ -102,7 +101,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         encrypt=options.encrypt,
         virtual_ranks=options.virtual_ranks,
         copies=copies,
-        checkpoints=None if contract else build_checkpoint_policy(JobCheckpoints(), options),
+        checkpoints=None if contract else build_checkpoint_policy(CheckpointSettings(), options),
         contract=contract,
         save_optimizer=options.save_optimizer,
         log=read_trackers(options) or (),
@@ -215,7 +214,7 @@ def check_pinned_options(options: RunOptions) -> None:
         )
 
 
-def build_checkpoint_policy(before: JobCheckpoints, options: RunOptions) -> CheckpointPolicy | None:
+def build_checkpoint_policy(before: CheckpointSettings, options: RunOptions) -> CheckpointPolicy | None:
     """Return when a run writes checkpoints; None: never.
 
     Raises:

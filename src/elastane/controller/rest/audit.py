@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Response
 
+from elastane.api.bodies import Page
 from elastane.api.history import AuditLine
-from elastane.api.rest import Page
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import respond
 from elastane.controller.rest.caller import CallerParameter

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
-from elastane.api.rest import Page
+from elastane.api.bodies import Page
 from elastane.api.run_claims import MOST_SLOTS, KeptClaimList, NewSlot, SlotAnswer, SlotContent
 from elastane.claims.records import Unreadable
 from elastane.controller.access.roles import Target

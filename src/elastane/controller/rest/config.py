@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.bodies import Page
 from elastane.api.config import Change, Config
 from elastane.api.plans import Decision, Plan
-from elastane.api.rest import Forecast, Page, ResizedJob
+from elastane.api.rest import Forecast, ResizedJob
 from elastane.controller.access.roles import Target
 from elastane.controller.cluster.changes import add_words, describe_document_change
 from elastane.controller.cluster.declarations import check_config, diff_configs, merge_configs

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from elastane.api.rest import Problem
+from elastane.api.bodies import Problem
 from elastane.controller.rest.links import add_links
 from elastane.controller.rest.parameters import NAME, USER
 

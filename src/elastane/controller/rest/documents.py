@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.bodies import Page
 from elastane.api.config import Change
 from elastane.api.errors import BadField
-from elastane.api.rest import Page
 from elastane.api.scheduling_rules import SchedulingRules
 from elastane.controller.access.roles import Target, has_role_in
 from elastane.controller.cluster.changes import add_words, describe_document_change

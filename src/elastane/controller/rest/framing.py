@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from elastane.api.rest import Problem
+from elastane.api.bodies import Problem
 from elastane.controller.rest.problems import make_problem, make_problem_response
 
 ONCE = frozenset(

@@ -9,10 +9,11 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
+from elastane.api.bodies import Page
 from elastane.api.history import Event
 from elastane.api.job_records import State
 from elastane.api.jobs import JobSpec
-from elastane.api.rest import Bounds, Job, JobExplanation, JobSummary, Page, PriorityChange, ScaleRequest
+from elastane.api.rest import Bounds, Job, JobExplanation, JobSummary, PriorityChange, ScaleRequest
 from elastane.controller.access.roles import Action, Target
 from elastane.controller.admission import (
     check_priority_class,

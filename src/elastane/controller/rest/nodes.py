@@ -6,9 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.bodies import Page
 from elastane.api.field_checks import check_remark
 from elastane.api.nodes import UNSEEN_S, Node, NodeWanted
-from elastane.api.rest import NodeChange, Page
+from elastane.api.rest import NodeChange
 from elastane.controller.access.roles import Target
 from elastane.controller.cluster.changes import add_words
 from elastane.controller.rest.bodies import build_reply, parse_body, respond

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from elastane.api.rest import Page
+from elastane.api.bodies import Page
 from elastane.api.usage import Occupancy
 from elastane.controller.access.roles import Target
 from elastane.controller.cluster.occupancy import measure_occupancy

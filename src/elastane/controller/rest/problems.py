@@ -11,8 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
+from elastane.api.bodies import Problem
 from elastane.api.errors import BadField, BadInput, ElastaneError
-from elastane.api.rest import Problem
 from elastane.api.safe_text import escape_line
 from elastane.controller.jobs.stored_job import JobEnded, JobNameTaken, JobUnreadable
 from elastane.controller.rest.parameters import WORDS

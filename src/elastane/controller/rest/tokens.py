@@ -8,9 +8,9 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 from sqlalchemy import Connection
 
+from elastane.api.bodies import Page
 from elastane.api.errors import BadField
 from elastane.api.field_checks import check_name, check_remark
-from elastane.api.rest import Page
 from elastane.api.tokens import MadeToken, NewToken, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import compute_digest, generate_secret, generate_token_id

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import assert_never
 
 from elastane.agent import process_identity
+from elastane.agent.environment import GPU_CLAIMS
 from elastane.agent.presence import list_present_processes, move_presence_aside
 from elastane.api.attempts import AttemptOutcome
 from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStop
@@ -26,7 +27,7 @@ from elastane.api.orders import (
     StartAttempt,
     StopAttempt,
 )
-from elastane.api.run_as import GPU_CLAIMS, RunAs
+from elastane.api.run_as import RunAs
 from elastane.api.rundir import RunDir
 from elastane.attempts.run_directory import claim_run_directory
 from elastane.client.owner_rights import use_owner_rights

@@ -8,8 +8,8 @@ import msgspec
 import torch
 from torch import nn
 
-from elastane.api.checkpoints import MANIFEST, FileDamage, Manifest
-from elastane.api.errors import BadInput, Damaged
+from elastane.api.checkpoints import MANIFEST, Manifest
+from elastane.api.errors import BadInput, Damaged, FileDamage
 from elastane.api.safe_text import escape_line
 from elastane.runtime.checkpoints.tensor_keys import MODEL
 from elastane.runtime.finished.adapters import Adapter

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.checkpoints import METADATA, PLAIN, FileDamage, Manifest, PartFile, Retention
+from elastane.api.checkpoints import METADATA, PLAIN, Manifest, PartFile, Retention
 from elastane.api.control import CheckpointKept, PublishCheckpoint
-from elastane.api.errors import Damaged, ElastaneError, StorageError
+from elastane.api.errors import Damaged, ElastaneError, FileDamage, StorageError
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.runtime.checkpoints.dcp_metadata import KeyPath, encode_metadata, encode_values
 from elastane.runtime.checkpoints.model_description import KEY, describe_model

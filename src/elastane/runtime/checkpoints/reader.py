@@ -9,8 +9,8 @@ import msgspec
 import torch
 import xxhash
 
-from elastane.api.checkpoints import FileDamage, Manifest, PartItem
-from elastane.api.errors import Damaged, NoSuchFile, UnreadableData
+from elastane.api.checkpoints import Manifest, PartItem
+from elastane.api.errors import Damaged, FileDamage, NoSuchFile, UnreadableData
 from elastane.runtime.state.tensor_bytes import view_bytes
 from elastane.storage.interface import Storage, StoredFile
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import torch
 
-from elastane.api.checkpoints import MANIFEST, FileDamage, Manifest, TensorFacts
-from elastane.api.errors import BadInput, Damaged
+from elastane.api.checkpoints import MANIFEST, Manifest, TensorFacts
+from elastane.api.errors import BadInput, Damaged, FileDamage
 from elastane.api.safe_text import escape_line
 from elastane.api.untrusted_data import decode_object
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastane.api.run_as import GPU_CLAIMS
+from elastane.agent.environment import GPU_CLAIMS
 
 OPENING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags that do not follow links and do not block on pipes: other users may write to the folder."""
