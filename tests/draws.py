@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SLICES = 16
 QUARTERS = 4
@@ -71,7 +72,12 @@ def deal_quarter(names: Collection[str], place: int, within: str) -> frozenset[s
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis draw the same cases again for the same commit."""
+    """Let Hypothesis draw the same cases again for the same commit, and take the time it needs.
+
+    How long a machine takes for a case says nothing about the code.
+    """
+    settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy machine")
     if (commit := config.getoption("--draw")) is not None:
         config.option.hypothesis_seed = draw_first_seed(commit)
 

@@ -383,7 +383,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HAPPENINGS)
 def test_the_recorded_usage_equals_the_held_devices(tmp_path_factory, history):
     where = tmp_path_factory.mktemp("accounts")

@@ -56,7 +56,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
 @pytest.mark.long
 # A stream of events never ends; tests of its own watch it.
 @schema.exclude(path="/v1/watch").parametrize()
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 def test_no_generated_request_causes_a_failure_or_reveals_another_team(case, cluster):
     url, operator, admin = cluster
     # Half of the requests come from a user that may not see the other team.

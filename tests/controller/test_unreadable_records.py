@@ -31,7 +31,7 @@ COLUMNS = ("spec", "granted", "observed", "explained", "using")
 """Of jobs, those with JSON."""
 NULL_SPEEDS = '{"seenS":1.0,"held":{"h100":{"workers":2}},"step":3,"speeds":[[2,null]]}'
 """What a job of an earlier version could have stored."""
-FUZZ = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def job(name, least=1, most=2):

@@ -303,7 +303,7 @@ def checked(before, made):
 
 
 @given(histories)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_reason_is_true(history):
     seed, events = history
     rng = dice(seed)

@@ -32,7 +32,7 @@ def crowd(seed, check):
 
 @pytest.mark.parametrize(("owner", "shortcut"), [(reclaim, "may_fit"), (QuotaLedger, "has_idle_device")])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 def test_a_job_that_is_refused_without_trying_would_not_have_fitted(owner, shortcut, seed):
     def check(before, made):
         with pytest.MonkeyPatch.context() as patch:
@@ -43,7 +43,7 @@ def test_a_job_that_is_refused_without_trying_would_not_have_fitted(owner, short
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_after_a_full_reclaim_nothing_more_can_be_taken_back(seed):
     def check(before, _):
         cluster, allocation = allocate(before)

@@ -43,7 +43,7 @@ def rested(cluster):
 @given(seeds, st.sampled_from([{}, {"jobs": 14}, {"odd": False}, {"limits": False}, {"plain": True}]))
 @example(53325, {})
 @example(44736, {})
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind):
     """Two examples did not.
 
@@ -60,7 +60,7 @@ GIVES_WAY_IN_VAIN = 19271
 
 
 @given(seeds.filter(lambda seed: seed != GIVES_WAY_IN_VAIN))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_noise_in_measurements_resizes_no_job_again_and_again(seed):
     """Where noise matters, the intervals double: at most seven times there and back in an hour."""
     cluster = loaded(seed)
@@ -79,7 +79,7 @@ def test_a_job_does_not_give_way_again_and_again_to_one_that_does_not_grow():
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_noise_moves_no_job_between_sizes_that_meet_a_target_a_deadline_or_a_budget(seed):
     rng = dice(seed)
     empty = empty_cluster(rng)
@@ -154,7 +154,7 @@ def waiting(cluster, made):
 
 
 @given(seeds)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_higher_priority_never_waits_for_reclaimable_devices_of_its_team(seed):
     cluster = loaded(seed)
     made = rested(cluster)
@@ -170,7 +170,7 @@ def test_a_higher_priority_never_waits_for_reclaimable_devices_of_its_team(seed)
 
 
 @given(seeds)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_without_quotas_priority_decides_between_all_teams(seed):
     cluster = loaded(seed, limits=False)
     made = rested(cluster)
@@ -183,7 +183,7 @@ def test_without_quotas_priority_decides_between_all_teams(seed):
 
 
 @given(seeds)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_no_job_waits_for_unused_quota_of_its_team(seed):
     cluster = loaded(seed)
     made = rested(cluster)
@@ -208,7 +208,7 @@ def test_no_job_waits_for_unused_quota_of_its_team(seed):
 
 
 @given(seeds)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_no_device_is_idle_that_is_worth_it_for_a_job(seed):
     cluster = loaded(seed, odd=False)
     made = rested(cluster)
@@ -223,7 +223,7 @@ def test_no_device_is_idle_that_is_worth_it_for_a_job(seed):
 
 
 @given(seeds)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_every_job_that_can_run_runs_to_its_end(seed):
     rng = dice(seed)
     cluster = Cluster(empty_cluster(rng), rng)
@@ -242,7 +242,7 @@ def test_every_job_that_can_run_runs_to_its_end(seed):
 
 
 @given(seeds)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_a_large_old_job_is_not_starved_by_small_young_ones(seed):
     rng = dice(seed)
     cluster = Cluster(empty_cluster(rng, limits=False), rng)
@@ -262,7 +262,7 @@ def test_a_large_old_job_is_not_starved_by_small_young_ones(seed):
 
 
 @given(seeds)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_owner_has_its_share_back_as_soon_as_borrowers_have_drained(seed):
     rng = dice(seed)
     nominal = rng.randint(1, 12)

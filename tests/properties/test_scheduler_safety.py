@@ -133,7 +133,7 @@ def leave(cluster, which, rng):
 
 
 @given(histories)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_pool_and_no_quota_is_exceeded(history):
     def check(before, made, after):
         for pool in before.pools:
@@ -164,7 +164,7 @@ def given_anew(before, made, name):
 
 
 @given(histories)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_job_has_a_legal_size_or_none_and_never_grows_and_shrinks_at_once(history):
     def check(before, made, _):
         decisions = by_job(made)
@@ -192,7 +192,7 @@ def test_every_job_has_a_legal_size_or_none_and_never_grows_and_shrinks_at_once(
 
 
 @given(histories, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_equal_snapshots_give_equal_plans_in_any_order_of_their_entries(history, rng):
     def check(before, made, _):
         shuffled = list(before.jobs)

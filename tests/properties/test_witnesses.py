@@ -1,7 +1,7 @@
 """Every copy of the state is compared with another one after some digests."""
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.membership import Generation, Member
@@ -44,7 +44,6 @@ def set_outcome(me, step, workers):
     return me
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 9), st.none() | st.integers(1, 4))
 def test_each_copy_is_digested_by_an_auditor_or_a_witness(workers, blocks, copies):
     states = make_members(workers, blocks, copies)

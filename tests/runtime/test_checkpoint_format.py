@@ -111,7 +111,7 @@ def test_tied_weights_are_stored_once(catalog):
     assert manifest.aliases == {"model.head.weight": "model.embed.weight"}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_range_is_read_from_any_division_into_items(data, tmp_path_factory):
     shape = tuple(data.draw(st.lists(st.integers(1, 6), max_size=4), label="shape"))

@@ -113,7 +113,7 @@ def ownerships(draw):
     return size, [list(ranks[a:b]) for a, b in zip([0, *places], [*places, size], strict=True)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ownerships())
 def test_neither_assignment_nor_order_of_virtual_ranks_changes_a_bit(ownership):
     size, owned = ownership
@@ -121,7 +121,7 @@ def test_neither_assignment_nor_order_of_virtual_ranks_changes_a_bit(ownership):
         assert torch.equal(sums, expected)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(size=st.integers(1, 9), workers=st.integers(1, 4))
 def test_the_usual_shares_do_not_change_a_bit(size, workers):
     shares = [sorted(expand_spans((share,))) for share in assign_shares(size, (1.0,) * min(workers, size))]

@@ -179,7 +179,7 @@ MESSAGE = st.one_of(
 )
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(derandomize=True, max_examples=300)
 @given(messages=st.lists(MESSAGE, min_size=1, max_size=4), dialled=st.booleans())
 def test_any_message_without_the_secret_is_malformed_and_proves_nothing(messages, dialled) -> None:
     side = build_dialler() if dialled else build_acceptor()

@@ -22,7 +22,7 @@ from tests.hostile import STAND_INS, damaged_documents
 from .lessons import Lesson, build_spec, train_elastic
 from .test_model_file import SHARD_BYTES, Tied, finish
 
-FUZZ = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
 INDEX = "model.safetensors.index.json"
 CONFIG = {"architectures": ["Any"], "hidden_size": 8}
 

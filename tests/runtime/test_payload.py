@@ -59,7 +59,7 @@ def test_bytes_that_were_never_packed_are_malformed(payload):
         unpack_state(payload)
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(derandomize=True, max_examples=300)
 @given(
     changes=st.lists(st.tuples(st.integers(0, len(PACKED) - 1), st.integers(0, 255)), max_size=5),
     length=st.integers(0, len(PACKED)),

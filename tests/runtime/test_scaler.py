@@ -177,7 +177,7 @@ def test_any_elements_that_are_not_finite_make_the_norm_not_finite(dtype):
     assert math.isfinite(spoil(learned, []))
     size = sum(parameter.numel() for parameter in learned.model.parameters())
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     @given(
         values=st.lists(st.sampled_from([math.inf, -math.inf, math.nan]), min_size=1, max_size=3),
         place=st.integers(-1, size - 1),

@@ -140,7 +140,7 @@ def test_a_sum_from_a_peer_is_not_overwritten_by_a_later_copy():
 
 
 @pytest.mark.parametrize("when", ["before the last", "during the last", "after the last", "after the sums"])
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(size=st.integers(1, 9))
 def test_a_worker_that_is_no_longer_alone_shows_all_its_sums(size, when):
     """A generation with more members may begin at any moment of a round."""

@@ -109,7 +109,7 @@ DATA = st.one_of(
 
 
 def test_peers_go_on_after_any_message_of_a_stranger(pair):
-    @settings(derandomize=True, max_examples=200, deadline=None)
+    @settings(derandomize=True, max_examples=200)
     @given(pieces=st.lists(DATA, max_size=4), is_closed=st.booleans())
     def send_messages(pieces, is_closed):
         visitor = connect_stranger(pair.meshes[0])
@@ -128,7 +128,7 @@ def test_peers_go_on_after_any_message_of_a_stranger(pair):
     pair.poll_until(lambda: not pair.unproven, "closed connections are forgotten")
 
 
-@settings(derandomize=True, max_examples=500, deadline=None)
+@settings(derandomize=True, max_examples=500)
 @given(body=BODIES)
 def test_a_peers_message_is_a_message_or_malformed(body):
     with contextlib.suppress(Malformed):

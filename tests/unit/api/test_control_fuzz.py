@@ -50,7 +50,7 @@ def changed_messages(draw):
 
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=200)
 @given(document=st.one_of(changed_messages(), st.binary(max_size=200), st.text(max_size=200)))
 def test_a_document_is_a_message_or_malformed(decode, document):
     with contextlib.suppress(Malformed):
@@ -68,7 +68,7 @@ def test_a_span_of_impossible_blocks_is_malformed(blocks):
 
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     levels=st.integers(DEEPEST + 1, 5_000),
     brackets=st.sampled_from(["[]", '{"x":}']),

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from elastane.api.bodies import Problem
-from elastane.api.controller_connection import IncompatibleAnswer, decode_answer, _decode_refusal
+from elastane.api.controller_connection import IncompatibleAnswer, _decode_refusal, decode_answer
 
 DEEP = b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 

@@ -102,7 +102,7 @@ def test_an_invalid_request_is_never_accepted(served, request_):
 
 
 def test_bytes_of_a_stranger_do_not_disturb_other_connections(served):
-    @settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, max_examples=150, suppress_health_check=list(HealthCheck))
     @given(
         texts=st.lists(
             st.one_of(
@@ -124,7 +124,7 @@ def test_bytes_of_a_stranger_do_not_disturb_other_connections(served):
     check_answers(served)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     frame=st.one_of(
         st.binary(max_size=300),

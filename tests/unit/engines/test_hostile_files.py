@@ -91,7 +91,7 @@ def observe(engine: LocalEngine, *jobs: str):
 
 
 def test_a_file_of_one_job_cannot_hide_another_job(tmp_path_factory, caplog) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(file=st.sampled_from(FILES), stand_in=st.sampled_from(sorted(STAND_INS)))
     def observe_beside(file, stand_in):
         home = tmp_path_factory.mktemp("home")
@@ -112,7 +112,7 @@ def test_a_file_of_one_job_cannot_hide_another_job(tmp_path_factory, caplog) -> 
     observe_beside()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     file=st.sampled_from(["attempt", "presence"]),
     stand_in=st.sampled_from([*STAND_INS, "a link to another job's"]),
@@ -213,7 +213,7 @@ def test_impossible_targets_of_a_hostile_coordinator_are_ignored() -> None:
         assert count_workers(Answer(ok=True, target=target, processes=(worker,))) == WorkerCounts()
 
 
-fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+fuzz = settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @fuzz

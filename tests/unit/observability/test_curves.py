@@ -145,7 +145,7 @@ def test_the_number_of_charts_is_bounded(make_run) -> None:
 HUGE = st.one_of(st.floats(), st.sampled_from([0.0, 5e-324, 1e-300, 1e300, 1.7e308, -1.7e308, math.inf]))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(losses=st.lists(HUGE, min_size=6, max_size=6), others=st.lists(HUGE, min_size=6, max_size=6))
 def test_the_numbers_of_a_hostile_run_do_not_break_the_page(make_run, losses, others) -> None:
     def change(line):

@@ -56,7 +56,7 @@ def measure_speed(*stretches: tuple[float, float], step_s: float = 0.5) -> float
     return fold_lines(*lines).speeds[2].samples_per_s
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     before_s=st.integers(60, 900),
     slower=st.floats(1.5, 20.0),

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.reservations import DAYS, Reservation, Weekly
@@ -45,7 +45,6 @@ nights = st.integers(0, 16).map(lambda quarters: time(quarters // 4, 15 * (quart
 
 
 @given(nights, nights, st.sampled_from(sorted(available_timezones())), st.integers(2000, 2030))
-@settings(deadline=None)
 def test_a_reservation_always_ends_after_its_begin(start, end, zone, year):
     for begins_s, ends_s in held(start, end, datetime(year, 1, 1, tzinfo=UTC), zone=zone, days=370.0):
         assert 0 < ends_s - begins_s <= 2 * DAY_S
