@@ -8,10 +8,11 @@ import time
 
 from elastane.api.endpoint import read_own_endpoint
 from elastane.api.errors import ElastaneError
+from elastane.api.run_lock import is_locked
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.api.untrusted_data import Malformed
-from elastane.observability.run_files import is_locked, read_record
+from elastane.observability.run_files import read_record
 
 LOOK_S = 0.5
 UNLOCKED_S = 5.0

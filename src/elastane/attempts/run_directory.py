@@ -16,10 +16,10 @@ from elastane.agent.presence import LOCK_CHECK_S
 from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.home import find_runs_home
+from elastane.api.run_lock import is_locked
 from elastane.api.rundir import CLAIMS, RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts.software import read_software
-from elastane.observability.run_files import is_locked
 
 SECRET_BYTES = 32
 

@@ -8,10 +8,10 @@ from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answe
 from elastane.api.coordinator_connection import open_connection
 from elastane.api.endpoint import read_endpoint, read_secret
 from elastane.api.errors import NoSuchRun, RunFailed
+from elastane.api.run_lock import is_live
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed
 from elastane.client.owner_rights import use_owner_rights
-from elastane.observability.run_files import is_live
 
 RETRY_S = 0.05
 

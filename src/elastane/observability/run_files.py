@@ -1,6 +1,5 @@
 """Reading of the files of a run directory as typed values."""
 
-import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -10,6 +9,7 @@ import msgspec
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.home import find_runs_home
 from elastane.api.records import EventLine, LedgerLine
+from elastane.api.run_lock import is_live
 from elastane.api.rundir import RunDir
 from elastane.api.spec import SCHEMA, RunRecord
 from elastane.api.untrusted_data import Decoder, Malformed, open_regular, read_bytes
@@ -158,23 +158,3 @@ def _iterate_lines(file: BinaryIO) -> Iterator[bytes]:
         if len(line) > LONGEST_LINE_BYTES:
             raise Malformed(f"it has more than {LONGEST_LINE_BYTES} bytes")
         yield line
-
-
-def is_live(run_dir: RunDir) -> bool:
-    """Return whether an agent of the run, on any of its machines, still holds its lock."""
-    return is_locked(run_dir.lock) or any(is_locked(path) for path in run_dir.root.glob("lock-*"))
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether an agent holds this lock."""
-    try:
-        with open_regular(path, follow_links=False) as lock:
-            try:
-                # Use a shared lock, so that two simultaneous readers do not mistake each other for the agent.
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-    except (FileNotFoundError, NotADirectoryError, Malformed):
-        # An agent locks only a regular file.
-        return False
-    return False

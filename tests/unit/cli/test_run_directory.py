@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
+from elastane.api.run_lock import is_live
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts import run_directory
 from elastane.attempts.run_directory import check_name_is_free, claim_run_directory
 from elastane.cli.run_names import list_runs
-from elastane.observability.run_files import is_live
 
 SPEC = RunSpec(name="trial", script="train.py")
 

@@ -16,6 +16,7 @@ from elastane.api.endpoint import CoordinatorEndpoint, publish_endpoint
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.membership import NodeAddress
 from elastane.api.run_certificate import compute_fingerprint, create_certificate, read_certificate
+from elastane.api.run_lock import is_live
 from elastane.api.rundir import RunDir
 from elastane.api.ticket_files import find_tickets, issue_ticket, list_tickets, open_tickets, revoke_ticket
 from elastane.api.tickets import encode_ticket
@@ -23,7 +24,6 @@ from elastane.client import mirror, run_pages_client
 from elastane.client.mirror import ORIGIN, Mirror, is_mirror
 from elastane.client.run_finder import find_run
 from elastane.client.visits import find_shared_run, get_admission, visit_run
-from elastane.observability.run_files import is_live
 
 SECRET = "5" * 64
 

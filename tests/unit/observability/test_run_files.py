@@ -5,10 +5,11 @@ import fcntl
 import pytest
 
 from elastane.api.errors import BadInput, NoSuchRun
+from elastane.api.run_lock import is_live
 from elastane.api.rundir import RunDir
 from elastane.attempts.run_directory import reclaim_run_directory
 from elastane.observability.line_files import read_last_line
-from elastane.observability.run_files import decode_ledger_line, is_live, read_run
+from elastane.observability.run_files import decode_ledger_line, read_run
 from elastane.observability.tail import Tail
 
 

@@ -8,12 +8,13 @@ import typer
 from elastane.api.control import AskCheckpoint, AskStatus
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
 from elastane.api.records import EventLine
+from elastane.api.run_lock import is_live
 from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.requests import send_request
 from elastane.cli.runs.script_runs import find_trained_run
 from elastane.observability.quantities import format_size
-from elastane.observability.run_files import decode_event_line, is_live, read_record
+from elastane.observability.run_files import decode_event_line, read_record
 from elastane.observability.tail import Tail
 
 if TYPE_CHECKING:

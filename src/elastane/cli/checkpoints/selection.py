@@ -5,10 +5,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from elastane.api.errors import BadInput, NoSuchRun
+from elastane.api.run_lock import is_live
 from elastane.cli.completion import complete_runs
 from elastane.cli.runs.script_runs import find_trained_run
 from elastane.client.run_finder import find_run
-from elastane.observability.run_files import is_live, read_record
+from elastane.observability.run_files import read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
 

@@ -11,6 +11,7 @@ import typer
 from elastane.api.control import Answer, AskStatus, ProcessInfo
 from elastane.api.errors import ElastaneError, NoSuchRun
 from elastane.api.membership import FIRST_NODE_WORD
+from elastane.api.run_lock import is_live
 from elastane.api.rundir import RunDir
 from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
@@ -19,7 +20,7 @@ from elastane.cli.run_names import list_runs
 from elastane.cli.runs.requests import send_request
 from elastane.client.run_finder import find_run
 from elastane.observability.quantities import format_size
-from elastane.observability.run_files import is_live, read_record
+from elastane.observability.run_files import read_record
 
 
 def ps(
