@@ -62,14 +62,14 @@ lowest: ## install the oldest versions that pyproject.toml admits in build/lowes
 	build/lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
 	  --editable '.[torch,s3,text,streams,client,controller,postgres,examples]' \
 	  cryptography hypothesis pathspec pytest pytest-timeout pytest-xdist
-	build/lowest/bin/python -m pytest tests/unit tests/house -m "not processes" --numprocesses auto
+	build/lowest/bin/python -m pytest tests/*/unit tests/house -m "not processes" --numprocesses auto
 
 docs: setup ## the documentation site, into build/site; a warning is an error
 	rm -rf build/site
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs build/site
 
 docs-cli: setup ## the tables of options in docs/cli.md, from the commands
-	$(BIN)/python -m pytest tests/unit/cli/test_cli_page.py --rewrite
+	$(BIN)/python -m pytest tests/cli/unit/test_cli_page.py --rewrite
 
 picture: setup ## the picture of README.md, from a real run with kills (five minutes)
 	$(BIN)/python tools/draw_picture.py
@@ -87,7 +87,7 @@ test-changed: setup ## the tests of the houses that differ from SINCE=REVISION, 
 	$(PYTEST) -m "not long" --changed-since $(SINCE)
 
 test-fast: setup ## unit tests and the rules of the house, for the inner loop (about a minute)
-	$(PYTEST) -m "not processes and not long" tests/unit tests/house
+	$(PYTEST) -m "not processes and not long" tests/*/unit tests/house
 
 test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (three quarters of an hour)
 	$(PYTEST) -m long
@@ -100,7 +100,7 @@ check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy -p tests.simulator
+	$(BIN)/mypy -p tests.run.simulator
 	$(BIN)/mypy benchmarks
 	$(BIN)/mypy examples/demo.py
 	$(BIN)/mypy examples/lm
@@ -121,8 +121,8 @@ survive: setup ## HISTORIES runs that are killed and resumed, compared with a re
 	$(BIN)/python benchmarks/survive.py --seed $(SEED) --histories $(HISTORIES)
 
 crash: setup ## KILLS kills of the controller while jobs come and go, on SQLite and on PostgreSQL (SEED=1 KILLS=200)
-	$(BIN)/python tests/controller/controller_kills.py --seed $(SEED) --kills $(KILLS)
-	$(BIN)/python tests/controller/controller_kills.py --seed $(SEED) --kills $(KILLS) --postgres
+	$(BIN)/python tests/cluster/controller/controller_kills.py --seed $(SEED) --kills $(KILLS)
+	$(BIN)/python tests/cluster/controller/controller_kills.py --seed $(SEED) --kills $(KILLS) --postgres
 
 clean: ## remove what the targets above have built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -21,18 +21,18 @@ from pathlib import Path
 import httpx
 import msgspec
 import uvicorn
-from elastane.api.job_records import HeldWorkers, ObservedJob, State
-from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.plans import Plan
-from elastane.controller.access.rates import Rate
-from elastane.controller.bootstrap import make_first_token
-from elastane.controller.jobs.observation_record import close_job
-from elastane.controller.jobs.requests import create_job
-from elastane.controller.rest.app import build_application
-from elastane.controller.rest.context import Controller, Settings
-from elastane.controller.snapshot import take_cluster_snapshot
-from elastane.controller.store import jobs
-from elastane.controller.store.database import Store
+from elastane.cluster.controller.access.rates import Rate
+from elastane.cluster.controller.bootstrap import make_first_token
+from elastane.cluster.controller.jobs.observation_record import close_job
+from elastane.cluster.controller.jobs.requests import create_job
+from elastane.cluster.controller.rest.app import build_application
+from elastane.cluster.controller.rest.context import Controller, Settings
+from elastane.cluster.controller.snapshot import take_cluster_snapshot
+from elastane.cluster.controller.store import jobs
+from elastane.cluster.controller.store.database import Store
+from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob, State
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from elastane.cluster.nouns.plans import Plan
 
 TEAMS = 50
 IN_ONE_TRANSACTION = 1000
@@ -143,7 +143,7 @@ def main() -> None:
             alive = len(take_cluster_snapshot(tx, time.time()).snapshot.jobs)
         snapshot_s = time.monotonic() - begin_s
         store.close()
-        # The socket of `elastane.controller.server`.
+        # The socket of `elastane.cluster.controller.server`.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.bind(("127.0.0.1", 0))
         listening.listen(1024)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from elastane.api.control import AskStatus, ProcessInfo
+from elastane.run.nouns.control import AskStatus, ProcessInfo
 
 from elastane_run import ElastaneRun
 from job import Job

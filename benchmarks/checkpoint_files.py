@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
-from elastane.runtime.checkpoints.part_encoding import EncodedPart, TensorSlice
-from elastane.runtime.checkpoints.publisher import publish_checkpoint
-from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
-from elastane.runtime.checkpoints.staging_buffer import StagingBuffer
-from elastane.runtime.state.tensor_bytes import view_bytes
-from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalStorage
+from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.local import LocalStorage
+from elastane.run.nouns.checkpoints import Manifest, format_checkpoint_name, format_part_name
+from elastane.run.worker.checkpoints.part_encoding import EncodedPart, TensorSlice
+from elastane.run.worker.checkpoints.publisher import publish_checkpoint
+from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.run.worker.checkpoints.staging_buffer import StagingBuffer
+from elastane.run.worker.state.tensor_bytes import view_bytes
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 

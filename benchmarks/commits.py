@@ -137,7 +137,7 @@ def find_coordinator(run: ElastaneRun) -> int:
             command = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:  # it has ended
             continue
-        if b"elastane.coordinator" in command and any(word.startswith(run_dir) for word in command):
+        if b"elastane.run.coordinator" in command and any(word.startswith(run_dir) for word in command):
             return int(process.name)
     raise RuntimeError(f"no coordinator of {run.run_dir.root} is running")
 

@@ -3,7 +3,7 @@
 ``python benchmarks/controller_scale.py --jobs 10000 --running 2000`` fills a store with jobs, of which some
 run. For those, another process simulates the agents: it holds the locks of the run directories, writes the
 attempt and a line of the ledger every two seconds, and answers on a socket as a coordinator does. Then the
-script starts ``python -m elastane.controller`` and measures
+script starts ``python -m elastane.cluster.controller`` and measures
 
 - ``restart_s``: from the start of the process to the first plan in the store;
 - ``rest_cores``: the cost of the controller while all agents live and no request comes;
@@ -34,23 +34,23 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-from elastane.agent import process_identity
-from elastane.agent.presence import hold_presence
-from elastane.api.attempts import Attempt
-from elastane.api.control import Answer, ProcessInfo, encode
-from elastane.api.controller_start import ControllerReady, ControllerSettings
-from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob
-from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.records import LedgerLine, Samples
-from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord, RunSpec
-from elastane.attempts.attempt_file import write_attempt
-from elastane.client.cluster import Cluster
-from elastane.controller.jobs.requests import create_job
-from elastane.controller.store import jobs, tables
-from elastane.controller.store.columns import encode_json
-from elastane.controller.store.database import Store
-from elastane.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.client.cluster import Cluster
+from elastane.cluster.controller.jobs.requests import create_job
+from elastane.cluster.controller.store import jobs, tables
+from elastane.cluster.controller.store.columns import encode_json
+from elastane.cluster.controller.store.database import Store
+from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.job_records import Explanation, Grant, HeldWorkers, ObservedJob
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from elastane.common import process_identity
+from elastane.run.agent.presence import hold_presence
+from elastane.run.attempts.attempt_file import write_attempt
+from elastane.run.nouns.attempts import Attempt
+from elastane.run.nouns.control import Answer, ProcessInfo, encode
+from elastane.run.nouns.records import LedgerLine, Samples
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunRecord, RunSpec
 from sqlalchemy import select, update
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -235,7 +235,7 @@ def start_controller(settings: ControllerSettings, log: Path) -> Iterator[tuple[
     reading, writing = os.pipe()
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "elastane.controller", f"--ready-fd={writing}"],
+            [sys.executable, "-P", "-m", "elastane.cluster.controller", f"--ready-fd={writing}"],
             stdin=subprocess.PIPE,
             stdout=stream,
             stderr=stream,

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from elastane.api.control import AskStatus
+from elastane.run.nouns.control import AskStatus
 
 from elastane_run import ElastaneRun
 from job import Job
@@ -16,7 +16,7 @@ from setting import Setting
 
 VIRTUAL_RANKS = 4
 AFTERWARDS_STEPS = 5
-IMPORTS = "import elastane.coordinator.server"
+IMPORTS = "import elastane.run.coordinator.server"
 
 
 def measure(setting: Setting) -> dict[str, Any]:

@@ -23,20 +23,20 @@ from statistics import median
 from typing import Self
 
 import msgspec
-from elastane.api import control
-from elastane.api.coordinator_connection import open_async_connection, open_connection
-from elastane.api.endpoint import read_endpoint
-from elastane.api.errors import NoSuchRun
-from elastane.api.machine_address import LOOPBACK_ONLY, publish_address
-from elastane.api.membership import Generation, NodeAddress
-from elastane.api.records import LedgerLine, Samples, Shares
-from elastane.api.run_certificate import create_certificate
-from elastane.api.rundir import CLAIMS, RunDir
-from elastane.api.short_reports import shorten_report, shorten_steps
-from elastane.api.silence_limits import SilenceLimits
-from elastane.api.spec import Pinned, RunRecord, RunSpec
-from elastane.claims.terms import TermOrder
-from elastane.runtime.links.coordinator_link import CONNECT_TIMEOUT_S, RETRY_S
+from elastane.common.errors import NoSuchRun
+from elastane.run.connections.coordinator_connection import open_async_connection, open_connection
+from elastane.run.connections.endpoint import read_endpoint
+from elastane.run.connections.run_certificate import create_certificate
+from elastane.run.connections.short_reports import shorten_report, shorten_steps
+from elastane.run.machines.claims.terms import TermOrder
+from elastane.run.nouns import control
+from elastane.run.nouns.machine_address import LOOPBACK_ONLY, publish_address
+from elastane.run.nouns.membership import Generation, NodeAddress
+from elastane.run.nouns.records import LedgerLine, Samples, Shares
+from elastane.run.nouns.rundir import CLAIMS, RunDir
+from elastane.run.nouns.silence_limits import SilenceLimits
+from elastane.run.nouns.spec import Pinned, RunRecord, RunSpec
+from elastane.run.worker.links.coordinator_link import CONNECT_TIMEOUT_S, RETRY_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
@@ -112,7 +112,14 @@ class Coordinators:
             process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-P", "-m", "elastane.coordinator", "--fd", str(self.listening.fileno())]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "elastane.run.coordinator",
+            "--fd",
+            str(self.listening.fileno()),
+        ]
         command += ["--run-dir", str(self.run_dir.root), "--lifeline", str(self.lifeline)]
         keep = (self.listening.fileno(), self.lifeline)
         return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=keep)

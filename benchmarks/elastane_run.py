@@ -11,11 +11,11 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, ProcessInfo
-from elastane.api.records import EventLine, LedgerLine
-from elastane.api.rundir import RunDir
-from elastane.client.coordinator_request import ask_coordinator
-from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.nouns.control import Answer, Ask, AskDrain, AskResize, AskStatus, ProcessInfo
+from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import decode_event_line, decode_ledger_line, read_lines
 
 import ticks
 from job import Job

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from elastane.api.machine_address import MachineAddress
-from elastane.api.run_certificate import create_certificate
-from elastane.api.rundir import RunDir
-from elastane.protocol.messages import AnyPeerMessage, State, Vote
-from elastane.runtime.links.encryption import load_encryption
-from elastane.runtime.links.frames import Payload
-from elastane.runtime.links.mesh import Mesh
+from elastane.run.connections.run_certificate import create_certificate
+from elastane.run.nouns.machine_address import MachineAddress
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.protocol.messages import AnyPeerMessage, State, Vote
+from elastane.run.worker.links.encryption import load_encryption
+from elastane.run.worker.links.frames import Payload
+from elastane.run.worker.links.mesh import Mesh
 
 from machine import describe_commit
 from text import format_table

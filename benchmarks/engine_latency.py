@@ -26,15 +26,15 @@ from typing import NamedTuple, TypeAlias
 
 import elastane
 import msgspec
-from elastane.api.attempts import Attempt, AttemptOutcome
-from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.observations import Observation
-from elastane.api.orders import KillAttempt, Order, ResizeJob, SettleJob, StartAttempt, StopAttempt
-from elastane.api.records import LedgerLine
-from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.engine_directories import EngineDirectories
-from elastane.observability.run_files import decode_ledger_line
-from elastane.observability.tail import Tail
+from elastane.cluster.engines.local.engine import LocalEngine
+from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from elastane.cluster.nouns.observations import Observation
+from elastane.cluster.nouns.orders import KillAttempt, Order, ResizeJob, SettleJob, StartAttempt, StopAttempt
+from elastane.run.nouns.attempts import Attempt, AttemptOutcome
+from elastane.run.nouns.records import LedgerLine
+from elastane.run.observability.run_files import decode_ledger_line
+from elastane.run.observability.tail import Tail
 
 import machine
 

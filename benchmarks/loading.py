@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from elastane.protocol.actions import BeginRound
-from elastane.protocol.commit import compute_outcome
-from elastane.protocol.messages import Leaf
-from elastane.runtime.data.batch_sources import MapBatchSource, make_plan
+from elastane.run.protocol.actions import BeginRound
+from elastane.run.protocol.commit import compute_outcome
+from elastane.run.protocol.messages import Leaf
+from elastane.run.worker.data.batch_sources import MapBatchSource, make_plan
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 

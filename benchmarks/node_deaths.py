@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from elastane.api.records import LedgerLine
-from elastane.api.rundir import RunDir
-from elastane.observability.run_files import decode_ledger_line, read_lines
+from elastane.run.nouns.records import LedgerLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import decode_ledger_line, read_lines
 
 from elastane_run import ELASTANE
 from job import Job

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from elastane.api.control import Answer, AskStatus, AskStop
-from elastane.api.errors import ElastaneError
-from elastane.api.records import EventLine, LedgerLine
-from elastane.api.rundir import RunDir
-from elastane.client.coordinator_request import ask_coordinator
-from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines
+from elastane.common.errors import ElastaneError
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.nouns.control import Answer, AskStatus, AskStop
+from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import decode_event_line, decode_ledger_line, read_lines
 
 import ticks
 from elastane_run import ELASTANE

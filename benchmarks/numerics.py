@@ -14,7 +14,7 @@ from statistics import median
 
 import torch
 import xxhash
-from elastane.agent.environment import build_worker_environment
+from elastane.run.agent.environment import build_worker_environment
 from torch import nn
 
 ROUNDS, SECONDS = 5, 1.0

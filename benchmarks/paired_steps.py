@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from elastane.recipes.data.open_data import RecipeData
-from elastane.recipes.losses import causal_loss_sum
-from elastane.recipes.models import build_model
-from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer
-from elastane.recipes.recipe import Recipe
+from elastane.integrations.recipes.data.open_data import RecipeData
+from elastane.integrations.recipes.losses import causal_loss_sum
+from elastane.integrations.recipes.models import build_model
+from elastane.integrations.recipes.optimization import build_learning_rate_schedule, build_optimizer
+from elastane.integrations.recipes.recipe import Recipe
 from torch.utils.data import DataLoader
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

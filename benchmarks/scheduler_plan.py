@@ -23,13 +23,13 @@ from statistics import median
 from typing import Any
 
 import msgspec
-from elastane.api.cluster import Holding, JobState, Snapshot
-from elastane.api.jobs import ElasticPolicy, JobSpec, WorkerResources
-from elastane.api.plans import Plan
-from elastane.api.pools import Pool
-from elastane.api.priorities import PriorityClass
-from elastane.api.quotas import Cohort, Quota, Team
-from elastane.scheduler.plan import plan
+from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, WorkerResources
+from elastane.cluster.nouns.plans import Plan
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.priorities import PriorityClass
+from elastane.cluster.nouns.quotas import Cohort, Quota, Team
+from elastane.cluster.scheduler.plan import plan
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 TEAMS, COHORTS = 50, 8
@@ -224,7 +224,7 @@ def measure(jobs: int, snapshots: dict[str, Snapshot], repetitions: int) -> dict
     for name, one in snapshots.items():
         seconds = []
         for _ in range(repetitions):
-            # As in the process that plans: see `elastane.controller.planner`.
+            # As in the process that plans: see `elastane.cluster.controller.planner`.
             gc.collect()
             gc.disable()
             begin_s = time.process_time()

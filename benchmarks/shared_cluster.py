@@ -15,8 +15,8 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from elastane.api.errors import ElastaneError
-from elastane.api.jobs import JobSpec
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.common.errors import ElastaneError
 
 import machine
 from pilot.arm import play

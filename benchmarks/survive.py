@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastane.storage.catalog import Catalog
-from elastane.storage.urls import open_storage
+from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.urls import open_storage
 
 from chaos import verify_runs
 from elastane_run import ElastaneRun

@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from elastane.api.rundir import RunDir
-from elastane.observability.run_files import read_ledger
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import read_ledger
 
 from spread import format_spread
 

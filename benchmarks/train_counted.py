@@ -9,9 +9,9 @@ from pathlib import Path
 
 import elastane
 import torch
-from elastane.protocol.messages import AnyPeerMessage, PartialSumsReady, Published, SumsReady, Vote
-from elastane.runtime.links.frames import Buffer
-from elastane.runtime.links.mesh import Mesh
+from elastane.run.protocol.messages import AnyPeerMessage, PartialSumsReady, Published, SumsReady, Vote
+from elastane.run.worker.links.frames import Buffer
+from elastane.run.worker.links.mesh import Mesh
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 

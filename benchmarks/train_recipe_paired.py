@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from elastane.recipes.data.open_data import load_tokenizer, open_data
-from elastane.recipes.losses import causal_loss_sum
-from elastane.recipes.models import build_model
-from elastane.recipes.optimization import build_learning_rate_schedule, build_optimizer
-from elastane.recipes.recipe import Recipe
-from elastane.recipes.recipe_files import read_recipe
-from elastane.recipes.scripts import train
-from elastane.runtime.session import Run
-from elastane.runtime.state.optimizer_guard import OptimizerGuard
+from elastane.integrations.recipes.data.open_data import load_tokenizer, open_data
+from elastane.integrations.recipes.losses import causal_loss_sum
+from elastane.integrations.recipes.models import build_model
+from elastane.integrations.recipes.optimization import build_learning_rate_schedule, build_optimizer
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_files import read_recipe
+from elastane.integrations.recipes.scripts import train
+from elastane.run.worker.session import Run
+from elastane.run.worker.state.optimizer_guard import OptimizerGuard
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 

@@ -19,7 +19,7 @@ from typing import Any
 import elastane.integrations.transformers
 import torch
 import transformers
-from elastane.runtime.state.devices import pin_kernels, pin_libraries
+from elastane.run.worker.state.devices import pin_kernels, pin_libraries
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
 from spread import format_spread

@@ -16,14 +16,14 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from elastane.api.control import AskStatus, AskStop
-from elastane.api.errors import ElastaneError
-from elastane.api.rundir import RunDir
-from elastane.client.coordinator_request import ask_coordinator
-from elastane.observability.run_files import decode_ledger_line, read_lines
-from elastane.protocol.blocks import SMALLEST_BLOCK
-from elastane.protocol.tree import expand_spans
-from elastane.recipes.traffic import count_node_traffic
+from elastane.common.errors import ElastaneError
+from elastane.integrations.recipes.traffic import count_node_traffic
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.nouns.control import AskStatus, AskStop
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import decode_ledger_line, read_lines
+from elastane.run.protocol.blocks import SMALLEST_BLOCK
+from elastane.run.protocol.tree import expand_spans
 
 from elastane_run import ELASTANE
 from machine import HERE, describe_commit

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from elastane.runtime.checkpoints.part_writer import WRITER_NICE
+from elastane.run.worker.checkpoints.part_writer import WRITER_NICE
 
 PIECE = 16 << 20
 POLL_S = 0.01

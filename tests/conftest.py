@@ -16,16 +16,16 @@ import typer.main
 import typer.testing
 from alembic import command
 
-from elastane.agent.environment import THREAD_VARIABLES, build_worker_environment
+from elastane.run.agent.environment import THREAD_VARIABLES, build_worker_environment
 
 from . import draws, houses, times
-from .processes.stage import Stage
+from .run.processes.stage import Stage
 from .waiting import wait_until
 
 FIRST_LOCK = Path(__file__)
-SECOND_LOCK = Path(__file__).parent / "processes" / "conftest.py"
+SECOND_LOCK = Path(__file__).parent / "run" / "processes" / "conftest.py"
 LOCK = pytest.StashKey[IO[str]]()
-WARM_PROCESS = Path(__file__).parent / "processes" / "warm_process.py"
+WARM_PROCESS = Path(__file__).parent / "run" / "processes" / "warm_process.py"
 
 
 def pytest_addoption(parser, pluginmanager):

@@ -6,6 +6,7 @@ quarter of its cases. The bulk of the histories is of new seeds. The commit deci
 and the same one repeats them.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Collection
 
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 SLICES = 16
 QUARTERS = 4
-WHOLE = ("tests/unit/", "tests/house/")
+WHOLE = re.compile(r"tests/(house|\w+/unit)/")
 """The tests here that are neither long nor have processes cost little, and all of their cases run."""
 SEEDS = 1_000_000
 """As many first seeds are possible."""
@@ -102,7 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in (None, "long", "processes")
     )
     processes -= long
-    whole = {name for name in names - long - processes if name.startswith(WHOLE)}
+    whole = {name for name in names - long - processes if WHOLE.match(name)}
     drawn = whole | deal_slice(long, place)
     drawn |= deal_quarter(processes, place, "::") | deal_quarter(names - long - processes - whole, place, "[")
     left_out = names - drawn

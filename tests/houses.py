@@ -4,6 +4,7 @@ A change in one house runs all of its tests, those of the rules, and a sixteenth
 test. A change that every house may notice runs all tests.
 """
 
+import re
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,96 +15,21 @@ from .draws import deal_slice, draw_slice
 
 ROOT = Path(__file__).parents[1]
 
-PREFIXES = {
-    "run": (
-        "src/elastane/agent/",
-        "src/elastane/attempts/",
-        "src/elastane/checkpointing/",
-        "src/elastane/claims/",
-        "src/elastane/coordinator/",
-        "src/elastane/observability/",
-        "src/elastane/protocol/",
-        "src/elastane/runtime/",
-        "src/elastane/storage/",
-        "src/elastane/trackers/",
-        "tests/claims/",
-        "tests/examples/",
-        "tests/idioms/",
-        "tests/processes/",
-        "tests/runtime/",
-        "tests/simulation/",
-        "tests/simulator/",
-        "tests/storage/",
-        "tests/unit/agent/",
-        "tests/unit/attempts/",
-        "tests/unit/coordinator/",
-        "tests/unit/observability/",
-        "tests/unit/protocol/",
-        "tests/unit/trackers/",
-        "examples/",
-    ),
-    "cluster": (
-        "src/elastane/client/",
-        "src/elastane/controller/",
-        "src/elastane/engines/",
-        "src/elastane/scheduler/",
-        "tests/controller/",
-        "tests/job_lifecycles.py",
-        "tests/processes/small_cluster.py",
-        "tests/processes/test_a_controller_that_dies.py",
-        "tests/processes/test_a_run_that_grows_by_itself.py",
-        "tests/processes/test_jobs_of_a_cluster.py",
-        "tests/processes/test_jobs_of_other_users.py",
-        "tests/processes/test_local_engine.py",
-        "tests/processes/test_pilot.py",
-        "tests/processes/test_unmodified_jobs.py",
-        "tests/scheduling/",
-        "tests/unit/client/",
-        "tests/unit/controller/",
-        "tests/unit/engines/",
-        "tests/unit/scheduler/",
-    ),
-    "integrations": (
-        "src/elastane/compat/",
-        "src/elastane/datasets/",
-        "src/elastane/integrations/",
-        "src/elastane/recipes/",
-        "tests/compat/",
-        "tests/integrations/",
-        "tests/processes/test_horovod_scripts.py",
-        "tests/processes/test_quick_starts_of_trl.py",
-        "tests/processes/test_trainers_of_transformers.py",
-        "tests/recipes/",
-        "tests/unit/datasets/",
-    ),
-    "cli": ("src/elastane/cli/", "tests/unit/cli/"),
-    "rules": (
-        "benchmarks/",
-        "docs/",
-        "tests/house/",
-        "tests/properties/",
-        "tests/unit/benchmarks/",
-        "tools/",
-    ),
-    "common": ("src/elastane/", "tests/"),
-}
-"""The folders and files of each house; the longest prefix decides.
-
-`rules` are the tests that every change runs, `common` is what all houses use.
-"""
+HOUSES = ("run", "cluster", "integrations", "cli", "common")
+"""Packages and folders of tests; `common` is what all houses use, files outside of them included."""
+RULES = ("benchmarks/", "docs/", "tests/house/", "tools/")
+"""Every change runs the tests of these."""
+FOLDER = re.compile(r"(?:src/elastane|tests)/(\w+)/")
 
 
 def find_house(path: str) -> str:
-    """Return the house of a file, by its path relative to the repository."""
-    if path.endswith(".md"):
+    """Return the house of a file, by its path relative to the repository; every change touches `rules`."""
+    if path.endswith(".md") or path.startswith(RULES):
         return "rules"
-    fitting = [
-        (len(prefix), house)
-        for house, prefixes in PREFIXES.items()
-        for prefix in prefixes
-        if path.startswith(prefix)
-    ]
-    return max(fitting)[1] if fitting else "common"
+    if path.startswith("examples/"):
+        return "run"
+    folder = FOLDER.match(path)
+    return folder[1] if folder and folder[1] in HOUSES else "common"
 
 
 def choose_tests(names: Iterable[str], changed: Iterable[str], place: int) -> frozenset[str]:

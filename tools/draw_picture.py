@@ -19,11 +19,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from elastane.api.records import EventLine, LedgerLine
-from elastane.api.rundir import RunDir
-from elastane.observability.drawing import Axis, choose_ticks, draw_frame, draw_path
-from elastane.observability.run_files import read_run
-from elastane.observability.series import find_sizes, find_step
+from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.drawing import Axis, choose_ticks, draw_frame, draw_path
+from elastane.run.observability.run_files import read_run
+from elastane.run.observability.series import find_sizes, find_step
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "picture.svg"

@@ -7,7 +7,7 @@ four kinds of text in backticks, in the docstrings and comments of src/elastane:
   class, function, method, attribute, field or constant, import it, or have it as a string (a key, a value).
   Arguments and local variables of other files do not count. `camelCase` in JSON is `snake_case` in the code.
   A single letter is part of a formula.
-- A dotted name, such as `Module.docstrings` or `elastane.api`: each part must exist, and a class or module of
+- A dotted name, such as `Module.docstrings` or `elastane.run`: each part must exist, and a class or module of
   ours must define its member.
 - An option, such as `--workers`: some file must have it in a string, or an argument or field `workers`.
 - A file, such as `docs/cli.md` or `plan.py`: it must exist.
@@ -68,7 +68,7 @@ FILE = re.compile(r"[\w./-]+\.(?:py|md|toml)")
 FORMULA = re.compile(r"[A-Za-z]")
 PLACEHOLDER = re.compile(r"\b(PARAMETER|ENTRY)\b")
 BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
-OUR_PAGES = ("ARCHITECTURE.md", "docs/protocol.md", "docs/concepts/")
+OUR_PAGES = ("ARCHITECTURE.md", "docs/architecture/", "docs/protocol.md", "docs/concepts/")
 FOLDERS = ("src", "docs", "tests", "tools", "benchmarks", "examples")
 
 

@@ -1,6 +1,6 @@
-"""Write the floor plan of pyproject.toml into the pages that show it, between two marks.
+"""Write the floor plans of pyproject.toml into the pages that show them, between two marks.
 
-The contract "floors" of import-linter is the plan; `lint-imports` holds the code to it and a test the pages.
+Contracts of import-linter are the plans; `lint-imports` holds the code to them and a test the pages.
 """
 
 import re
@@ -8,28 +8,30 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
-BEGIN, END = "<!-- floors: written by tools/write_floors.py -->", "<!-- end of floors -->"
-MARKED = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/architecture/run.md", "docs/architecture/cluster.md")
+CONTRACTS = {"houses": "three houses", "run": "inside a run", "cluster": "inside a cluster"}
+"""How the name of the contract of each plan begins."""
+MARKED = re.compile(
+    r"(<!-- floors of (\w+): written by tools/write_floors.py -->\n).*?(<!-- end of floors -->)", re.DOTALL
+)
 
 
-def read_floors() -> list[list[str]]:
-    """Return the packages of each floor, the highest floor first."""
+def read_floors(plan: str) -> list[list[str]]:
+    """Return the packages of each floor, the highest floor first, relative to the package of the plan."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contracts = project["tool"]["importlinter"]["contracts"]
-    [layers] = [contract["layers"] for contract in contracts if contract["name"].startswith("floors")]
-    return [[name.strip().removeprefix("elastane.") for name in layer.split("|")] for layer in layers]
+    [layers] = [c["layers"] for c in contracts if c["name"].startswith(CONTRACTS[plan])]
+    return [[name.strip().removeprefix(f"elastane.{plan}.") for name in layer.split("|")] for layer in layers]
 
 
-def render() -> str:
-    """Return the marked block."""
-    lines = ["   ".join(floor) for floor in read_floors()]
-    return "\n".join([BEGIN, "```", *lines, "```", END])
+def render(plan: str) -> str:
+    """Return a plan as a block of text."""
+    return "\n".join(["```", *("   ".join(floor) for floor in read_floors(plan)), "```", ""])
 
 
 def fill(text: str) -> str:
-    """Return a page with the plan of today between its marks; a page without marks stays as it is."""
-    return MARKED.sub(lambda _: render(), text)
+    """Return a page with the plans of today between its marks; a page without marks stays as it is."""
+    return MARKED.sub(lambda found: found[1] + render(found[2]) + found[3], text)
 
 
 if __name__ == "__main__":

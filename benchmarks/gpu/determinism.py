@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import torch
-from elastane.recipes.data.open_data import load_tokenizer, open_data
-from elastane.recipes.recipe_files import read_recipe
-from elastane.runtime.state.devices import WORKSPACE, pin_kernels, pin_libraries
+from elastane.integrations.recipes.data.open_data import load_tokenizer, open_data
+from elastane.integrations.recipes.recipe_files import read_recipe
+from elastane.run.worker.state.devices import WORKSPACE, pin_kernels, pin_libraries
 from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastane.api import reports
-from elastane.api.control import AskStatus
-from elastane.api.controller_start import ControllerReady
-from elastane.api.errors import ElastaneError
-from elastane.api.job_records import ENDED
-from elastane.api.jobs import JobSpec
-from elastane.api.rest import Job
-from elastane.api.rundir import RunDir
-from elastane.api.tokens import NewToken, Role
-from elastane.attempts.attempt_file import read_attempt
-from elastane.client.cluster import Cluster
-from elastane.client.coordinator_request import ask_coordinator
+from elastane.cluster.client.cluster import Cluster
+from elastane.cluster.nouns import reports
+from elastane.cluster.nouns.controller_start import ControllerReady
+from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.rest import Job
+from elastane.cluster.nouns.tokens import NewToken, Role
+from elastane.common.errors import ElastaneError
+from elastane.run.attempts.attempt_file import read_attempt
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.nouns.control import AskStatus
+from elastane.run.nouns.rundir import RunDir
 
 from pilot.controller import SOURCES, start_controller
 from pilot.record import Action, ArmRecord, Observation

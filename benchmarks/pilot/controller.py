@@ -11,10 +11,10 @@ from pathlib import Path
 
 import elastane
 import msgspec
-from elastane.agent.presence import list_present_processes
-from elastane.api.controller_start import ControllerReady
-from elastane.api.errors import RunFailed
-from elastane.api.rundir import RunDir
+from elastane.cluster.nouns.controller_start import ControllerReady
+from elastane.common.errors import RunFailed
+from elastane.run.agent.presence import list_present_processes
+from elastane.run.nouns.rundir import RunDir
 
 SOURCES = Path(elastane.__file__).parents[1]
 ELASTANE = (sys.executable, "-m", "elastane.cli.main")

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from elastane.api.rest import Job
-from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
-from elastane.observability.drawing import Axis, choose_ticks
+from elastane.cluster.nouns.rest import Job
+from elastane.run.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
+from elastane.run.observability.drawing import Axis, choose_ticks
 
 from pilot.record import Action, ArmRecord, Observation
 from pilot.scenario import History, Scenario, compute_capacity

@@ -6,8 +6,8 @@ from itertools import groupby, pairwise
 from statistics import mean, median
 
 import msgspec
-from elastane.observability.attempts import compute_attempt_costs
-from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
+from elastane.run.observability.attempts import compute_attempt_costs
+from elastane.run.observability.run_files import decode_ledger_line, read_lines, read_run
 
 import ticks
 from pilot.record import ArmRecord, Observation

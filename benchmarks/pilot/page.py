@@ -28,7 +28,7 @@ def render_page(
     machine: Mapping[str, str | int],
 ) -> str:
     """Return the page, with all names escaped."""
-    css = (files("elastane.observability") / "page.css").read_text()
+    css = (files("elastane.run.observability") / "page.css").read_text()
     own = (Path(__file__).parent / "page.css").read_text()
     until_s = max(arm.ended_s for arm in arms) + 2
     parts = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from elastane.api.rundir import RunDir
+from elastane.run.nouns.rundir import RunDir
 
 import machine
 from pilot.arm import ROOT, list_import_paths

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import msgspec
-from elastane.api.history import AuditLine, Event
-from elastane.api.rest import Job
-from elastane.api.rundir import RunDir
-from elastane.api.usage import UsageRow
+from elastane.cluster.nouns.history import AuditLine, Event
+from elastane.cluster.nouns.rest import Job
+from elastane.cluster.nouns.usage import UsageRow
+from elastane.run.nouns.rundir import RunDir
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from elastane.api.config import Config
-from elastane.api.document_parser import parse_document
-from elastane.api.documents import read_yaml
-from elastane.api.errors import BadInput
-from elastane.api.jobs import JobSpec
-from elastane.api.reservations import Once, Reservation
+from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.reservations import Once, Reservation
+from elastane.common.document_parser import parse_document
+from elastane.common.documents import read_yaml
+from elastane.common.errors import BadInput
 
 History: TypeAlias = tuple[tuple[float, int], ...]
 """The values of one number over time: ``(from this second on, value)``, ascending."""

@@ -3,16 +3,16 @@
 from collections import Counter
 from typing import NamedTuple
 
-from elastane.api.cluster import Holding, JobState, Snapshot
-from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.plans import Decision
-from elastane.api.pools import Pool
-from elastane.api.records import LedgerLine, Samples
-from elastane.controller.jobs.size_history import SizeHistory, record_decision
-from elastane.observability.pace import Pace, add_line_to_pace
-from elastane.scheduler.plan import plan
-from elastane.scheduler.sizes import list_legal_sizes
-from elastane.scheduler.speed_model import Speeds, pass_on_speeds, select_comparable_speeds
+from elastane.cluster.controller.jobs.size_history import SizeHistory, record_decision
+from elastane.cluster.engines.local.pace import Pace, add_line_to_pace
+from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from elastane.cluster.nouns.plans import Decision
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.scheduler.plan import plan
+from elastane.cluster.scheduler.sizes import list_legal_sizes
+from elastane.cluster.scheduler.speed_model import Speeds, pass_on_speeds, select_comparable_speeds
+from elastane.run.nouns.records import LedgerLine, Samples
 
 from pollux.applications import MOST_NODES, NODE_DEVICES, Placement
 from pollux.simulation import TICK_S, Job, Nodes
@@ -44,7 +44,7 @@ class Known(NamedTuple):
 
 
 class Elastane:
-    """The plan of `elastane.scheduler`, made once per tick.
+    """The plan of `elastane.cluster.scheduler`, made once per tick.
 
     Args:
         resize_s: seconds that a resize takes, as a job would measure it.

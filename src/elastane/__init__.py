@@ -1,16 +1,16 @@
 """Elastic training for PyTorch: workers join, leave and die without a stop or a change of the trained bytes.
 
-A training script begins with ``elastane.join()``; see `elastane.runtime.session`. That module is loaded on
+A training script begins with ``elastane.join()``; see `elastane.run.worker.session`. That module is loaded on
 first use, so ``import elastane`` (and the command line, the coordinator and the agent) never imports torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elastane.runtime.early_stopping import EarlyStopping as EarlyStopping
-    from elastane.runtime.session import Run as Run
-    from elastane.runtime.session import join as join
-    from elastane.runtime.split_adamw import SplitAdamW as SplitAdamW
+    from elastane.run.worker.early_stopping import EarlyStopping as EarlyStopping
+    from elastane.run.worker.session import Run as Run
+    from elastane.run.worker.session import join as join
+    from elastane.run.worker.split_adamw import SplitAdamW as SplitAdamW
 
 __version__ = "0.1.0"
 __all__ = ["EarlyStopping", "Run", "SplitAdamW", "join"]
@@ -23,7 +23,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from elastane.runtime import early_stopping, session, split_adamw
+        from elastane.run.worker import early_stopping, session, split_adamw
 
         home = {"EarlyStopping": early_stopping, "SplitAdamW": split_adamw}.get(name, session)
         return getattr(home, name)

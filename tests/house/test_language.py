@@ -66,8 +66,8 @@ def index(source):
 STALE = {
     "PlannedJob.grants": False,
     "PlannedJob.granted_workers": True,
-    "elastane.scheduler.plan": False,
-    "elastane.scheduler.planner": True,
+    "elastane.cluster.scheduler.plan": False,
+    "elastane.cluster.scheduler.planner": True,
     "holds.find_futile_holders": False,
     "holds.list_futile_holders": True,
     "minRunTimeS": False,

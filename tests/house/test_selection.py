@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.draws import QUARTERS, SEEDS_APART, SLICES, deal_quarter, deal_slice, draw_first_seed, draw_slice
-from tests.houses import PREFIXES, ROOT, choose_tests, find_house
+from tests.houses import HOUSES, ROOT, RULES, choose_tests, find_house
 from tests.times import KEPT, Time, read_houses, render_houses, render_slowest, sum_houses
 
 commits = st.integers(0, 2**160 - 1).map("{:040x}".format)
@@ -49,23 +49,18 @@ def list_files(pattern: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(pattern))]
 
 
-def test_every_package_and_every_folder_of_tests_has_a_house():
-    packages = [path for path in list_files("src/elastane/*/__init__.py") if "/api/" not in path]
-    assert [path for path in packages if find_house(path) == "common"] == []
-    tests = {find_house(path) for path in list_files("tests/**/test_*.py") if "/unit/api/" not in path}
-    assert tests == PREFIXES.keys() - {"common"}
-
-
-def test_every_prefix_of_a_house_exists():
-    prefixes = [prefix for prefixes in PREFIXES.values() for prefix in prefixes]
-    assert [prefix for prefix in prefixes if not (ROOT / prefix).exists()] == []
+def test_every_package_is_a_house_and_each_has_tests():
+    assert {find_house(path) for path in list_files("src/elastane/*/__init__.py")} == {*HOUSES}
+    assert {find_house(path) for path in list_files("tests/**/test_*.py")} == {*HOUSES, "rules"}
+    assert {path.split("/")[1] for path in list_files("tests/*/")} - {"__pycache__"} == {*HOUSES, "house"}
+    assert [path for path in RULES if not (ROOT / path).exists()] == []
 
 
 TESTS = [
-    *(f"tests/controller/test_a.py::test[{number}]" for number in range(32)),
-    *(f"tests/runtime/test_b.py::test[{number}]" for number in range(32)),
+    *(f"tests/cluster/controller/test_a.py::test[{number}]" for number in range(32)),
+    *(f"tests/run/worker/test_b.py::test[{number}]" for number in range(32)),
     "tests/house/test_c.py::test",
-    "tests/properties/test_d.py::test",
+    "tests/house/test_d.py::test",
 ]
 
 
@@ -74,9 +69,11 @@ def count_houses(chosen) -> Counter[str]:
 
 
 def test_a_change_runs_the_tests_of_its_house_the_rules_and_a_sixteenth_of_the_others():
-    chosen = choose_tests(TESTS, ["src/elastane/scheduler/plan.py"], place=3)
+    chosen = choose_tests(TESTS, ["src/elastane/cluster/scheduler/plan.py"], place=3)
     assert count_houses(chosen) == {"cluster": 32, "run": 2, "rules": 2}
-    both = choose_tests(TESTS, ["src/elastane/scheduler/plan.py", "tests/runtime/test_b.py"], place=3)
+    both = choose_tests(
+        TESTS, ["src/elastane/cluster/scheduler/plan.py", "tests/run/worker/test_b.py"], place=3
+    )
     assert both == frozenset(TESTS)
 
 
@@ -87,7 +84,7 @@ def test_a_page_touches_no_house_and_what_all_use_touches_every_one():
         "rules": 2,
     }
     for path in (
-        "src/elastane/api/spec.py",
+        "src/elastane/common/errors.py",
         "src/elastane/__init__.py",
         "tests/conftest.py",
         "pyproject.toml",
@@ -103,9 +100,9 @@ def test_a_landing_draws_by_the_commit_and_each_night_runs_all_tests():
 
 def test_the_times_are_added_by_house_and_shown_beside_the_kept_ones():
     tests = {
-        "tests/runtime/test_a.py::test_one": Time(1, cpu_s=2.0, wall_s=3.0),
-        "tests/runtime/test_a.py::test_other": Time(1, cpu_s=0.5, wall_s=9.0),
-        "tests/controller/test_b.py::test": Time(1, cpu_s=1.0, wall_s=1.0),
+        "tests/run/worker/test_a.py::test_one": Time(1, cpu_s=2.0, wall_s=3.0),
+        "tests/run/worker/test_a.py::test_other": Time(1, cpu_s=0.5, wall_s=9.0),
+        "tests/cluster/controller/test_b.py::test": Time(1, cpu_s=1.0, wall_s=1.0),
     }
     assert sum_houses(tests) == {"run": Time(2, 2.5, 12.0), "cluster": Time(1, 1.0, 1.0)}
     head, run, cluster = render_houses(tests, {"run": Time(9, 7.0, 8.0)}).splitlines()
@@ -120,7 +117,7 @@ def test_the_times_are_added_by_house_and_shown_beside_the_kept_ones():
 
 
 def test_the_kept_times_name_every_house_but_no_other():
-    assert read_houses(KEPT).keys() == PREFIXES.keys()
+    assert read_houses(KEPT).keys() == {*HOUSES, "rules"}
 
 
 def test_the_cpu_time_of_a_test_includes_its_children(pytestconfig):

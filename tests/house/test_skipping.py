@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.skipping import IN_CI, skip_except_in_ci
+from tests.run.processes.skipping import IN_CI, skip_except_in_ci
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,8 +9,8 @@ TESTS = Path(__file__).parents[1]
 WORDS = "# not a wait: "
 APART = (
     "waiting.py",
-    "controller/controller_kills.py",  # a program of its own, which imports nothing from here
-    "processes/scripts",  # workers run them
+    "cluster/controller/controller_kills.py",  # a program of its own, which imports nothing from here
+    "run/processes/scripts",  # workers run them
 )
 
 

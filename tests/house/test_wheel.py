@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from elastane.api.extras import Extra
+from elastane.common.extras import Extra
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 900
@@ -73,7 +73,7 @@ class Environment:
         return run(
             self.python,
             "-c",
-            f"from elastane.api.extras import require; require({extra!r}, 'this test')",
+            f"from elastane.common.extras import require; require({extra!r}, 'this test')",
             check=False,
             env=self.variables,
         )

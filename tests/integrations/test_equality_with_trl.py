@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from tests.lazy_modules import LazyModule
 
 from .conftest import assert_equal_training

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from tests.lazy_modules import LazyModule
 
 callbacks = LazyModule("tests.integrations.callbacks")

@@ -9,10 +9,10 @@ from typing import Annotated, ParamSpec, TypeAlias, cast
 import msgspec
 import typer
 
-from elastane.api.errors import ElastaneError
-from elastane.api.exit_codes import ExitCode
 from elastane.cli.completion import complete_jobs, complete_runs, complete_runs_and_jobs
 from elastane.cli.terminal import Terminal, escape_json
+from elastane.common.errors import ElastaneError
+from elastane.common.exit_codes import ExitCode
 
 P = ParamSpec("P")
 

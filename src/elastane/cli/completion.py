@@ -5,9 +5,9 @@ Completion prints no errors: if the cluster does not answer, it offers no names 
 
 from itertools import islice
 
-from elastane.api.errors import ElastaneError
-from elastane.client.context import connect
-from elastane.observability.run_files import list_run_names
+from elastane.cluster.client.context import connect
+from elastane.common.errors import ElastaneError
+from elastane.run.observability.run_files import list_run_names
 
 MOST = 200
 """The most jobs that are offered, the newest ones."""

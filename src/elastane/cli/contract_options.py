@@ -2,11 +2,11 @@
 
 import re
 
-from elastane.api.errors import BadInput
-from elastane.api.spec import TorchrunContract
 from elastane.cli.devices import count_cores, count_devices, count_gpus
 from elastane.cli.option_values import check_at_least, read_duration_s
 from elastane.cli.train_options import TrainOptions
+from elastane.common.errors import BadInput
+from elastane.run.nouns.spec import TorchrunContract
 
 ONLY_WITH_CONTRACT = ("nproc_per_node", "max_restarts", "stall_timeout", "grace")
 DEVICE_WORDS = ("gpu", "cpu", "auto")

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.errors import BadInput
 from elastane.cli.command import NAME, AsJob, AsJson
 from elastane.cli.jobs.events import show_cluster_events, show_job_events
 from elastane.cli.run_lookup import find_run_or_job
 from elastane.cli.runs.events import show_run_events
+from elastane.common.errors import BadInput
 
 
 def events(

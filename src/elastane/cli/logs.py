@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.errors import BadInput
 from elastane.cli.command import AsJob, AsJson, Name
 from elastane.cli.jobs.logs import show_job_logs
 from elastane.cli.run_lookup import find_run_or_job
 from elastane.cli.runs.logs import show_run_logs
+from elastane.common.errors import BadInput
 
 
 def logs(  # noqa: PLR0917 - options of a command

@@ -47,7 +47,7 @@ from elastane.cli.runs.stop import stop
 from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
 from elastane.cli.usage_errors import CommandGroup
-from elastane.client.permissions import narrow_umask
+from elastane.common.permissions import narrow_umask
 
 HELP = """
 Elastic training for PyTorch. Workers join, leave and die while a model trains.

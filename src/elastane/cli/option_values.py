@@ -3,9 +3,9 @@
 import re
 from datetime import datetime, timedelta
 
-from elastane.api.durations import EXAMPLES, parse_duration_s
-from elastane.api.errors import BadInput
-from elastane.api.field_checks import MOST_WORKERS
+from elastane.common.durations import EXAMPLES, parse_duration_s
+from elastane.common.errors import BadInput
+from elastane.common.field_checks import MOST_WORKERS
 
 UNLIMITED = "unlimited"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?", re.ASCII)

@@ -1,9 +1,9 @@
 """Lookup of a name that may belong to a run on this machine or to a job of the cluster."""
 
-from elastane.api.controller_context import find_context
-from elastane.api.errors import BadInput, NoSuchRun
-from elastane.api.rundir import RunDir
-from elastane.client.run_finder import find_run
+from elastane.common.connections.controller_context import find_context
+from elastane.common.errors import BadInput, NoSuchRun
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.nouns.rundir import RunDir
 
 
 def find_run_or_job(name: str, *, job: bool) -> RunDir | None:

@@ -2,9 +2,9 @@
 
 import random
 
-from elastane.api.home import find_runs_home
-from elastane.api.rundir import RunDir
-from elastane.observability.run_files import list_run_names
+from elastane.common.home import find_runs_home
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import list_run_names
 
 WORDS = (
     "amber", "aspen", "birch", "brisk", "calm", "cedar", "clear", "cobalt", "coral", "crisp",

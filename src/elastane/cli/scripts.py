@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from elastane.api.errors import BadInput
-from elastane.attempts.script_modules import find_module_file
+from elastane.common.errors import BadInput
+from elastane.run.attempts.script_modules import find_module_file
 
 
 def find_script(named: Path, *, module: bool, do: str = "check the path") -> Path:

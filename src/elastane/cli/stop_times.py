@@ -1,8 +1,8 @@
 """When the processes of a run leave, in words: at a commit, or once an unmodified script has saved."""
 
-from elastane.api.durations import format_duration
-from elastane.api.jobs import JobSpec
-from elastane.api.spec import RunSpec
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.common.durations import format_duration
+from elastane.run.nouns.spec import RunSpec
 
 AT_COMMIT = "at the next commit"
 

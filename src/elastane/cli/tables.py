@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.safe_text import fold_text
+from elastane.common.safe_text import fold_text
 
 UNBOUNDED = 10_000
 BETWEEN = 2

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from elastane.api.safe_text import escape_line, escape_text, format_entry
+from elastane.common.safe_text import escape_line, escape_text, format_entry
 
 UNBOUNDED = 1 << 30
 """Limit in characters for texts that are never cut."""

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
-from elastane.api.errors import BadInput, ElastaneError, RunFailed
-from elastane.api.export import ExportRefusal
-from elastane.api.extras import require
+from elastane.common.errors import BadInput, ElastaneError, RunFailed
+from elastane.common.extras import require
+from elastane.run.nouns.export import ExportRefusal
 
 T = TypeVar("T", bound=msgspec.Struct)
 

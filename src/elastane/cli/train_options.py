@@ -5,10 +5,10 @@ from typing import Annotated, Literal, TypeAlias, cast
 import msgspec
 import typer
 
-from elastane.api.checkpoint_policy import CheckpointSettings
-from elastane.api.errors import BadInput
-from elastane.api.trackers import Tracker, parse_trackers
 from elastane.cli.options import CHECKPOINTS, CONTRACT, OUTPUT, TRAINING, WORKERS, replace_given
+from elastane.common.errors import BadInput
+from elastane.run.nouns.checkpoint_policy import CheckpointSettings
+from elastane.run.nouns.trackers import Tracker, parse_trackers
 
 Milestones: TypeAlias = tuple[Literal["epoch", "evaluation"], ...]
 WORKERS_HELP = "Fewest and most workers; a single number sets both."

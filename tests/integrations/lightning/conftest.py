@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.attempts import Attempts
-from tests.processes.stage import EndedRun, Stage
+from tests.run.processes.attempts import Attempts
+from tests.run.processes.stage import EndedRun, Stage
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PRELOADED = ("lightning.pytorch", "sklearn.datasets", "rich.table", "elastane.integrations.lightning")

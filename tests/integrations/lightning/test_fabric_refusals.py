@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from elastane.api.errors import BadInput
-from elastane.runtime.state.live_objects import find_live_objects
+from elastane.common.errors import BadInput
+from elastane.run.worker.state.live_objects import find_live_objects
 from tests.lazy_modules import LazyModule
 
 from .points import Points, make_loader

@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from tests.processes.stage import find_members, kill
+from tests.run.processes.stage import find_members, kill
 
 from .conftest import SCRIPTS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from tests.lazy_modules import LazyModule
 
 from .points import Points

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from elastane.api.control import AskResize
-from tests.processes.stage import find_members, kill
+from elastane.run.nouns.control import AskResize
+from tests.run.processes.stage import find_members, kill
 
 from .conftest import SCRIPTS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from elastane.protocol.sampling import find_sample_index
+from elastane.run.protocol.sampling import find_sample_index
 from tests.lazy_modules import LazyModule
 
 from .points import Points

@@ -5,8 +5,8 @@ import signal
 import pytest
 import torch
 
-from elastane.api.control import AskDrain
-from tests.processes.stage import find_members, get_state, kill
+from elastane.run.nouns.control import AskDrain
+from tests.run.processes.stage import find_members, get_state, kill
 
 from .conftest import SCRIPTS
 

@@ -5,8 +5,6 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from elastane.api.checkpoints import CheckpointSummary, Manifest, Retention
-from elastane.api.errors import BadInput, FileDamage, NoSuchFile
 from elastane.cli.checkpoints.export import export_checkpoint
 from elastane.cli.checkpoints.now import write_checkpoint_now
 from elastane.cli.checkpoints.selection import (
@@ -18,7 +16,9 @@ from elastane.cli.checkpoints.selection import (
 )
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.timestamps import localize_timestamps
-from elastane.observability.quantities import format_size
+from elastane.common.errors import BadInput, FileDamage, NoSuchFile
+from elastane.run.nouns.checkpoints import CheckpointSummary, Manifest, Retention
+from elastane.run.observability.quantities import format_size
 
 HELP = """
 Request, inspect, verify, export and delete the checkpoints of a run.

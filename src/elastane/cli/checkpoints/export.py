@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.errors import NoSuchRun
-from elastane.api.spec import MAX_SHARD_BYTES
 from elastane.cli.checkpoints.selection import Checkpoint, Checkpoints, open_catalog, select_checkpoint
 from elastane.cli.command import AsJson
 from elastane.cli.runs.export import DType, Format, build_export_options, print_export, run_exporter
-from elastane.client.run_finder import find_run
-from elastane.observability.run_files import read_record
+from elastane.common.errors import NoSuchRun
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.nouns.spec import MAX_SHARD_BYTES
+from elastane.run.observability.run_files import read_record
 
 
 def export_checkpoint(

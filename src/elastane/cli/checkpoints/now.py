@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.api.control import AskCheckpoint, AskStatus
-from elastane.api.errors import BadInput, NoSuchRun, RunFailed
-from elastane.api.records import EventLine
-from elastane.api.run_lock import is_live
-from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.requests import send_request
 from elastane.cli.runs.script_runs import find_trained_run
-from elastane.observability.quantities import format_size
-from elastane.observability.run_files import decode_event_line, read_record
-from elastane.observability.tail import Tail
+from elastane.common.errors import BadInput, NoSuchRun, RunFailed
+from elastane.run.connections.run_lock import is_live
+from elastane.run.nouns.control import AskCheckpoint, AskStatus
+from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.quantities import format_size
+from elastane.run.observability.run_files import decode_event_line, read_record
+from elastane.run.observability.tail import Tail
 
 if TYPE_CHECKING:
     from rich.console import Console

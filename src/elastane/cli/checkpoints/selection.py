@@ -4,14 +4,14 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from elastane.api.errors import BadInput, NoSuchRun
-from elastane.api.run_lock import is_live
 from elastane.cli.completion import complete_runs
 from elastane.cli.runs.script_runs import find_trained_run
-from elastane.client.run_finder import find_run
-from elastane.observability.run_files import read_record
-from elastane.storage.catalog import Catalog
-from elastane.storage.urls import open_storage
+from elastane.common.errors import BadInput, NoSuchRun
+from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.connections.run_lock import is_live
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.observability.run_files import read_record
 
 Checkpoints: TypeAlias = Annotated[
     str,

@@ -8,14 +8,14 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.rest import Bounds, Job
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.jobs.submission import warn_late
 from elastane.cli.option_values import read_future_time
 from elastane.cli.options import expand_options
-from elastane.client.context import connect
-from elastane.scheduler.wording import format_money
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.rest import Bounds, Job
+from elastane.cluster.scheduler.wording import format_money
+from elastane.common.errors import BadInput
 
 T = TypeVar("T")
 NONE = "none"

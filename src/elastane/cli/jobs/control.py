@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from elastane.api.job_records import ENDED
-from elastane.api.rest import Job
 from elastane.cli.command import AsJson, JobNames, open_console, print_json
 from elastane.cli.jobs.job_polling import wait_for_job
 from elastane.cli.stop_times import describe_job_stop_time
 from elastane.cli.terminal import write_paragraphs
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.rest import Job
 
 if TYPE_CHECKING:
-    from elastane.client.cluster import Cluster
+    from elastane.cluster.client.cluster import Cluster
 
 RESUMES = "resumes as soon as its minimum of workers fits"
 

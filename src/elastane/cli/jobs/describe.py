@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.health import Health
-from elastane.api.history import Event
-from elastane.api.job_records import ENDED
-from elastane.api.rest import Job
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.timestamps import format_timestamp
-from elastane.client.context import connect
-from elastane.scheduler.wording import format_money
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.health import Health
+from elastane.cluster.nouns.history import Event
+from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.rest import Job
+from elastane.cluster.scheduler.wording import format_money
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -42,9 +42,9 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from elastane.api.safe_text import fold_text
     from elastane.cli.jobs.job_display import describe_job_event, list_explanation_lines, list_health_lines
     from elastane.cli.tables import UNBOUNDED, print_wide
+    from elastane.common.safe_text import fold_text
 
     console = open_console()
     if health.status == "failing" and job.state not in ENDED:

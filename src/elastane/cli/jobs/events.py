@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastane.api.history import Event
-from elastane.api.job_records import ENDED
 from elastane.cli.command import open_console, print_json
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.history import Event
+from elastane.cluster.nouns.job_records import ENDED
 
 if TYPE_CHECKING:
-    from elastane.client.cluster import Cluster
+    from elastane.cluster.client.cluster import Cluster
 
 LAST = frozenset({"job.finished", "job.failed", "job.cancelled"})
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from elastane.api.history import DecisionRecord
-from elastane.api.safe_text import fold_text
 from elastane.cli.command import open_console, print_json
 from elastane.cli.stop_times import describe_job_stop_time
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.history import DecisionRecord
+from elastane.common.safe_text import fold_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,15 +7,15 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.durations import format_duration
-from elastane.api.health import HealthProblem
-from elastane.api.history import Event
-from elastane.api.job_records import Explanation, Wanted
-from elastane.api.rest import JobSummary
-from elastane.api.safe_text import escape_line, fold_text
 from elastane.cli.tables import UNBOUNDED, build_table
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
-from elastane.observability.quantities import format_loss
+from elastane.cluster.nouns.health import HealthProblem
+from elastane.cluster.nouns.history import Event
+from elastane.cluster.nouns.job_records import Explanation, Wanted
+from elastane.cluster.nouns.rest import JobSummary
+from elastane.common.durations import format_duration
+from elastane.common.safe_text import escape_line, fold_text
+from elastane.run.observability.quantities import format_loss
 
 STATE_COLOURS = {
     "queued": "yellow",

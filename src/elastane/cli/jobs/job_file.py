@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.api.document_parser import describe_type
-from elastane.api.documents import format_yaml, read_json, read_yaml
-from elastane.api.errors import BadField, BadInput
-from elastane.api.job_checks import make_job_document, parse_unchecked_job_spec
-from elastane.api.jobs import JobSpec
+from elastane.cluster.nouns.job_checks import make_job_document, parse_unchecked_job_spec
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.common.document_parser import describe_type
+from elastane.common.documents import format_yaml, read_json, read_yaml
+from elastane.common.errors import BadField, BadInput
 
 SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.history import Event
-from elastane.api.job_records import ENDED
-from elastane.api.rest import Job
 from elastane.cli.timestamps import localize_timestamps
+from elastane.cluster.nouns.history import Event
+from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.rest import Job
 
 if TYPE_CHECKING:
-    from elastane.client.cluster import Cluster
+    from elastane.cluster.client.cluster import Cluster
 
 LOOK_S = 0.5
 

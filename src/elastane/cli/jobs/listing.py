@@ -5,10 +5,10 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.job_records import State
 from elastane.cli.command import AsJson, open_console, print_json
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.job_records import State
+from elastane.common.errors import BadInput
 
 ALIVE: tuple[State, ...] = ("queued", "running", "paused")
 

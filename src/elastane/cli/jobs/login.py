@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.controller_context import Context, check_url, save_context
-from elastane.api.errors import BadInput
-from elastane.api.home import find_home
-from elastane.api.rest import Me
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.jobs.own_team import EVERY_TEAM, find_own_team
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.rest import Me
+from elastane.common.connections.controller_context import Context, check_url, save_context
+from elastane.common.errors import BadInput
+from elastane.common.home import find_home
 
 
 def login(
@@ -66,7 +66,7 @@ def check_token(context: Context) -> Me:
         BadInput: the controller does not know the token.
     """
     with connect(context) as cluster:
-        from elastane.api.controller_connection import RequestRefused
+        from elastane.common.connections.controller_connection import RequestRefused
 
         try:
             return cluster.me()

@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.errors import BadInput
-from elastane.api.job_records import ENDED
 from elastane.cli.runs.logs import print_log_line
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.job_records import ENDED
+from elastane.common.errors import BadInput
 
 if TYPE_CHECKING:
-    from elastane.client.cluster import Cluster
+    from elastane.cluster.client.cluster import Cluster
 
 LOOK_S = 1.0
 

@@ -1,8 +1,8 @@
 """The team for which the user of this command works."""
 
-from elastane.api.controller_context import Context
-from elastane.api.rest import Me
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.rest import Me
+from elastane.common.connections.controller_context import Context
 
 EVERY_TEAM = "*"
 DEFAULT_TEAM = "default"

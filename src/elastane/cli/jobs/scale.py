@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.errors import BadInput
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.jobs.submission import format_limits
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.common.errors import BadInput
 
 
 def scale(

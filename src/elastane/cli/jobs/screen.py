@@ -7,9 +7,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.rest import JobSummary
-from elastane.api.safe_text import fold_text
-from elastane.api.usage import Occupancy
 from elastane.cli.jobs.job_display import (
     NUMBER_COLUMNS,
     format_age,
@@ -21,6 +18,9 @@ from elastane.cli.jobs.job_display import (
     render_state,
 )
 from elastane.cli.tables import build_table
+from elastane.cluster.nouns.rest import JobSummary
+from elastane.cluster.nouns.usage import Occupancy
+from elastane.common.safe_text import fold_text
 
 if TYPE_CHECKING:
     from elastane.cli.jobs.top import ClusterView

@@ -8,11 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from elastane.api.errors import BadField, BadInput
-from elastane.api.job_checks import check_job_spec
-from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
-from elastane.api.quotas import Team
-from elastane.attempts.script_modules import find_module_file
 from elastane.cli.contract_options import build_contract, read_job_process_count, read_stall_timeout_s
 from elastane.cli.jobs.job_file import anchor_paths, is_job_file, read_job
 from elastane.cli.jobs.job_options import JobOptions
@@ -22,6 +17,11 @@ from elastane.cli.run_names import generate_name
 from elastane.cli.scripts import check_script, find_script
 from elastane.cli.teams import warn_undeclared_team
 from elastane.cli.train_options import change_checkpoints, read_trackers
+from elastane.cluster.nouns.job_checks import check_job_spec
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
+from elastane.cluster.nouns.quotas import Team
+from elastane.common.errors import BadField, BadInput
+from elastane.run.attempts.script_modules import find_module_file
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):

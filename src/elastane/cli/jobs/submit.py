@@ -9,12 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastane.api.controller_context import find_context
-from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.exit_codes import ExitCode
-from elastane.api.jobs import JobSpec
-from elastane.api.quotas import Team
-from elastane.api.rest import Job
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.jobs.job_file import format_job, is_job_file
 from elastane.cli.jobs.job_options import JobOptions
@@ -25,12 +19,18 @@ from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_laun
 from elastane.cli.options import expand_options, spell_with_hyphens
 from elastane.cli.terminal import indent_quotation, write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
-from elastane.client.context import connect, read_running
+from elastane.cluster.client.context import connect, read_running
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.quotas import Team
+from elastane.cluster.nouns.rest import Job
+from elastane.common.connections.controller_context import find_context
+from elastane.common.errors import BadInput, ElastaneError
+from elastane.common.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastane.client.cluster import Cluster
+    from elastane.cluster.client.cluster import Cluster
 
 CODES = {"finished": ExitCode.OK, "cancelled": ExitCode.STOPPED_BY_USER}
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from elastane.api.controller_context import find_context
-from elastane.api.health import HealthProblem
-from elastane.api.job_records import State
-from elastane.api.rest import JobSummary
-from elastane.api.usage import Occupancy
 from elastane.cli.command import AsJson, open_console, print_json
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.health import HealthProblem
+from elastane.cluster.nouns.job_records import State
+from elastane.cluster.nouns.rest import JobSummary
+from elastane.cluster.nouns.usage import Occupancy
+from elastane.common.connections.controller_context import find_context
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastane.client.cluster import Cluster
+    from elastane.cluster.client.cluster import Cluster
 
 ORDER: tuple[State, ...] = ("running", "queued", "paused")
 PLAIN_ROWS = 1000

@@ -8,7 +8,7 @@ import typer
 from elastane.cli.command import AsJson, print_json
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import format_minute
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
 
 
 def audit(

@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 import typer
 
-from elastane.api.durations import format_duration
-from elastane.api.errors import BadInput
-from elastane.api.reservations import DAYS, Day, Once, Reservation, Weekly
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.options import expand_options, replace_given
-from elastane.scheduler.calendar import list_reservation_times
+from elastane.cluster.nouns.reservations import DAYS, Day, Once, Reservation, Weekly
+from elastane.cluster.scheduler.calendar import list_reservation_times
+from elastane.common.durations import format_duration
+from elastane.common.errors import BadInput
 
 SOON_S = 8 * 24 * 3600.0
 """A span that contains the next time of every weekly reservation."""

@@ -4,17 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.run_claims import KeptClaimList
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import format_minute
-from elastane.client.context import connect
-from elastane.observability.quantities import format_size
+from elastane.cluster.client.context import connect
+from elastane.common.errors import BadInput
+from elastane.run.machines.claims.slots import KeptClaimList
+from elastane.run.observability.quantities import format_size
 
 if TYPE_CHECKING:
-    from elastane.client.cluster import Cluster
+    from elastane.cluster.client.cluster import Cluster
 
 
 def show_claim_lists(as_json: AsJson = False) -> None:

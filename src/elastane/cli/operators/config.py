@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.rest import Forecast
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.config_file import format_config, read_config
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.differences import format_changes
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import localize_timestamps
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.rest import Forecast
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.", show_default=False)]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.config import Config
-from elastane.api.differences import build_lean_document
-from elastane.api.document_parser import describe_type, parse_document
-from elastane.api.documents import format_yaml, read_yaml
-from elastane.api.errors import BadField, BadInput
+from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.differences import build_lean_document
+from elastane.common.document_parser import describe_type, parse_document
+from elastane.common.documents import format_yaml, read_yaml
+from elastane.common.errors import BadField, BadInput
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 

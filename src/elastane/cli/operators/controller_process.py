@@ -10,19 +10,23 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.agent.process_identity import open_process, read_start_time
-from elastane.api.controller_context import (
+from elastane.cluster.client.context import StartedController, read_running, save_run_as, save_running
+from elastane.cluster.client.controller_lock import find_lock_holder
+from elastane.cluster.nouns.controller_start import (
+    ControllerReady,
+    ControllerSettings,
+    ControllerStartFailure,
+)
+from elastane.common.connections.controller_context import (
     Context,
     read_context,
     read_store_context,
     save_context,
     save_store_context,
 )
-from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
-from elastane.api.errors import BadInput, RunFailed
-from elastane.api.home import find_home
-from elastane.client.context import StartedController, read_running, save_run_as, save_running
-from elastane.client.controller_lock import find_lock_holder
+from elastane.common.errors import BadInput, RunFailed
+from elastane.common.home import find_home
+from elastane.common.process_identity import open_process, read_start_time
 
 GONE_S = 20.0
 """Seconds within which a controller ends."""
@@ -121,7 +125,7 @@ def _spawn_controller(log: Path, ready_fd: int, *, detach: bool) -> "subprocess.
     with os.fdopen(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as stream:
         return subprocess.Popen(  # noqa: S603 - our own module
             [
-                *(sys.executable, "-P", "-m", "elastane.controller"),
+                *(sys.executable, "-P", "-m", "elastane.cluster.controller"),
                 f"--ready-fd={ready_fd}",
                 *([] if detach else [f"--with={os.getpid()}"]),
             ],

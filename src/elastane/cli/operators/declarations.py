@@ -6,17 +6,17 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from elastane.api.config import Trigger
-from elastane.api.differences import build_lean_document, describe_field_changes, flatten_fields
-from elastane.api.documents import format_yaml
-from elastane.api.field_checks import check_finite_fields
-from elastane.api.pools import Pool
-from elastane.api.priorities import PriorityClass
-from elastane.api.quotas import Cohort, Team
-from elastane.api.reservations import Reservation
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.tables import print_table
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.config import Trigger
+from elastane.cluster.nouns.differences import build_lean_document, describe_field_changes, flatten_fields
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.priorities import PriorityClass
+from elastane.cluster.nouns.quotas import Cohort, Team
+from elastane.cluster.nouns.reservations import Reservation
+from elastane.common.documents import format_yaml
+from elastane.common.field_checks import check_finite_fields
 
 D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
 

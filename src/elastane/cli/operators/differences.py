@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from elastane.api.config import Change
-from elastane.api.differences import describe_field_changes, flatten_fields, list_new_fields
+from elastane.cluster.nouns.config import Change
+from elastane.cluster.nouns.differences import describe_field_changes, flatten_fields, list_new_fields
 
 NOUNS = {
     "cohorts": "cohort",

@@ -8,7 +8,7 @@ from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import format_minute
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
 Why = Annotated[

@@ -6,15 +6,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.pools import Pool
-from elastane.api.usage import Occupancy
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import Name, add_show_and_remove, change_document, make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import read_labels
 from elastane.cli.options import expand_options, replace_given
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.usage import Occupancy
+from elastane.common.errors import BadInput
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.priorities import PriorityClass
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.options import replace_given
+from elastane.cluster.nouns.priorities import PriorityClass
 
 
 def set_priority(

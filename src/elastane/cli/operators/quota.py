@@ -6,13 +6,13 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.quotas import Cohort, Quota, Team
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import format_change, make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import UNLIMITED, read_limit
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.quotas import Cohort, Quota, Team
+from elastane.common.errors import BadInput
 
 N = TypeVar("N", Team, Cohort)
 

@@ -5,10 +5,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.quotas import Cohort, Limits, Quota, Team
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.options import expand_options, replace_given
+from elastane.cluster.nouns.quotas import Cohort, Limits, Quota, Team
 
 LIMITS = Limits()
 """The default limits of a team."""

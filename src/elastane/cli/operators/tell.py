@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.durations import format_duration
-from elastane.api.field_checks import check_finite_fields
-from elastane.api.reports import Capacity, Metric, Notice, Price, Report
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.option_values import read_duration_s
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.reports import Capacity, Metric, Notice, Price, Report
+from elastane.common.durations import format_duration
+from elastane.common.field_checks import check_finite_fields
 
 Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="The report is valid for this long.")]
 PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", show_default=False)]

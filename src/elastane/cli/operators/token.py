@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.quotas import Team
-from elastane.api.tokens import ROLES, NewToken, Role, Token
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.teams import warn_undeclared_team
 from elastane.cli.timestamps import format_minute
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.quotas import Team
+from elastane.cluster.nouns.tokens import ROLES, NewToken, Role, Token
 
 
 def create_token(

@@ -5,10 +5,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.config import Trigger
-from elastane.api.errors import BadInput
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
+from elastane.cluster.nouns.config import Trigger
+from elastane.common.errors import BadInput
 
 
 def set_trigger(

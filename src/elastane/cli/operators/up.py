@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from elastane.api.controller_start import ControllerReady, ControllerSettings
-from elastane.api.errors import BadInput, RunFailed
-from elastane.api.home import find_home, make_home
-from elastane.api.run_as import RunAs, parse_run_as
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.operators.controller_process import (
@@ -28,9 +24,13 @@ from elastane.cli.operators.controller_process import (
     wait_for_controller,
 )
 from elastane.cli.options import expand_options
-from elastane.client.context import read_run_as
-from elastane.client.permissions import RIGHTS_OF_WORLD, restrict_permissions
-from elastane.engines.local.user_isolation import PASSAGE
+from elastane.cluster.client.context import read_run_as
+from elastane.cluster.engines.local.user_isolation import PASSAGE
+from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.run_as import RunAs, parse_run_as
+from elastane.common.errors import BadInput, RunFailed
+from elastane.common.home import find_home, make_home
+from elastane.common.permissions import RIGHTS_OF_WORLD, restrict_permissions
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,14 +7,14 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.usage import Usage, UsageRow
 from elastane.cli.command import AsJson, print_json
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import read_past_time
 from elastane.cli.terminal import write_csv
 from elastane.cli.timestamps import format_minute
-from elastane.client.context import connect
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.usage import Usage, UsageRow
+from elastane.common.errors import BadInput
 
 Column: TypeAlias = Literal["team", "user", "job", "pool"]
 

@@ -5,9 +5,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from elastane.recipes.recipe import Recipe
-from elastane.recipes.recipe_files import list_recipes
-from elastane.recipes.resolution import load_recipe
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_files import list_recipes
+from elastane.integrations.recipes.resolution import load_recipe
 
 
 def complete_recipes(typed: str) -> list[str]:

@@ -6,17 +6,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.extras import require
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.option_values import read_size_bytes
 from elastane.cli.recipes.arguments import Changes, RecipeName, read_typed_recipe
 from elastane.cli.torch_process import run_module
-from elastane.recipes.model_source import download_config, is_on_hub, read_model_config
-from elastane.recipes.recipe import Recipe
-from elastane.recipes.recipe_checks import check_sizes
-from elastane.recipes.recipe_files import find_published_sizes
-from elastane.recipes.recipe_plan import (
+from elastane.common.extras import require
+from elastane.integrations.recipes.model_source import download_config, is_on_hub, read_model_config
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_checks import check_sizes
+from elastane.integrations.recipes.recipe_files import find_published_sizes
+from elastane.integrations.recipes.recipe_plan import (
     PlanRequest,
     RecipePlan,
     build_plan_rows,
@@ -91,7 +91,9 @@ def plan_sizes(
     if bandwidth is not None:
         bytes_per_s = float(read_size_bytes("--bandwidth", bandwidth))
         request = msgspec.structs.replace(request, bandwidth_bytes_per_s=bytes_per_s)
-    planned = run_module("elastane.recipes.memory_plan", [msgspec.json.encode(request).decode()], RecipePlan)
+    planned = run_module(
+        "elastane.integrations.recipes.memory_plan", [msgspec.json.encode(request).decode()], RecipePlan
+    )
     plan = mark_legal_sizes(planned, recipe)
     if as_json:
         print_json(plan)

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from elastane.api.extras import MissingExtra, require
 from elastane.cli.torch_process import run_module
-from elastane.recipes.prepared_data import PreparedData
-from elastane.recipes.recipe import Recipe
+from elastane.common.extras import MissingExtra, require
+from elastane.integrations.recipes.prepared_data import PreparedData
+from elastane.integrations.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +24,7 @@ def prepare_for_run(recipe: Recipe, console: "Console") -> None:
         BadInput: a row is bad, or the tokenizer cannot be used; nothing of the run exists.
     """
     request = msgspec.json.encode(recipe).decode()
-    prepared = run_module("elastane.recipes.data_preparation", [request], PreparedData)
+    prepared = run_module("elastane.integrations.recipes.data_preparation", [request], PreparedData)
     console.print(prepared.describe(), markup=False)
 
 

@@ -17,9 +17,9 @@ from elastane.cli.recipes.plan import plan_sizes
 from elastane.cli.recipes.run import recipe_run
 from elastane.cli.recipes.submit import recipe_submit
 from elastane.cli.runs.address_options import CommandWithListen
-from elastane.recipes.ejection import eject_recipe
-from elastane.recipes.recipe_files import format_recipe, list_recipes
-from elastane.recipes.resolution import load_recipe, resolve_without_download
+from elastane.integrations.recipes.ejection import eject_recipe
+from elastane.integrations.recipes.recipe_files import format_recipe, list_recipes
+from elastane.integrations.recipes.resolution import load_recipe, resolve_without_download
 
 HELP = """
 Train models of the hub without code: Llama, GPT-OSS, Qwen 3 and GPT.

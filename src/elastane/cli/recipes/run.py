@@ -6,8 +6,6 @@ from pathlib import Path
 import msgspec
 import typer
 
-from elastane.api.extras import require
-from elastane.api.home import find_runs_home
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
@@ -15,9 +13,11 @@ from elastane.cli.recipes.preparation import prepare_for_run
 from elastane.cli.run_names import generate_name
 from elastane.cli.runs.run import open_new_run, train_to_end
 from elastane.cli.runs.run_options import RunOptions
-from elastane.recipes.recipe import Recipe
-from elastane.recipes.recipe_files import format_recipe
-from elastane.recipes.resolution import SCRIPTS, list_preloaded, resolve_recipe
+from elastane.common.extras import require
+from elastane.common.home import find_runs_home
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_files import format_recipe
+from elastane.integrations.recipes.resolution import SCRIPTS, list_preloaded, resolve_recipe
 
 HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks")
 """Options of ``elastane run`` that a recipe decides, or that need no recipe."""

@@ -1,7 +1,5 @@
 """``elastane recipe submit``: submit a recipe to the cluster as a job."""
 
-from elastane.api.job_checks import check_job_spec
-from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.jobs.job_file import anchor_paths
 from elastane.cli.jobs.job_options import JobOptions
@@ -11,10 +9,17 @@ from elastane.cli.options import expand_options
 from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
 from elastane.cli.recipes.preparation import prepare_for_job
 from elastane.cli.run_names import generate_name
-from elastane.recipes.recipe import Recipe
-from elastane.recipes.recipe_checks import describe_checkpoints
-from elastane.recipes.recipe_files import format_inline
-from elastane.recipes.resolution import SCRIPTS, list_preloaded, resolve_recipe, resolve_without_download
+from elastane.cluster.nouns.job_checks import check_job_spec
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_checks import describe_checkpoints
+from elastane.integrations.recipes.recipe_files import format_inline
+from elastane.integrations.recipes.resolution import (
+    SCRIPTS,
+    list_preloaded,
+    resolve_recipe,
+    resolve_without_download,
+)
 
 
 def submit_recipe(

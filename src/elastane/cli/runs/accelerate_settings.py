@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 import typer
 
-from elastane.api.documents import read_yaml
-from elastane.api.errors import BadInput
 from elastane.cli.launcher_options import (
     ACCELERATE,
     FLAG,
@@ -23,6 +21,8 @@ from elastane.cli.launcher_options import (
 )
 from elastane.cli.options import CONTRACT
 from elastane.cli.runs.run_options import RunOptions
+from elastane.common.documents import read_yaml
+from elastane.common.errors import BadInput
 
 Precision = Literal["no", "fp16", "bf16"]
 ONLY_IN_THE_FILE = (

@@ -8,16 +8,16 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from elastane.api.addresses import (
+from elastane.cli.options import WORKERS, spell_with_hyphens
+from elastane.common.addresses import (
     check_address,
     check_own_address,
     find_default_address,
     find_interface_address,
     is_address,
 )
-from elastane.api.errors import BadInput
-from elastane.api.machine_address import MachineAddress, count_needed_ports
-from elastane.cli.options import WORKERS, spell_with_hyphens
+from elastane.common.errors import BadInput
+from elastane.run.nouns.machine_address import MachineAddress, count_needed_ports
 
 DEFAULT_ADDRESS = "default"
 """The value of ``--listen`` without an address."""

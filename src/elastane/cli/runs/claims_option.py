@@ -3,11 +3,11 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from elastane.api.controller_context import check_url, find_context_of
-from elastane.api.errors import BadInput
-from elastane.api.field_checks import check_name
-from elastane.claims.urls import CONTROLLER_SCHEMES, open_claim_list
 from elastane.cli.jobs.own_team import find_team_of
+from elastane.common.connections.controller_context import check_url, find_context_of
+from elastane.common.errors import BadInput
+from elastane.common.field_checks import check_name
+from elastane.run.machines.claims.urls import CONTROLLER_SCHEMES, open_claim_list
 
 
 def complete_claims_url(url: str) -> str:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from elastane.api.control import RunOver
-from elastane.api.durations import format_duration
-from elastane.api.exit_codes import ExitCode
-from elastane.api.rundir import RunDir
 from elastane.cli.command import print_json
 from elastane.cli.terminal import write_paragraphs
+from elastane.common.durations import format_duration
+from elastane.common.exit_codes import ExitCode
+from elastane.run.nouns.control import RunOver
+from elastane.run.nouns.rundir import RunDir
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +21,9 @@ ENDINGS: dict[int, str] = {ExitCode.OK: "finished", ExitCode.STOPPED_BY_USER: "s
 
 def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the results of a run, print how it ended, and return the exit code."""
-    from elastane.attempts.results import write_results
-    from elastane.observability.logged import collect_latest_values
-    from elastane.observability.tensors import find_finished_model
+    from elastane.run.attempts.results import write_results
+    from elastane.run.observability.logged import collect_latest_values
+    from elastane.run.observability.tensors import find_finished_model
 
     if over.traceback:
         write_paragraphs(over.traceback, sys.stderr)
@@ -50,10 +50,10 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
 
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
     """Print how a run ended and which files it has written, in a few lines."""
-    from elastane.observability.facts import collect_facts
-    from elastane.observability.quantities import format_loss
-    from elastane.observability.run_files import read_run
-    from elastane.observability.tensors import find_finished_model
+    from elastane.run.observability.facts import collect_facts
+    from elastane.run.observability.quantities import format_loss
+    from elastane.run.observability.run_files import read_run
+    from elastane.run.observability.tensors import find_finished_model
 
     rows: list[tuple[str, str]] = []
     kept = 0

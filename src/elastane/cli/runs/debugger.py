@@ -4,8 +4,8 @@ import asyncio
 import re
 from typing import TYPE_CHECKING
 
-from elastane.api.errors import BadInput
-from elastane.api.spec import RunRecord
+from elastane.common.errors import BadInput
+from elastane.run.nouns.spec import RunRecord
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.control import AskDrain, AskDrainNode
-from elastane.api.errors import BadInput
-from elastane.api.membership import FIRST_NODE_WORD, NODE_NAME, WorkerId
-from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import list_members, send_request, wait_until
 from elastane.cli.runs.resize import format_workers
 from elastane.cli.stop_times import describe_restart
+from elastane.common.errors import BadInput
+from elastane.run.nouns.control import AskDrain, AskDrainNode
+from elastane.run.nouns.membership import FIRST_NODE_WORD, NODE_NAME, WorkerId
+from elastane.run.nouns.rundir import RunDir
 
 
 def drain(

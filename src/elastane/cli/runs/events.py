@@ -1,10 +1,10 @@
 """Events of a run, past ones or live."""
 
-from elastane.api.rundir import RunDir
 from elastane.cli.command import open_console, print_json
 from elastane.cli.runs.run_polling import poll_run
-from elastane.observability.run_files import decode_event_line, read_record, read_run
-from elastane.observability.tail import Tail
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import decode_event_line, read_record, read_run
+from elastane.run.observability.tail import Tail
 
 
 def show_run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:

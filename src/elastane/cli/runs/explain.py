@@ -1,14 +1,14 @@
 """The reasons for the number of workers of a run."""
 
-from elastane.api.control import AskStatus
-from elastane.api.errors import BadInput
-from elastane.api.run_lock import is_live
-from elastane.api.rundir import RunDir
 from elastane.cli.command import open_console, print_json
 from elastane.cli.jobs.explain import print_decisions
 from elastane.cli.runs.requests import send_request
-from elastane.controller.run_controller import read_run_explanation
-from elastane.observability.run_files import read_record
+from elastane.cluster.controller.run_controller import read_run_explanation
+from elastane.common.errors import BadInput
+from elastane.run.connections.run_lock import is_live
+from elastane.run.nouns.control import AskStatus
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import read_record
 
 
 def explain_run(run_dir: RunDir, *, as_json: bool) -> None:

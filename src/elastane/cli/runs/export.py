@@ -5,17 +5,17 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.export import ExportedModel, ExportFormat, ExportType
-from elastane.api.run_lock import is_live
-from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.script_runs import find_trained_run
 from elastane.cli.torch_process import run_module
-from elastane.observability.quantities import format_size
-from elastane.observability.run_files import read_record
+from elastane.common.errors import BadInput
+from elastane.common.safe_text import escape_line
+from elastane.run.connections.run_lock import is_live
+from elastane.run.nouns.export import ExportedModel, ExportFormat, ExportType
+from elastane.run.observability.quantities import format_size
+from elastane.run.observability.run_files import read_record
 
-MODULE = "elastane.runtime.export"
+MODULE = "elastane.run.worker.export"
 
 Format: TypeAlias = Annotated[
     ExportFormat,

@@ -14,28 +14,28 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.addresses import find_own_address
-from elastane.api.connection_limits import check_worker_limit
-from elastane.api.control import Answer, AskStatus
-from elastane.api.endpoint import read_endpoint, read_secret
-from elastane.api.errors import BadInput, NoSuchRun
-from elastane.api.extras import require
-from elastane.api.hosts import MOST_SLOTS, derive_node_name
-from elastane.api.membership import FIRST_NODE_WORD, NODE_NAME
-from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord
-from elastane.api.tickets import is_ticket
-from elastane.attempts.remote_joins import TICKET_FROM_STDIN
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.options import WORKERS
 from elastane.cli.runs.address_options import Advertise, Interface, Ports, build_machine_address, check_ports
 from elastane.cli.runs.requests import LOOK_S, send_request
 from elastane.cli.scripts import check_script
-from elastane.client.mirror import is_mirror
-from elastane.client.run_finder import find_run
-from elastane.client.visits import check_shared_places, find_shared_run
-from elastane.observability.run_files import read_record
+from elastane.common.addresses import find_own_address
+from elastane.common.errors import BadInput, NoSuchRun
+from elastane.common.extras import require
+from elastane.run.connections.endpoint import read_endpoint, read_secret
+from elastane.run.machines.agents.remote_joins import TICKET_FROM_STDIN
+from elastane.run.machines.tickets.tickets import is_ticket
+from elastane.run.machines.visits.mirror import is_mirror
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.machines.visits.visits import check_shared_places, find_shared_run
+from elastane.run.nouns.connection_limits import check_worker_limit
+from elastane.run.nouns.control import Answer, AskStatus
+from elastane.run.nouns.hosts import MOST_SLOTS, derive_node_name
+from elastane.run.nouns.membership import FIRST_NODE_WORD, NODE_NAME
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunRecord
+from elastane.run.observability.run_files import read_record
 
 MACHINES_S = 10.0
 """How long a run may take to name a machine of it that answers."""
@@ -91,9 +91,9 @@ def join_run(  # noqa: PLR0917 - options of a command
     is_admitted = is_ticket(run)
     directory = find_shared_run(run) if is_admitted else _find_directory(run)
     record = read_record(directory)
-    from elastane.attempts.join_checks import check_machine
-    from elastane.attempts.participation import JoinedMachine, take_part
     from elastane.cli.runs.conclusion import print_summary
+    from elastane.run.machines.joining.join_checks import check_machine
+    from elastane.run.machines.joining.participation import JoinedMachine, take_part
 
     node = _choose_name(name)
     _check_run(directory, record)

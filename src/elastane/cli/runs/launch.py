@@ -6,7 +6,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.extras import require
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.contract_options import NOT_WITH_CONTRACT, ON_OTHER_MACHINES
 from elastane.cli.launcher_options import ACCELERATE, LauncherCommand, accept_launcher_options
@@ -18,6 +17,7 @@ from elastane.cli.runs.accelerate_settings import (
     read_accelerate_file,
 )
 from elastane.cli.runs.run import open_new_run, train_to_end
+from elastane.common.extras import require
 
 OF_OTHER_SCRIPTS = (*NOT_WITH_CONTRACT, *ON_OTHER_MACHINES, "contract", "nproc_per_node", "resume")
 """Options of ``elastane run`` that a script of Accelerate has no use for."""

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
-from elastane.api.errors import ElastaneError
-from elastane.api.home import find_runs_home
-from elastane.api.records import EventLine
-from elastane.api.run_lock import is_live
-from elastane.api.rundir import RunDir
-from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.run_names import list_runs
 from elastane.cli.timestamps import localize_timestamps
-from elastane.client.mirror import is_mirror
-from elastane.observability.facts import find_outcome
-from elastane.observability.run_files import read_events, read_last_step, read_record
+from elastane.common.errors import ElastaneError
+from elastane.common.home import find_runs_home
+from elastane.common.safe_text import escape_line
+from elastane.run.connections.run_lock import is_live
+from elastane.run.machines.visits.mirror import is_mirror
+from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.facts import find_outcome
+from elastane.run.observability.run_files import read_events, read_last_step, read_record
 
 
 def list_(as_json: AsJson = False) -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from elastane.api.errors import BadInput
-from elastane.api.rundir import RunDir
 from elastane.cli.command import print_json
 from elastane.cli.runs.node_processes import NodeProcesses
 from elastane.cli.runs.run_polling import poll_run
 from elastane.cli.terminal import split_log_line
-from elastane.observability.tail import Tail
+from elastane.common.errors import BadInput
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.tail import Tail
 
 
 def show_run_logs(

@@ -3,11 +3,11 @@
 import re
 from difflib import get_close_matches
 
-from elastane.api.errors import BadInput
-from elastane.api.membership import FIRST_NODE_WORD, NODE_NAME, NodeName
-from elastane.api.rundir import RunDir
-from elastane.observability.run_files import decode_event_line
-from elastane.observability.tail import Tail
+from elastane.common.errors import BadInput
+from elastane.run.nouns.membership import FIRST_NODE_WORD, NODE_NAME, NodeName
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import decode_event_line
+from elastane.run.observability.tail import Tail
 
 _NODE_LOG = re.compile(rf"(?:agent|coordinator|fork-server)-({NODE_NAME})")
 _WORKER_LOG = re.compile(r"worker-(\d+)(?:-\d+)?")

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.job_records import ENDED
-from elastane.api.rest import Job
-from elastane.api.rundir import RunDir
-from elastane.client.context import connect
-from elastane.client.run_finder import find_run
-from elastane.observability.run_files import read_record
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.rest import Job
+from elastane.common.errors import BadInput, ElastaneError
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import read_record
 
 
 def find_own_run(name: str, *, means: str, do: str) -> RunDir:

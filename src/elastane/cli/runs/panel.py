@@ -8,12 +8,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.durations import format_duration
-from elastane.api.records import LedgerLine
-from elastane.api.spec import RunSpec
 from elastane.cli.runs.progress import Progress
 from elastane.cli.runs.run_display import describe_run_event
-from elastane.observability.quantities import format_loss
+from elastane.common.durations import format_duration
+from elastane.run.nouns.records import LedgerLine
+from elastane.run.nouns.spec import RunSpec
+from elastane.run.observability.quantities import format_loss
 
 CELLS = 48
 MOST_WORKERS = 12

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from elastane.api.records import EventLine, LedgerLine
+from elastane.run.nouns.records import EventLine, LedgerLine
 
 REMEMBERED_STEPS = 30
 REMEMBERED_EVENTS = 6

@@ -8,19 +8,19 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.control import Answer, AskStatus, ProcessInfo
-from elastane.api.errors import ElastaneError, NoSuchRun
-from elastane.api.membership import FIRST_NODE_WORD
-from elastane.api.run_lock import is_live
-from elastane.api.rundir import RunDir
-from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
 from elastane.cli.run_names import list_runs
 from elastane.cli.runs.requests import send_request
-from elastane.client.run_finder import find_run
-from elastane.observability.quantities import format_size
-from elastane.observability.run_files import read_record
+from elastane.common.errors import ElastaneError, NoSuchRun
+from elastane.common.safe_text import escape_line
+from elastane.run.connections.run_lock import is_live
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.nouns.control import Answer, AskStatus, ProcessInfo
+from elastane.run.nouns.membership import FIRST_NODE_WORD
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.quantities import format_size
+from elastane.run.observability.run_files import read_record
 
 
 def ps(

@@ -6,20 +6,20 @@ from typing import Literal
 import msgspec
 import typer
 
-from elastane.api.errors import BadInput, ElastaneError, FileDamage, NoSuchFile
-from elastane.api.records import Digest, LedgerLine
-from elastane.api.rehearsal import RestoreRehearsal
-from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord
 from elastane.cli.checkpoints.selection import select_checkpoint
 from elastane.cli.command import open_console, print_json
 from elastane.cli.torch_process import run_module
-from elastane.observability.quantities import format_transfer_speed
-from elastane.observability.run_files import read_ledger, read_record
-from elastane.storage.catalog import Catalog
-from elastane.storage.urls import open_storage
+from elastane.common.errors import BadInput, ElastaneError, FileDamage, NoSuchFile
+from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.nouns.records import Digest, LedgerLine
+from elastane.run.nouns.rehearsal import RestoreRehearsal
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunRecord
+from elastane.run.observability.quantities import format_transfer_speed
+from elastane.run.observability.run_files import read_ledger, read_record
 
-MODULE = "elastane.runtime.restore_rehearsal"
+MODULE = "elastane.run.worker.restore_rehearsal"
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """``elastane report``: write the report, metrics and card of a run again."""
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
-from elastane.client.run_finder import find_run
-from elastane.observability.run_files import read_run
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.observability.run_files import read_run
 
 
 def report(run: RunName, as_json: AsJson = False) -> None:
@@ -10,8 +10,8 @@ def report(run: RunName, as_json: AsJson = False) -> None:
 
     If the run is over, write metrics.json and the model's CARD.md again too.
     """
-    from elastane.attempts.results import draw_report
-    from elastane.observability.finished import write_conclusion
+    from elastane.run.attempts.results import draw_report
+    from elastane.run.observability.finished import write_conclusion
 
     recorded = read_run(find_run(run))
     pages = [draw_report(recorded)]

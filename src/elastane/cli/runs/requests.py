@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from elastane.api.control import Answer, Ask, AskStatus
-from elastane.api.errors import BadInput, NoSuchRun, RunFailed
-from elastane.api.rundir import RunDir
+from elastane.common.errors import BadInput, NoSuchRun, RunFailed
+from elastane.run.nouns.control import Answer, Ask, AskStatus
+from elastane.run.nouns.rundir import RunDir
 
 LOOK_S = 0.1
 
@@ -17,7 +17,7 @@ def send_request(run_dir: RunDir, ask: Ask) -> Answer:
         NoSuchRun: the run is not live.
         BadInput: the coordinator refused; the error has its reason.
     """
-    from elastane.client.coordinator_request import ask_coordinator
+    from elastane.run.connections.coordinator_request import ask_coordinator
 
     answer = ask_coordinator(run_dir, ask)
     if not answer.ok:

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.api.control import Answer, AskResize, AskStatus
-from elastane.api.errors import BadInput
-from elastane.api.rundir import RunDir
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import list_members, send_request, wait_until
 from elastane.cli.stop_times import describe_restart
+from elastane.common.errors import BadInput
+from elastane.run.nouns.control import Answer, AskResize, AskStatus
+from elastane.run.nouns.rundir import RunDir
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,22 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from elastane.api.atomic_file import replace_file
-from elastane.api.connection_limits import check_worker_limit
-from elastane.api.control import RunOver
-from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.extras import require
-from elastane.api.home import find_runs_home
-from elastane.api.hosts import MOST_SLOTS
-from elastane.api.rundir import RECIPE, RunDir
-from elastane.api.spec import RunRecord, RunSpec
-from elastane.api.trackers import require_trackers
-from elastane.attempts.host_discovery import FollowedHosts, discover_capacity
-from elastane.attempts.resumption import prepare_rerun, prepare_resumption
-from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
-from elastane.attempts.shipped_code import check_shipped_code, compute_code_digest, copy_code, list_code
-from elastane.attempts.supervision import run_to_end
-from elastane.claims.urls import find_claims, open_claim_list, prepare_claims
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_cores, count_devices
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
@@ -44,9 +28,30 @@ from elastane.cli.runs.run_spec import (
     restrict_sizes,
 )
 from elastane.cli.scripts import check_script, find_script
-from elastane.controller.run_controller import RunController
-from elastane.observability.run_files import read_record
-from elastane.storage.urls import open_storage
+from elastane.cluster.controller.run_controller import RunController
+from elastane.common.atomic_file import replace_file
+from elastane.common.errors import BadInput, ElastaneError
+from elastane.common.extras import require
+from elastane.common.home import find_runs_home
+from elastane.run.attempts.host_discovery import FollowedHosts, discover_capacity
+from elastane.run.attempts.resumption import prepare_rerun, prepare_resumption
+from elastane.run.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
+from elastane.run.attempts.supervision import run_to_end
+from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.machines.claims.urls import find_claims, open_claim_list, prepare_claims
+from elastane.run.machines.joining.shipped_code import (
+    check_shipped_code,
+    compute_code_digest,
+    copy_code,
+    list_code,
+)
+from elastane.run.nouns.connection_limits import check_worker_limit
+from elastane.run.nouns.control import RunOver
+from elastane.run.nouns.hosts import MOST_SLOTS
+from elastane.run.nouns.rundir import RECIPE, RunDir
+from elastane.run.nouns.spec import RunRecord, RunSpec
+from elastane.run.nouns.trackers import require_trackers
+from elastane.run.observability.run_files import read_record
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,14 +6,14 @@ from datetime import datetime
 import msgspec
 from rich.text import Text
 
-from elastane.api.durations import format_duration
-from elastane.api.records import EventLine
-from elastane.api.safe_text import fold_text
 from elastane.cli.runs.progress import Progress
 from elastane.cli.tables import UNBOUNDED
-from elastane.observability.attempts import find_restored
-from elastane.observability.quantities import format_loss, format_transfer_speed
-from elastane.observability.run_events import RUN_EVENTS, Tone, describe_event_details, name_event_source
+from elastane.common.durations import format_duration
+from elastane.common.safe_text import fold_text
+from elastane.run.nouns.records import EventLine
+from elastane.run.observability.attempts import find_restored
+from elastane.run.observability.quantities import format_loss, format_transfer_speed
+from elastane.run.observability.run_events import RUN_EVENTS, Tone, describe_event_details, name_event_source
 
 TERMINAL_COLOURS: dict[Tone, str] = {
     "good": "green",

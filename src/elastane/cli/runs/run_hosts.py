@@ -4,12 +4,12 @@ import shlex
 import socket
 from functools import partial
 
-from elastane.api.addresses import ANY_PORT, LOOPBACK, find_default_address, find_own_address
-from elastane.api.errors import BadInput
-from elastane.api.hosts import RunHost, find_own_host, parse_run_hosts
-from elastane.api.machine_address import MachineAddress
 from elastane.cli.runs.address_options import build_machine_address
 from elastane.cli.runs.run_options import RunOptions
+from elastane.common.addresses import ANY_PORT, LOOPBACK, find_default_address, find_own_address
+from elastane.common.errors import BadInput
+from elastane.run.nouns.hosts import RunHost, find_own_host, parse_run_hosts
+from elastane.run.nouns.machine_address import MachineAddress
 
 SSH = ("ssh", "-o", "BatchMode=yes")
 """Without questions, which a user could not answer for several machines."""

@@ -4,9 +4,9 @@ import sys
 import time
 from collections.abc import Iterator
 
-from elastane.api.run_lock import is_live
-from elastane.api.rundir import RunDir
 from elastane.cli.runs.ownership import find_active_job
+from elastane.run.connections.run_lock import is_live
+from elastane.run.nouns.rundir import RunDir
 
 LOOK_S = 0.2
 BETWEEN_ATTEMPTS_S = 1.0

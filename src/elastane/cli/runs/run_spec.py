@@ -5,13 +5,6 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
-from elastane.api.errors import BadInput
-from elastane.api.field_checks import NAME
-from elastane.api.hosts import RunHost, find_own_host
-from elastane.api.job_checks import LARGEST_SEED
-from elastane.api.machine_address import MachineAddress
-from elastane.api.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.address_options import check_ports
@@ -20,6 +13,13 @@ from elastane.cli.runs.run_hosts import choose_machine_address, read_hosts, read
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
 from elastane.cli.train_options import change_checkpoints, read_trackers
+from elastane.cluster.nouns.job_checks import LARGEST_SEED
+from elastane.common.errors import BadInput
+from elastane.common.field_checks import NAME
+from elastane.run.nouns.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
+from elastane.run.nouns.hosts import RunHost, find_own_host
+from elastane.run.nouns.machine_address import MachineAddress
+from elastane.run.nouns.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 
 CHECKPOINT_OPTIONS = {
     "every": "--checkpoint-every",

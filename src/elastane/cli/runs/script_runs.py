@@ -1,9 +1,9 @@
 """Runs of unmodified scripts, which some commands cannot serve."""
 
-from elastane.api.errors import BadInput
-from elastane.api.rundir import RunDir
-from elastane.client.run_finder import find_run
-from elastane.observability.run_files import read_record
+from elastane.common.errors import BadInput
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import read_record
 
 
 def find_trained_run(name: str, wanted: str) -> RunDir:

@@ -5,14 +5,14 @@ import asyncio
 from rich.console import Console
 from rich.text import Text
 
-from elastane.agent.rank_requests import name_rank_log
-from elastane.api.records import EventLine
-from elastane.api.rundir import RunDir
-from elastane.api.spec import RunSpec
 from elastane.cli.runs.run_display import describe_run_event
 from elastane.cli.terminal import split_log_line
-from elastane.observability.run_files import decode_event_line
-from elastane.observability.tail import Tail
+from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunSpec
+from elastane.run.observability.run_files import decode_event_line
+from elastane.run.observability.tail import Tail
+from elastane.run.scripts.agent.rank_requests import name_rank_log
 
 LOOK_S = 0.1
 STARTED = "generation.started"

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.control import AskStop
-from elastane.api.run_lock import is_live
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.requests import LOOK_S, send_request
 from elastane.cli.stop_times import describe_stop_time
+from elastane.run.connections.run_lock import is_live
+from elastane.run.nouns.control import AskStop
 
 
 def stop(

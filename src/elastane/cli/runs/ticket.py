@@ -6,19 +6,19 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.api.control import AskStatus
-from elastane.api.endpoint import read_endpoint
-from elastane.api.errors import BadInput
-from elastane.api.run_certificate import compute_fingerprint
-from elastane.api.rundir import RunDir
-from elastane.api.ticket_files import TicketStatus, issue_ticket, list_tickets, revoke_ticket
-from elastane.api.tickets import encode_ticket, find_ticket_fault
 from elastane.cli.command import AsJson, RunName, open_console, print_json, wrap_command
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.runs.requests import send_request
 from elastane.cli.timestamps import format_minute
-from elastane.client.mirror import is_mirror
-from elastane.client.run_finder import find_run
+from elastane.common.errors import BadInput
+from elastane.run.connections.endpoint import read_endpoint
+from elastane.run.connections.run_certificate import compute_fingerprint
+from elastane.run.machines.tickets.ticket_files import TicketStatus, issue_ticket, list_tickets, revoke_ticket
+from elastane.run.machines.tickets.tickets import encode_ticket, find_ticket_fault
+from elastane.run.machines.visits.mirror import is_mirror
+from elastane.run.machines.visits.run_finder import find_run
+from elastane.run.nouns.control import AskStatus
+from elastane.run.nouns.rundir import RunDir
 
 HELP = """
 Let machines and users take part in a run that began with --listen.

@@ -8,15 +8,15 @@ import msgspec
 import typer
 from rich.console import Console
 
-from elastane.api.errors import BadInput
-from elastane.attempts.verification import verify_run
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.rehearsal import run_rehearsal
 from elastane.cli.runs.script_runs import find_trained_run
-from elastane.observability.compare import Comparison, compare_runs
-from elastane.observability.coverage import EpochCoverage
-from elastane.observability.run_files import read_run
-from elastane.observability.verify import Verdict
+from elastane.common.errors import BadInput
+from elastane.run.attempts.verification import verify_run
+from elastane.run.observability.compare import Comparison, compare_runs
+from elastane.run.observability.coverage import EpochCoverage
+from elastane.run.observability.run_files import read_run
+from elastane.run.observability.verify import Verdict
 
 SHOWN = 20
 """The most problems, tensors and epochs that are listed; --json lists all."""

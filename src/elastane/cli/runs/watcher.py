@@ -8,17 +8,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from elastane.api.errors import ElastaneError
-from elastane.api.records import OUTCOMES, EventLine
-from elastane.api.rundir import RunDir
-from elastane.api.spec import RunSpec
 from elastane.cli.runs.log_schedule import LogSchedule
 from elastane.cli.runs.panel import render_panel
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, add_event, add_line
 from elastane.cli.runs.run_display import combine_restored_events, describe_run_event, describe_run_progress
-from elastane.observability.attempts import RESTORED, RESUMED
-from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
-from elastane.observability.tail import Tail
+from elastane.common.errors import ElastaneError
+from elastane.run.nouns.records import OUTCOMES, EventLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunSpec
+from elastane.run.observability.attempts import RESTORED, RESUMED
+from elastane.run.observability.run_files import decode_event_line, decode_ledger_line, read_record
+from elastane.run.observability.tail import Tail
 
 LOOK_S = 0.1
 

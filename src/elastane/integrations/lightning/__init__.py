@@ -11,7 +11,7 @@ next has the same initial values in every worker.
 
 from typing import Any
 
-from elastane.api.extras import require_for_import
+from elastane.common.extras import require_for_import
 
 with require_for_import("lightning", "training with Lightning"):
     import lightning
@@ -22,8 +22,8 @@ with require_for_import("lightning", "training with Lightning"):
     from elastane.integrations.lightning.fabric_strategy import ElastaneFabricStrategy
     from elastane.integrations.lightning.trainer_strategy import ElastaneStrategy
 
-from elastane.runtime import worker_settings
-from elastane.runtime.data.determinism import seed_everything
+from elastane.run.worker import worker_settings
+from elastane.run.worker.data.determinism import seed_everything
 
 # Their names in Lightning.
 Trainer, Fabric = ElasticLightningTrainer, ElasticFabric

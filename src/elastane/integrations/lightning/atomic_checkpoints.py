@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from elastane.api.atomic_file import open_replacement
-from elastane.api.errors import RunFailed
+from elastane.common.atomic_file import open_replacement
+from elastane.common.errors import RunFailed
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

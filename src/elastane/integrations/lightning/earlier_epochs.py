@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from elastane.api.errors import BadInput
-from elastane.runtime.session import Run
-from elastane.runtime.state.run_keep import RunKeep
+from elastane.common.errors import BadInput
+from elastane.run.worker.session import Run
+from elastane.run.worker.state.run_keep import RunKeep
 
 
 class RecordedRun:

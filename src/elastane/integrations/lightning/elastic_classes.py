@@ -5,7 +5,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric import Fabric
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 
 STRATEGY = "elastane"
 

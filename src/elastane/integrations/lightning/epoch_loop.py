@@ -9,12 +9,12 @@ import torch
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.microbatch_metrics import TRAINING_STEP, MicrobatchMetrics
 from elastane.integrations.lightning.module_containers import ModuleContainers
 from elastane.integrations.lightning.training_run import TrainingRun
-from elastane.runtime.step import TrainingStep
-from elastane.runtime.values import describe_value
+from elastane.run.worker.step import TrainingStep
+from elastane.run.worker.values import describe_value
 
 
 class StepsOfEpoch(_TrainingEpochLoop):

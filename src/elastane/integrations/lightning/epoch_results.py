@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 
 OPTIONS = ("name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 

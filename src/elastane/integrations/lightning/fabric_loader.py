@@ -5,11 +5,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.fabric_schedules import FabricSchedules
 from elastane.integrations.lightning.training_data import TrainingData, read_training_loader
 from elastane.integrations.lightning.training_run import TrainingRun
-from elastane.runtime.step import TrainingStep
+from elastane.run.worker.step import TrainingStep
 
 
 class MicrobatchLoader:

@@ -7,9 +7,9 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.training_run import TrainingRun
-from elastane.runtime.state.live_objects import find_live_objects
+from elastane.run.worker.state.live_objects import find_live_objects
 
 STEPPED = "fabric_stepped"
 """The name in `Run.keep` of the numbers of the schedules that the script steps in each iteration."""

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, SequentialSampler
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
 from elastane.integrations.lightning.earlier_epochs import RecordedRun
 from elastane.integrations.lightning.fabric_loader import MicrobatchLoader
@@ -19,10 +19,10 @@ from elastane.integrations.lightning.fabric_schedules import FabricSchedules
 from elastane.integrations.lightning.training_data import TrainingData, choose_microbatch
 from elastane.integrations.lightning.training_run import TrainingRun
 from elastane.integrations.lightning.worker_device import choose_device
-from elastane.runtime import worker_settings
-from elastane.runtime.session import Run
-from elastane.runtime.state.live_objects import find_live_objects
-from elastane.runtime.values import describe_value
+from elastane.run.worker import worker_settings
+from elastane.run.worker.session import Run
+from elastane.run.worker.state.live_objects import find_live_objects
+from elastane.run.worker.values import describe_value
 
 ENDLESS = 1_000_000
 """The epochs of a script that has not said how many it makes; the run ends with the script."""

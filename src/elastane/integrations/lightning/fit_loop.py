@@ -7,7 +7,7 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _request_dataloader
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 from elastane.integrations.lightning.epoch_loop import StepsOfEpoch
 from elastane.integrations.lightning.microbatch_metrics import MicrobatchMetrics

@@ -8,7 +8,7 @@ of a worker that has died.
 from collections.abc import Iterator
 from pathlib import Path
 
-from elastane.api.atomic_file import find_partials
+from elastane.common.atomic_file import find_partials
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 
 

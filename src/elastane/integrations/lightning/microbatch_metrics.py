@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from elastane.api.errors import BadInput
-from elastane.api.safe_text import escape_line
+from elastane.common.errors import BadInput
+from elastane.common.safe_text import escape_line
 from elastane.integrations.lightning.value_names import clean_name
-from elastane.runtime.session import Run
+from elastane.run.worker.session import Run
 
 TRAINING_STEP = "training_step"
 LogOptions = tuple[str, bool, bool, bool, bool]

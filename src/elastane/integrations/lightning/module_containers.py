@@ -4,7 +4,7 @@ from collections import deque
 
 from torch import nn
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 
 CONTAINERS = (list, dict, set, deque)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.training_data import TrainingData
 
 

@@ -7,8 +7,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from elastane.api.errors import BadInput
-from elastane.runtime.values import describe_value
+from elastane.common.errors import BadInput
+from elastane.run.worker.values import describe_value
 
 STEP_HOOKS = ("backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 GRADIENT_HOOKS = (

@@ -10,7 +10,7 @@ from lightning.pytorch.strategies.single_device import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
 from elastane.integrations.lightning.checkpoint_names import CheckpointNames
 from elastane.integrations.lightning.fit_loop import EpochsOfRun
@@ -19,8 +19,8 @@ from elastane.integrations.lightning.run_logger import RunLogger
 from elastane.integrations.lightning.trainer_checks import check_trainer
 from elastane.integrations.lightning.training_run import TrainingRun
 from elastane.integrations.lightning.worker_device import choose_device
-from elastane.runtime import worker_settings
-from elastane.runtime.session import Run
+from elastane.run.worker import worker_settings
+from elastane.run.worker.session import Run
 
 CHECKPOINTS = "lightning"
 """The folder for checkpoints in the run directory, unless a ModelCheckpoint has a folder."""

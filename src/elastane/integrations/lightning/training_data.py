@@ -13,10 +13,10 @@ from torch.utils.data import (
     default_collate,
 )
 
-from elastane.api.errors import BadInput
-from elastane.runtime.data.batch_sources import Collate, MapDataset
-from elastane.runtime.data.epoch_order import Order
-from elastane.runtime.values import describe_value
+from elastane.common.errors import BadInput
+from elastane.run.worker.data.batch_sources import Collate, MapDataset
+from elastane.run.worker.data.epoch_order import Order
+from elastane.run.worker.values import describe_value
 
 MOST_DEFAULT_RANKS = 8
 """The most virtual ranks of a step if the script chooses no microbatch."""

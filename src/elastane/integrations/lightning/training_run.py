@@ -7,11 +7,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 import elastane
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.lightning.training_data import TrainingData, describe_elasticity
-from elastane.runtime import worker_settings
-from elastane.runtime.session import Run
-from elastane.runtime.step import TrainingStep
+from elastane.run.worker import worker_settings
+from elastane.run.worker.session import Run
+from elastane.run.worker.step import TrainingStep
 
 
 class TrainingRun:

@@ -2,7 +2,7 @@
 
 import re
 
-from elastane.runtime.values import LONGEST_NAME
+from elastane.run.worker.values import LONGEST_NAME
 
 
 def clean_name(name: str) -> str:

@@ -5,7 +5,7 @@ One changed import makes a script elastic::
     from elastane.integrations.transformers import Trainer
 """
 
-from elastane.api.extras import require_for_import
+from elastane.common.extras import require_for_import
 
 with require_for_import("recipes", "elastane.integrations.transformers"):
     from elastane.integrations.transformers.elastic_trainer import ElasticTrainer

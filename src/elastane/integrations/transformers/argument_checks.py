@@ -7,7 +7,7 @@ import msgspec
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames, ParallelMode
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 
 FUSED_WITH_BACKWARD = frozenset(
     {

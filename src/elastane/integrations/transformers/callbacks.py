@@ -6,9 +6,9 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-from elastane.api.errors import BadInput
-from elastane.api.trackers import TRACKERS
-from elastane.runtime.session import Run
+from elastane.common.errors import BadInput
+from elastane.run.nouns.trackers import TRACKERS
+from elastane.run.worker.session import Run
 
 
 def remove_reporters(trainer: Any, run: Run) -> None:

@@ -17,7 +17,7 @@ from transformers.trainer_utils import (
     rotate_checkpoints,
 )
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.transformers.argument_checks import (
     build_argument_error,
     check_drop_last,
@@ -39,8 +39,8 @@ from elastane.integrations.transformers.shared_folder import (
 )
 from elastane.integrations.transformers.training_loop import TrainingLoop
 from elastane.integrations.transformers.training_plan import TrainingPlan
-from elastane.runtime.session import get_run
-from elastane.runtime.worker_settings import get_settings
+from elastane.run.worker.session import get_run
+from elastane.run.worker.worker_settings import get_settings
 
 
 class ElasticTrainer(transformers.Trainer):

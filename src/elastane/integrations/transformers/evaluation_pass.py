@@ -17,7 +17,7 @@ from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import EvalLoopOutput
 
 from elastane.integrations.transformers.nested_tensors import flatten_tensors, nest_tensors
-from elastane.runtime.session import Run
+from elastane.run.worker.session import Run
 
 RESULTS = ("loss", "logits", "labels", "inputs")
 UNSHARED = "unshared"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from transformers.trainer_utils import get_last_checkpoint
 
-from elastane.api.errors import BadInput
-from elastane.api.rundir import RunDir
+from elastane.common.errors import BadInput
+from elastane.run.nouns.rundir import RunDir
 
 
 def build_resumption_error(given: str | bool, output_dir: str | Path) -> BadInput:

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from elastane.api.errors import BadInput
-from elastane.protocol.sampling import mix
+from elastane.common.errors import BadInput
+from elastane.run.protocol.sampling import mix
 
 
 class SampleOrder:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastane.api.errors import BadInput
+from elastane.common.errors import BadInput
 from elastane.integrations.transformers.callback_watch import CallbackWatch, build_change_warning
 from elastane.integrations.transformers.logged_values import name_for_ledger
 from elastane.integrations.transformers.progress import describe_progress, restore_progress
 from elastane.integrations.transformers.training_plan import TrainingPlan
-from elastane.runtime.reporter import get_reporter
-from elastane.runtime.session import Run
-from elastane.runtime.step import TrainingStep
+from elastane.run.worker.reporter import get_reporter
+from elastane.run.worker.session import Run
+from elastane.run.worker.step import TrainingStep
 
 if TYPE_CHECKING:
     from elastane.integrations.transformers.elastic_trainer import ElasticTrainer

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from elastane.protocol.sampling import count_steps_per_epoch, find_step_samples
+from elastane.run.protocol.sampling import count_steps_per_epoch, find_step_samples
 
 
 class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ One changed import makes a script elastic::
     from elastane.integrations.trl import SFTTrainer
 """
 
-from elastane.api.extras import require_for_import
+from elastane.common.extras import require_for_import
 
 with require_for_import("trl", "elastane.integrations.trl"):
     from elastane.integrations.trl.elastic_trainers import DPOTrainer, SFTTrainer

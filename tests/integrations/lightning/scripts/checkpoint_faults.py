@@ -9,7 +9,7 @@ import faults
 import torch
 
 from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
-from elastane.runtime import worker_settings
+from elastane.run.worker import worker_settings
 
 
 def arm(dies: int | None, waits: int | None) -> None:

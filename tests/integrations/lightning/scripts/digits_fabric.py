@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import elastane.integrations.lightning  # noqa: F401 - registers strategy="elastane"
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "processes" / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "run" / "processes" / "scripts"))
 import faults
 
 parser = argparse.ArgumentParser()

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import elastane.integrations.lightning as L  # noqa: N812 - instead of: import lightning as L
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "processes" / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "run" / "processes" / "scripts"))
 import checkpoint_faults
 import faults
 

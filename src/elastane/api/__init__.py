@@ -1,1 +1,0 @@
-"""The nouns: frozen values, no I/O, imported in milliseconds."""

@@ -1,4 +1,0 @@
-"""The attempts of a run, one after the other in its directory: start, supervision, resumption, results.
-
-``elastane run`` uses this package in a terminal; the program `elastane.attempts` needs no terminal.
-"""

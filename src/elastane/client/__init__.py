@@ -1,1 +1,0 @@
-"""Clients of live runs and of controllers."""

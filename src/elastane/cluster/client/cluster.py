@@ -1,0 +1,338 @@
+"""Python client of a controller.
+
+```python
+with Cluster("https://cluster:7425", token) as cluster:
+    job = cluster.submit(JobSpec(name="digits", team="vision", script="/home/ada/train.py"))
+    for event in cluster.watch(job=job.name, after=0):
+        print(event.message)
+        if event.kind in {"job.finished", "job.failed", "job.cancelled"}:
+            break
+```
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from elastane.cluster.nouns.config import Change, Config, Trigger
+from elastane.cluster.nouns.health import Health
+from elastane.cluster.nouns.history import AuditLine, Event
+from elastane.cluster.nouns.job_records import State
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.nodes import Node
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.priorities import PriorityClass
+from elastane.cluster.nouns.quotas import Cohort, Quota, Team
+from elastane.cluster.nouns.reports import Report
+from elastane.cluster.nouns.reservations import Reservation
+from elastane.cluster.nouns.rest import (
+    Bounds,
+    Forecast,
+    Job,
+    JobExplanation,
+    JobSummary,
+    Me,
+    NodeChange,
+    PriorityChange,
+    ScaleRequest,
+    Version,
+)
+from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.nouns.tokens import MadeToken, NewToken, Token
+from elastane.cluster.nouns.usage import Occupancy, Usage
+from elastane.common.bodies import Page
+from elastane.common.connections.controller_connection import (
+    ControllerConnection,
+    NotFound,
+    check_path_name,
+    decode_answer,
+    read_header,
+)
+from elastane.run.machines.claims.slots import KeptClaimList
+
+T = TypeVar("T")
+Document = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
+D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
+
+PATHS: dict[type[Document], str] = {
+    Cohort: "cohorts",
+    Team: "teams",
+    PriorityClass: "priorities",
+    Pool: "pools",
+    Reservation: "reservations",
+    Trigger: "triggers",
+}
+NO_VERSION = '"0"'
+"""Version of a document that does not exist."""
+
+
+class Cluster(ControllerConnection):
+    """A connection to a controller, for one thread at a time; see `ControllerConnection`."""
+
+    # -- jobs ----------------------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec, *, key: str = "") -> Job:
+        """Submit a job.
+
+        Args:
+            spec: of the job.
+            key: submissions with the same key make only one job; empty: a new key.
+
+        Raises:
+            RequestRefused: the spec is wrong, its name is taken, or the token may not submit it.
+        """
+        return self.request("POST", "/jobs", Job, body=spec, key=key)
+
+    def jobs(
+        self,
+        *,
+        team: str = "",
+        states: tuple[State, ...] = (),
+        user: str = "",
+        queue: str = "",
+        prefix: str = "",
+    ) -> Iterator[JobSummary]:
+        """Yield the jobs that the token may see, newest first, fetched page by page."""
+        params = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
+        yield from self.list_pages("/jobs", Page[JobSummary], params)
+
+    def job(self, name: str) -> Job:
+        return self.request("GET", f"/jobs/{check_path_name(name)}", Job)
+
+    def scale(
+        self,
+        name: str,
+        *,
+        min_replicas: int | None = None,
+        max_replicas: int | None = None,
+        replica_discrete_values: tuple[int, ...] | None = None,
+    ) -> Job:
+        """Set the limits of the size of a job; None: as before."""
+        body = ScaleRequest(
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
+            replica_discrete_values=replica_discrete_values,
+        )
+        return self.request("POST", f"/jobs/{check_path_name(name)}/scale", Job, body=body)
+
+    def pause(self, name: str) -> Job:
+        return self.request("POST", f"/jobs/{check_path_name(name)}/pause", Job)
+
+    def resume(self, name: str) -> Job:
+        return self.request("POST", f"/jobs/{check_path_name(name)}/resume", Job)
+
+    def cancel(self, name: str) -> Job:
+        return self.request("POST", f"/jobs/{check_path_name(name)}/cancel", Job)
+
+    def set_priority(self, name: str, priority_class: str) -> Job:
+        """Give a job another priority class."""
+        body = PriorityChange(priority_class=priority_class)
+        return self.request("POST", f"/jobs/{check_path_name(name)}/priority", Job, body=body)
+
+    def set_bounds(self, name: str, bounds: Bounds) -> Job:
+        """Set the budget, deadline, target or priority class of a job; unset fields stay as they are."""
+        return self.request("POST", f"/jobs/{check_path_name(name)}/bounds", Job, body=bounds)
+
+    def explain(self, name: str) -> JobExplanation:
+        """Return the reasons for the size of a job."""
+        return self.request("GET", f"/jobs/{check_path_name(name)}/explain", JobExplanation)
+
+    def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
+        """Yield the events of a job after the event with this number, oldest first."""
+        yield from self.list_pages(
+            f"/jobs/{check_path_name(name)}/events", Page[Event], {"after": after or None}
+        )
+
+    def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
+        """Yield events as they happen, without end, also across restarts of the controller.
+
+        Args:
+            job: only the events of this job; empty: all events that the token may see.
+            after: number of the last known event; None: begin with the next event.
+
+        Raises:
+            RequestRefused: the token may not watch or has become invalid, or there were too many watchers for
+                the whole timeout.
+            ControllerUnreachable: the controller did not answer for the whole timeout.
+        """
+        return self.follow("/watch", Event, params={"job": job}, after=after)
+
+    def processes(self, name: str) -> tuple[str, ...]:
+        """Return the processes of a job that have a log: workers by number, then the others."""
+        return self.request("GET", f"/jobs/{check_path_name(name)}/processes", Page[str]).items
+
+    def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
+        """Return a part of a log, and the offset of the next part.
+
+        Args:
+            name: of the job.
+            process: ``agent``, ``coordinator``, ``fork-server`` or a worker, such as ``worker-3``.
+            offset: of the first byte; negative: counted from the end.
+        """
+        answer = self.send(
+            "GET", f"/jobs/{check_path_name(name)}/logs", params={"process": process, "offset": offset}
+        )
+        return answer.content, int(read_header(answer, "Elastane-Next-Offset"))
+
+    # -- declared documents --------------------------------------------------------------------------------
+
+    def documents(self, kind: type[D]) -> tuple[D, ...]:
+        """Return all documents of a kind: ``cluster.documents(Team)``."""
+        return self.request("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
+
+    def document(self, kind: type[D], name: str) -> D:
+        return self.request("GET", f"/{PATHS[kind]}/{check_path_name(name)}", kind)
+
+    def declare(self, document: Document) -> None:
+        """Declare a document; it replaces a document with the same name."""
+        self.send_change("PUT", f"/{PATHS[type(document)]}/{check_path_name(document.name)}", body=document)
+
+    def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
+        """Apply ``changed`` to a document, and declare the result.
+
+        Args:
+            kind: of the document.
+            name: of the document.
+            changed: takes the document, or None if there is none, and returns the new one.
+
+        Returns:
+            The document before and after the change.
+
+        Raises:
+            RequestRefused: another request changed the document meanwhile, or the result is not valid.
+        """
+        path = f"/{PATHS[kind]}/{check_path_name(name)}"
+        before: D | None = None
+        version = NO_VERSION
+        try:
+            answer = self.send("GET", path)
+        except NotFound:
+            pass
+        else:
+            before, version = decode_answer(answer, answer.content, kind), read_header(answer, "ETag")
+        after = changed(before)
+        if after != before:
+            self.send_change("PUT", path, body=after, if_match=version)
+        return before, after
+
+    def undeclare(self, kind: type[Document], name: str) -> None:
+        self.send_change("DELETE", f"/{PATHS[kind]}/{check_path_name(name)}")
+
+    def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
+        """Set the quota of a team or a cohort in one pool; its quotas in other pools stay.
+
+        Raises:
+            RequestRefused: another request changed the document meanwhile.
+        """
+        path = f"/{PATHS[kind]}/{check_path_name(name)}"
+        answer = self.send("GET", path)
+        before: Team | Cohort = decode_answer(answer, answer.content, kind)
+        others = tuple(one for one in before.quotas if one.pool != quota.pool)
+        after = msgspec.structs.replace(before, quotas=(*others, quota))
+        self.send_change("PUT", path, body=after, if_match=read_header(answer, "ETag"))
+
+    def rules(self) -> SchedulingRules:
+        return self.request("GET", "/rules", SchedulingRules)
+
+    def set_rules(self, rules: SchedulingRules) -> None:
+        self.send_change("PUT", "/rules", body=rules)
+
+    def config(self) -> Config:
+        """Return all declared documents as one configuration."""
+        return self.request("GET", "/config", Config)
+
+    def diff(self, config: Config) -> tuple[Change, ...]:
+        """Return the changes that applying a configuration would make."""
+        return self.request("POST", "/config/diff", Page[Change], body=config).items
+
+    def apply(self, config: Config) -> tuple[Change, ...]:
+        """Make the declared documents equal to a configuration; kinds that are None stay."""
+        return self.request("POST", "/config/apply", Page[Change], body=config).items
+
+    def check_policy(self, config: Config) -> Forecast:
+        """Return the changes, of documents and jobs, that applying a configuration now would make."""
+        return self.request("POST", "/policy/check", Forecast, body=config)
+
+    # -- nodes, reports, usage, tokens -----------------------------------------------------------------------
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self.request("GET", "/nodes", Page[Node]).items
+
+    def set_node(self, name: str, action: Literal["drain", "fail", "use"], why: str = "") -> Node:
+        """Drain a node, count it as failed, or use it again."""
+        body = None if action == "use" else NodeChange(why=why)
+        return self.request("POST", f"/nodes/{check_path_name(name)}/{action}", Node, body=body)
+
+    def forget_node(self, name: str) -> None:
+        """Remove a node that no engine sees any more from the list.
+
+        Raises:
+            RequestRefused: an engine still sees the node.
+        """
+        self.send_change("DELETE", f"/nodes/{check_path_name(name)}")
+
+    def report(self, report: Report) -> None:
+        """Report a capacity, a notice, a price or a metric from outside."""
+        self.send_change("POST", "/reports", body=report)
+
+    def usage(
+        self,
+        *by: Literal["team", "user", "job", "pool"],
+        from_s: float | None = None,
+        until_s: float | None = None,
+    ) -> Usage:
+        """Return device-seconds and cost, grouped; by default by team, for the last 30 days."""
+        return self.request("GET", "/usage", Usage, params=_build_usage_query(by, from_s, until_s))
+
+    def usage_csv(
+        self,
+        *by: Literal["team", "user", "job", "pool"],
+        from_s: float | None = None,
+        until_s: float | None = None,
+    ) -> str:
+        """Return the usage as CSV."""
+        return self.send(
+            "GET", "/usage", params=_build_usage_query(by, from_s, until_s) | {"format": "csv"}
+        ).text
+
+    def make_token(self, new: NewToken) -> MadeToken:
+        """Create a token; its secret is only in this answer, and empty if the first answer was lost."""
+        return self.request("POST", "/tokens", MadeToken, body=new)
+
+    def tokens(self) -> tuple[Token, ...]:
+        return self.request("GET", "/tokens", Page[Token]).items
+
+    def revoke_token(self, id_: str) -> None:
+        self.send_change("DELETE", f"/tokens/{check_path_name(id_)}")
+
+    def claim_lists(self) -> Iterator[KeptClaimList]:
+        """Yield the claim lists that the token may see, by team and name."""
+        yield from self.list_pages("/claims", Page[KeptClaimList], {})
+
+    def forget_claims(self, team: str, run: str) -> None:
+        """Delete the claim list of a run that will never go on."""
+        self.send_change("DELETE", f"/claims/{check_path_name(team)}/{check_path_name(run)}")
+
+    def audit(self) -> Iterator[AuditLine]:
+        """Yield the audit log, newest line first."""
+        yield from self.list_pages("/audit", Page[AuditLine], {})
+
+    def occupancy(self) -> tuple[Occupancy, ...]:
+        """Return every pool with its used devices."""
+        return self.request("GET", "/occupancy", Page[Occupancy]).items
+
+    def me(self) -> Me:
+        """Return the user, role and team of the token of this connection."""
+        return self.request("GET", "/me", Me)
+
+    def health(self) -> Health:
+        """Return the health of the controller."""
+        return self.request("GET", "/health", Health)
+
+    def version(self) -> Version:
+        return self.request("GET", "/version", Version)
+
+
+def _build_usage_query(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> dict[str, Any]:
+    return {"by": list(by), "from": from_s, "until": until_s}

@@ -1,0 +1,82 @@
+"""Connections to the controller that this user works with, and the one that was started on this machine.
+
+``controller.json`` in the home has the process that ``elastane up`` started last, ``run-as.json`` the system
+users of its jobs.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from elastane.cluster.nouns.run_as import RunAs
+from elastane.common.connections.controller_context import Context, check_context, find_context
+from elastane.common.errors import BadInput
+from elastane.common.home import read_home_file, write_home_file
+
+if TYPE_CHECKING:
+    from elastane.cluster.client.cluster import Cluster
+
+RUNNING = "controller.json"
+RUN_AS = "run-as.json"
+
+
+class StartedController(msgspec.Struct, frozen=True, kw_only=True):
+    """A controller that was started on this machine.
+
+    Args:
+        url: of the controller.
+        pid: of its process.
+        started: start time of that process, in clock ticks since the boot of the machine.
+    """
+
+    url: str
+    pid: int
+    started: int
+
+
+def connect(to: Context | None = None, *, timeout_s: float = 30.0) -> "Cluster":
+    """Return a connection to a controller, by default to the one of `find_context`.
+
+    Args:
+        to: the controller.
+        timeout_s: see `elastane.common.connections.controller_connection.ControllerConnection`.
+
+    Raises:
+        BadInput: no controller is configured, its address is not encrypted, its certificate is missing, or
+            httpx is not installed.
+    """
+    to = find_context() if to is None else to
+    check_context(to)  # before httpx is loaded, which may be missing
+    from elastane.cluster.client.cluster import Cluster
+
+    return Cluster.from_context(to, timeout_s=timeout_s)
+
+
+def read_running() -> StartedController | None:
+    """Return the controller that was started here last; None if none was."""
+    return read_home_file(RUNNING, StartedController)
+
+
+def save_running(found: StartedController) -> None:
+    write_home_file(RUNNING, found)
+
+
+def save_run_as(run_as: RunAs) -> None:
+    """Save the system users of jobs for the next controller that starts here."""
+    write_home_file(RUN_AS, run_as)
+
+
+def read_run_as() -> RunAs:
+    """Return the system users that jobs ran as when a controller started here last.
+
+    Raises:
+        BadInput: the file is damaged; jobs must not run as root because of that.
+    """
+    try:
+        return read_home_file(RUN_AS, RunAs) or RunAs()
+    except BadInput as error:
+        raise BadInput(
+            error.what,
+            means="the system users of the jobs are unknown; nothing was started",
+            do="name them again: elastane up --run-as TEAM=USER",
+        ) from error

@@ -1,0 +1,61 @@
+"""The terms and prices at which jobs use their devices. Pure."""
+
+from elastane.cluster.nouns.cluster import JobState, Snapshot
+from elastane.cluster.nouns.quotas import Cohort, Team
+from elastane.cluster.nouns.usage import Use
+
+
+def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
+    """Return the uses of each job by name, without jobs that use nothing.
+
+    The quota of a team pays for its oldest jobs first, then the quotas of its cohorts, the nearest first.
+    Devices beyond these are borrowed. Devices of a spot pool are always on spot terms.
+    """
+    pools = {pool.name: pool for pool in snapshot.pools}
+    owners = _map_owners(snapshot)
+    nodes: tuple[Cohort | Team, ...] = (*snapshot.cohorts, *snapshot.teams)
+    unused = {(node.name, quota.pool): quota.nominal_quota for node in nodes for quota in node.quotas}
+    found: dict[str, tuple[Use, ...]] = {}
+    for state in sorted(snapshot.jobs, key=lambda one: one.number):
+        uses: list[Use] = []
+        for name, devices in sorted(_count_devices(state).items()):
+            pool = pools.get(name)
+            price = 0.0 if pool is None else pool.price
+            if pool is not None and pool.spot:
+                uses.append(Use(pool=name, terms="spot", devices=devices, price=price))
+                continue
+            own = 0
+            for owner in owners.get(state.spec.team, ()):
+                paid = min(devices - own, unused.get((owner, name), 0))
+                unused[owner, name] = unused.get((owner, name), 0) - paid
+                own += paid
+            if own:
+                uses.append(Use(pool=name, terms="owned", devices=own, price=price))
+            if devices > own:
+                uses.append(Use(pool=name, terms="borrowed", devices=devices - own, price=price))
+        if uses:
+            found[state.name] = tuple(uses)
+    return found
+
+
+def _map_owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+    """Return the owners of the quotas that pay for each team: the team itself, then its cohorts upwards."""
+    parents = {cohort.name: cohort.parent for cohort in snapshot.cohorts}
+    found = {}
+    for team in snapshot.teams:
+        path, above = [team.name], team.cohort
+        while above in parents:
+            path.append(above)
+            above = parents[above]
+        found[team.name] = tuple(path)
+    return found
+
+
+def _count_devices(state: JobState) -> dict[str, int]:
+    """Return the devices of a job by pool: those that stay, and those that are still draining."""
+    found: dict[str, int] = {}
+    places = [(one.pool, one.workers) for one in state.holds]
+    places += [(one.pool, one.workers) for one in state.draining]
+    for pool, workers in places:
+        found[pool] = found.get(pool, 0) + workers * state.spec.resources_per_worker.devices
+    return found

@@ -1,0 +1,65 @@
+"""The grant of a job: the workers that a decision of the plan gives to it. Pure."""
+
+import msgspec
+
+from elastane.cluster.controller.jobs.placement import count_held
+from elastane.cluster.controller.jobs.size_history import is_preempted, record_decision
+from elastane.cluster.controller.jobs.stored_job import SizeReason, StoredJob
+from elastane.cluster.nouns.job_records import Grant, HeldWorkers, ObservedJob
+from elastane.cluster.nouns.plans import Decision
+
+
+def apply_decision(job: StoredJob, decision: Decision, reason: SizeReason, now_s: float) -> StoredJob:
+    """Return the job with the size of a decision.
+
+    Args:
+        job: has not ended.
+        decision: changes its size.
+        reason: of the size.
+        now_s: seconds since 1970.
+    """
+    grant = Grant(workers=decision.workers, drain_until_s=now_s + decision.drain_s if decision.drain else 0.0)
+    workers = sum(grant.workers.values())
+    observed = _expect_workers(job, grant, now_s)
+    sizes = record_decision(job.size_history, decision, now_s)
+    return msgspec.structs.replace(
+        job,
+        grant=grant,
+        observed=observed,
+        workers=workers,
+        # A job that gives everything back runs until an observation says that its workers are gone.
+        state="running" if workers or observed.held else job.state,
+        reason=reason,
+        started_s=job.started_s if job.started_s is not None or not workers else now_s,
+        admitted_s=sizes.started_s,
+        resized_s=sizes.resized_s,
+        setbacks=sizes.setbacks,
+        promised=sizes.promised,
+        resizes=job.resizes + (1 if job.workers and workers else 0),
+        preemptions=job.preemptions + is_preempted(decision),
+    )
+
+
+def _expect_workers(job: StoredJob, grant: Grant, now_s: float) -> ObservedJob:
+    """Return the workers that the job may hold until it is observed, and since when some are expected."""
+    seen = job.observed.held
+    counts = count_held({pool: one.workers for pool, one in seen.items()}, job.grant.workers, grant.workers)
+    held = {
+        pool: _set_workers(seen.get(pool, HeldWorkers(workers=0)), workers)
+        for pool, workers in counts.items()
+    }
+    total, granted = sum(grant.workers.values()), sum(job.grant.workers.values())
+    came = sum(one.workers - one.absent + one.lost for one in seen.values())
+    grows = total > sum(one.workers for one in held.values())
+    # If workers that never arrived are given back, the replacement of a dead worker gets time of its own.
+    anew = grows or (job.observed.starting_since_s is not None and total <= came < granted)
+    return msgspec.structs.replace(
+        job.observed,
+        held=held,
+        starting_since_s=now_s if anew else job.observed.starting_since_s,
+    )
+
+
+def _set_workers(seen: HeldWorkers, workers: int) -> HeldWorkers:
+    """Return the holding with this many workers; those that were not observed count as absent."""
+    return msgspec.structs.replace(seen, workers=workers, absent=seen.absent + workers - seen.workers)

@@ -1,0 +1,156 @@
+"""The observer: what engines see of jobs and nodes, recorded in the store."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from elastane.cluster.controller.clock import has_elapsed
+from elastane.cluster.controller.jobs.end_rules import EndRequest, check_end_rules, end_by_rule
+from elastane.cluster.controller.jobs.explanation import describe_end
+from elastane.cluster.controller.jobs.observation_record import (
+    changes_the_plan,
+    is_worth_storing,
+    list_events,
+    observe_job,
+)
+from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.controller.jobs.unreadable_jobs import RELEASED, release_job
+from elastane.cluster.controller.store import events, jobs, nodes, rows
+from elastane.cluster.controller.store.database import Store, count_change
+from elastane.cluster.engines.engine import Engine
+from elastane.cluster.nouns.observations import Observation
+
+NODES_S = 60.0
+"""Nodes are observed this often."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Change(NamedTuple):
+    """The change of a job by an observation.
+
+    Args:
+        job: as stored.
+        after: as observed.
+        end: required by its own rules; None: it continues.
+    """
+
+    job: StoredJob
+    after: StoredJob
+    end: EndRequest | None
+
+
+class Observer:
+    """The observer of the jobs and nodes of a cluster.
+
+    Args:
+        store: of the cluster.
+        engine: for all of its jobs.
+        clock: seconds since 1970.
+
+    Attributes:
+        seen: the newest observation of each job.
+        has_news: the newest observations change the plan, also if recording the rest of them has failed.
+    """
+
+    def __init__(self, store: Store, engine: Engine, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._engine = engine
+        self._clock = clock
+        self._left_out: dict[str, str] = {}
+        self._nodes_s = float("-inf")
+        self.seen: Mapping[str, Observation] = {}
+        self.has_news = False
+
+    def must_see_nodes(self) -> bool:
+        """Return whether the last observation of the nodes is too old, as after a machine has slept."""
+        return has_elapsed(self._nodes_s, NODES_S, self._clock())
+
+    async def observe(self) -> None:
+        """Observe the jobs and the nodes, and record what has changed."""
+        self.has_news = False
+        with self._store.begin_read() as tx:
+            unsettled = jobs.list_unsettled_jobs(tx)
+        self.seen = await self._engine.observe(unsettled)
+        now_s = self._clock()
+        with self._store.begin_read() as tx:
+            known = jobs.find_jobs(tx, self.seen.keys())
+        self.has_news |= self._release_unreadable(known, now_s)
+        if names := [one.job.name for one in self._find_changes(known, now_s)]:
+            self.has_news |= self._record_changes(names, now_s)
+        if has_elapsed(self._nodes_s, NODES_S, now_s):
+            with self._store.begin_write() as tx:
+                for node in self._engine.observe_nodes():
+                    nodes.record_node(tx, node.name, node.pool, node.devices, now_s)
+            # Set it only after the write: if the disk is full, the nodes are recorded as soon as it has room.
+            self._nodes_s = now_s
+
+    def _record_changes(self, names: list[str], now_s: float) -> bool:
+        with self._store.begin_write() as tx:
+            # People may have changed the jobs since they were read.
+            changes = self._find_changes(jobs.find_jobs(tx, names), now_s)
+            for job, after, end in changes:
+                last = after if end is None else end_by_rule(after, end)
+                jobs.write_job(tx, job, last, always=("observed",))
+                for event in list_events(job, after):
+                    events.append_event(tx, event.kind, event.message, now_s, team=job.team, job=job.name)
+                if end is not None:
+                    message = f"{job.name} will end: {end.why}"
+                    events.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
+            if changes:
+                count_change(tx)
+        return any(changes_the_plan(one.job, one.after) or one.end for one in changes)
+
+    def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:
+        """Return the changes of these jobs that are worth storing."""
+        found = []
+        for job in known:
+            if not job.has_ended and not job.unreadable:
+                seen = self.seen[job.name]
+                after = observe_job(job, seen, now_s)
+                end = None if after.has_ended else check_end_rules(job, seen.progress, now_s)
+                if end is not None or is_worth_storing(job, after):
+                    storable = self._make_storable(job, after, seen, now_s)
+                    if storable is not None:
+                        found.append(_Change(job, storable, end))
+        return found
+
+    def _make_storable(
+        self, job: StoredJob, after: StoredJob, seen: Observation, now_s: float
+    ) -> StoredJob | None:
+        """Return the job after an observation; None: nothing of it can be stored.
+
+        Engines pass on the progress that a job reports. Progress that could not be read back is left out.
+        """
+        why = rows.explain_unstorable(after.observed)
+        if not why:
+            return after
+        if self._left_out.get(job.name) != why:
+            self._left_out[job.name] = why
+            logger.warning("part of the observation of job %s is left out: %s", job.name, why)
+        after = observe_job(job, msgspec.structs.replace(seen, progress=None), now_s)
+        return None if rows.explain_unstorable(after.observed) else after
+
+    def _release_unreadable(self, known: Iterable[StoredJob], now_s: float) -> bool:
+        """Free the devices of jobs with unreadable records after their processes are gone."""
+        gone = [
+            job.name
+            for job in known
+            if job.unreadable and not job.has_ended and release_job(job, self.seen[job.name], now_s)
+        ]
+        if not gone:
+            return False
+        with self._store.begin_write() as tx:
+            for job in jobs.find_jobs(tx, gone):
+                after = release_job(job, self.seen[job.name], now_s)
+                if after is None:
+                    continue
+                jobs.update_job(tx, job, after, always=RELEASED)
+                kind = f"job.{after.state}" if after.has_ended else "job.stopped"
+                how = "has given its devices back"
+                if after.has_ended:
+                    how = describe_end(after.state, after.why)
+                events.append_event(tx, kind, f"{job.name} {how}", now_s, team=job.team, job=job.name)
+        return True

@@ -1,0 +1,65 @@
+"""The refusal of ambiguous requests and of other protocols, before the request is read."""
+
+from collections import Counter
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from elastane.cluster.controller.rest.problems import make_problem, make_problem_response
+from elastane.common.bodies import Problem
+
+ONCE = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+        b"if-match",
+        b"last-event-id",
+    }
+)
+"""Headers that this API reads. Readers differ in which of two values counts."""
+LARGEST_HEADERS_BYTES = 64 * 1024
+"""Limit of all headers together. The server limits only headers that arrive in pieces."""
+
+
+class Framing:
+    """Middleware that passes a request on if it is plain HTTP and has each header of `ONCE` at most once."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = refuse_framing(scope["headers"]) if scope["type"] == "http" else None
+        await (self._app if refusal is None else make_problem_response(refusal))(scope, receive, send)
+
+
+def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
+    """Return why a request with these headers is refused; None: it is not. Names are in lower case."""
+    size_bytes = sum(len(name) + len(value) for name, value in headers)
+    if size_bytes > LARGEST_HEADERS_BYTES:
+        return make_problem(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the headers have {size_bytes} bytes; the limit is {LARGEST_HEADERS_BYTES}",
+            means="nothing was done",
+            do="send fewer or shorter headers",
+        )
+    counts = Counter(name for name, _ in headers)
+    if twice := sorted(name.decode() for name in ONCE if counts[name] > 1):
+        return make_problem(
+            HTTPStatus.BAD_REQUEST,
+            f"the header {twice[0]} appears {counts[twice[0].encode()]} times",
+            means="nothing was done: programs differ in which of the values they use",
+            do="send it once",
+            field=f"header.{twice[0]}",
+        )
+    if any(name == b"upgrade" and b"websocket" in value.lower() for name, value in headers):
+        return make_problem(
+            HTTPStatus.BAD_REQUEST,
+            "this API has no WebSockets",
+            means="nothing was done",
+            do="send it without Upgrade; GET /v1/watch is a stream of server-sent events",
+            field="header.upgrade",
+        )
+    return None

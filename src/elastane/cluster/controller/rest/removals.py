@@ -1,0 +1,116 @@
+"""Checks that a removed declaration is not in use.
+
+In use are documents that other documents name, pools with jobs, priority classes that jobs name, and teams
+with jobs or tokens.
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from sqlalchemy import Connection
+
+from elastane.cluster.controller.cluster.declarations import Kind, list_mentions
+from elastane.cluster.controller.rest.problems import Refusal
+from elastane.cluster.controller.store import jobs, tokens
+from elastane.cluster.nouns.config import Change, Config
+
+SHOWN = 5
+"""Number of users that a message names."""
+
+
+def check_mentions(standing: Config, kind: Kind, name: str) -> None:
+    """Check that no other document names this one, which is to be removed alone.
+
+    Raises:
+        Refusal: another document names it.
+    """
+    users = list_mentions(standing, kind, name)
+    if users and kind == "cohorts":
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"cohort {name} is in use by {_list_users(users)}",
+            means="they would have no place in the tree of quotas; nothing was changed",
+            do="move them (elastane team set TEAM --cohort OTHER, elastane cohort set COHORT --parent OTHER; "
+            "'' is the cluster), or remove them first",
+        )
+    if users:
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"pool {name} is in use by {_list_users(users)}",
+            means="they would name a pool that does not exist; nothing was changed",
+            do=f"remove them first, for example: elastane quota remove OWNER --pool {name}",
+        )
+
+
+def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
+    """Check that no job and no token uses the documents that these changes remove.
+
+    The message names jobs and tokens of all teams: callers that may declare may see them all.
+
+    Raises:
+        Refusal: one of the documents is in use.
+    """
+    for one in changes:
+        if one.change != "remove":
+            continue
+        if one.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, one.name)):
+            raise Refusal(
+                HTTPStatus.CONFLICT,
+                f"pool {one.name} is in use by {_list_users(holders, 'job')}",
+                means="their workers could not drain from a pool that does not exist; nothing was changed",
+                do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
+            )
+        if one.kind == "priorities":
+            _check_class(tx, one)
+        if one.kind == "teams":
+            _check_team(tx, one.name, now_s)
+
+
+def _check_class(tx: Connection, removed: Change) -> None:
+    """Check that no job is of the class: by its name, or by default.
+
+    Raises:
+        Refusal: the class is in use.
+    """
+    users = jobs.list_jobs_of_class(tx, removed.name)
+    if removed.before is not None and removed.before.get("default"):
+        users += jobs.list_jobs_of_class(tx, "")
+    if users:
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"priority class {removed.name} is in use by {_list_users(users, 'job')}",
+            means="a job of a class that does not exist could not be changed any more, and a job without a "
+            "class would get another priority; nothing was changed",
+            do="give them another class (elastane amend JOB --priority CLASS), or wait until they end",
+        )
+
+
+def _check_team(tx: Connection, team: str, now_s: float) -> None:
+    """Check that the team has no living jobs and no valid tokens.
+
+    Raises:
+        Refusal: it has some.
+    """
+    if users := jobs.list_jobs_of_team(tx, team):
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"team {team} is in use by {_list_users(users, 'job')}",
+            means="they would lose their quota, and jobs that may not borrow would stop; nothing was changed",
+            do="cancel them, or wait until they end; to remove only a quota of the team: "
+            f"elastane quota remove {team} --pool POOL",
+        )
+    if keys := tokens.list_team_tokens(tx, team, now_s):
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"team {team} is in use by {_list_users(keys, 'token')}",
+            means="these tokens could still submit jobs for a team that does not exist; nothing was changed",
+            do="revoke them (elastane token revoke TOKEN); elastane token list shows their users",
+        )
+
+
+def _list_users(names: tuple[str, ...], noun: str = "") -> str:
+    """List users, and their noun in front of them if they have one: ``jobs a, b and 3 more``."""
+    more = len(names) - SHOWN
+    shown = ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    nouns = noun if len(names) == 1 else f"{noun}s"
+    return f"{nouns} {shown}" if noun else shown

@@ -1,0 +1,323 @@
+"""The process of the controller: store, API and loop, from start to end."""
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from elastane.cluster.client.controller_lock import lock_home
+from elastane.cluster.controller.bootstrap import make_first_token
+from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.loop import Loop
+from elastane.cluster.controller.planner import Planner
+from elastane.cluster.controller.planning import Scheduler
+from elastane.cluster.controller.rest.app import build_application
+from elastane.cluster.controller.rest.connections import build_protocol, build_waiting_rules
+from elastane.cluster.controller.rest.context import Controller
+from elastane.cluster.controller.store import documents
+from elastane.cluster.controller.store.database import Store, list_store_files
+from elastane.cluster.controller.store.failures import StoreError
+from elastane.cluster.controller.store.lease import Lease
+from elastane.cluster.controller.store.monitor import Monitor
+from elastane.cluster.engines.local.accounts import find_team_account
+from elastane.cluster.engines.local.engine import LocalEngine
+from elastane.cluster.engines.local.user_isolation import PRIVATE_UMASK, prepare_home
+from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.observations import ObservedNode
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.priorities import PriorityClass
+from elastane.cluster.scheduler.explanations import explain_decision
+from elastane.cluster.scheduler.plan import plan
+from elastane.common.connections.patient_listener import make_patient_listener, read_descriptor_limit
+from elastane.common.errors import BadInput
+from elastane.common.permissions import restrict_permissions
+
+IDLE_S = 75
+"""Idle connections are closed after this time. Clients close theirs earlier."""
+FAREWELL_S = 3
+REFUSALS_S = 30.0
+LEASE_S = 2.0
+SWITCH_S = 0.0005
+"""Interval at which threads give way. A request changes threads a dozen times; at the default interval, each
+change would wait 5 ms while the loop computes."""
+CLASSES = (
+    PriorityClass(name="low", value=-100, description="gives way to all others"),
+    PriorityClass(name="normal", value=0, default=True),
+    PriorityClass(name="high", value=100, description="before all others"),
+)
+"""The priority classes of a new cluster. Operators can change them."""
+
+logger = logging.getLogger(__name__)
+
+
+def serve(
+    settings: ControllerSettings, ready: Callable[[ControllerReady], None], clock: Callable[[], float]
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        BadInput: it cannot listen there; another controller has the store or the home; others can read the
+            store, and this user may not change its mode; or jobs cannot run as the named users.
+        StoreError: the database cannot be used, or its lease was lost.
+    """
+    _raise_file_limit()
+    if settings.run_as.isolates:
+        prepare_home(settings.run_as, Path(settings.home))
+        # With root's groups, the controller could read files for a job that the job's user cannot read.
+        os.setgroups([])
+        os.umask(PRIVATE_UMASK)
+    closed = tuple(str(path) for path in list_store_files(settings.store) if restrict_permissions(path))
+    sys.setswitchinterval(SWITCH_S)
+    listener = _open_listener(settings)
+    home = None
+    try:
+        home = lock_home(Path(settings.home))
+        # The lease comes first: opening the store may change its schema under another controller.
+        with Lease(settings.store) as lease:
+            store = Store(settings.store, at_least=lease.read_last_change())
+            try:
+                with Monitor(store, lease.write_note):
+                    _serve(settings, store, lease, listener, ready, clock, closed)
+            finally:
+                store.close()
+    finally:
+        listener.close()
+        if home is not None:
+            os.close(home)
+
+
+def _serve(  # noqa: PLR0917 - the parts of a process
+    settings: ControllerSettings,
+    store: Store,
+    lease: Lease,
+    listener: socket.socket,
+    ready: Callable[[ControllerReady], None],
+    clock: Callable[[], float],
+    closed: tuple[str, ...],
+) -> None:
+    _declare_this_machine(store, settings, clock())
+    loop = _build_loop(store, settings, clock)
+    controller = Controller(
+        store,
+        wake=loop.wake,
+        plan=plan,
+        explain=explain_decision,
+        check_team=partial(find_team_account, settings.run_as),
+        clock=clock,
+    )
+    app = build_application(controller)
+    server = _Server(configure_server(app, settings))
+    thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
+    ending, lost = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        server.handle_exit(signal.SIGTERM, None)
+        ending.set()
+
+    def end_without_lease() -> None:
+        lost.set()
+        # Stop decisions before requests: another controller may have the store.
+        loop.close()
+        end()
+
+    server.farewell = app.state.closing.set
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    # Imported modules stay for ever, so the garbage collector need not visit them again.
+    gc.collect()
+    gc.freeze()
+    with store.begin_write() as tx:
+        secret = make_first_token(tx, settings.user, clock(), another=settings.new_token)
+        ready(_describe_ready(settings, store, listener, secret or "", closed))
+    thread.start()
+    watch = partial(_watch_lease, lease, ending, end_without_lease)
+    threading.Thread(target=watch, name="lease", daemon=True).start()
+    threading.Thread(target=write_refusals, args=(controller, ending), name="refusals", daemon=True).start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        end()
+        loop.close()
+        thread.join()
+        if not lost.is_set():
+            _write_last_refusals(controller)
+    if lost.is_set():
+        raise lease.make_lost_error()
+
+
+def _build_loop(store: Store, settings: ControllerSettings, clock: Callable[[], float]) -> Loop:
+    node = ObservedNode(name=socket.gethostname(), pool="local", devices=settings.devices)
+    engine = LocalEngine(Path(settings.home), node=node, run_as=settings.run_as)
+    scheduler = Scheduler(plan=plan, explain=explain_decision)
+    return Loop(store, engine, scheduler, clock, planner=Planner(settings.store))
+
+
+def _describe_ready(
+    settings: ControllerSettings, store: Store, listener: socket.socket, secret: str, closed: tuple[str, ...]
+) -> ControllerReady:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return ControllerReady(
+        url=f"{'https' if settings.certificate else 'http'}://{shown}:{port}",
+        pid=os.getpid(),
+        store=store.where,
+        token=secret,
+        narrowed=closed,
+        run_as=settings.run_as,
+    )
+
+
+def _watch_lease(lease: Lease, ending: threading.Event, on_loss: Callable[[], None]) -> None:
+    while not ending.wait(LEASE_S):
+        if not lease.is_held():
+            on_loss()
+
+
+def write_refusals(controller: Controller, ending: threading.Event) -> None:
+    """Write counted refusals to the audit log when their windows end, until the controller ends."""
+    while not ending.wait(REFUSALS_S):
+        try:
+            controller.refusals.write_ended(controller.clock())
+        except StoreError as error:
+            logger.warning("refusals wait for the audit log: %s", error.what)
+
+
+def _write_last_refusals(controller: Controller) -> None:
+    try:
+        controller.refusals.write_ended(controller.clock(), all_of_them=True)
+    except StoreError as error:
+        logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - no traceback
+
+
+def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Config:
+    """Return the configuration of uvicorn."""
+    return uvicorn.Config(
+        app,
+        # The API has no WebSockets. The application refuses such requests.
+        ws="none",
+        # It encrypts the connections itself: uvicorn would count them only after the handshake. Uvicorn takes
+        # any factory here, but the annotation does not say so.
+        http=build_protocol(  # type: ignore[arg-type]
+            build_waiting_rules(read_descriptor_limit()), _load_context(settings)
+        ),
+        # Uvicorn's lines use the handler of this process, with a timestamp.
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        # Otherwise a client on this machine could claim another address with each request, and escape the
+        # limit of failed attempts per address.
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=FAREWELL_S,
+    )
+
+
+def _raise_file_limit() -> None:
+    """Raise the limit of open files: each job and each client needs one, and the default is about 1,000."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _declare_this_machine(store: Store, settings: ControllerSettings, now_s: float) -> None:
+    """Declare this machine's devices as the pool ``local``, and `CLASSES`, in a store without pools."""
+    with store.begin_write() as tx:
+        standing = documents.read_declared_config(tx)
+        if standing.pools:
+            return
+        pool = Pool(
+            name="local",
+            device=settings.device,
+            devices=settings.devices,
+            devices_per_node=max(1, settings.devices),
+        )
+        classes = standing.priorities or CLASSES
+        changes = diff_configs(standing, Config(pools=(pool,), priorities=classes))
+        documents.write_documents(tx, changes, now_s)
+
+
+class _Server(uvicorn.Server):
+    """A server that ends the streams of watchers before it shuts down; otherwise it would wait for ever."""
+
+    farewell: Callable[[], None]
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.farewell()
+        super().handle_exit(sig, frame)
+
+
+def _open_listener(settings: ControllerSettings) -> socket.socket:
+    """Return the bound socket. It is bound first, so that a taken port is found before anything else happens.
+
+    Raises:
+        BadInput: the address or the certificate cannot be used.
+    """
+    if bool(settings.certificate) != bool(settings.key):
+        raise BadInput("a certificate and its key belong together", do="give --tls-cert and --tls-key")
+    for file in filter(None, (settings.certificate, settings.key)):
+        if not Path(file).is_file():
+            raise BadInput(f"there is no file {file}", do="give the paths of the certificate and of its key")
+    # The certificate is checked before the controller reports that it is ready.
+    _load_context(settings)
+    if not settings.certificate and not _is_loopback(settings.host):
+        raise BadInput(
+            f"{settings.host} can be reached from other machines, and there is no certificate",
+            means="tokens would cross the network without encryption",
+            do="give --tls-cert and --tls-key, or listen on 127.0.0.1",
+        )
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        # Without an explicit type, asyncio leaves Nagle's algorithm on, and every answer waits 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(1024)
+    except OSError as error:
+        raise BadInput(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror or error})",
+            means="nothing was started",
+            do="end the program that listens there, or give another --listen",
+        ) from error
+    return make_patient_listener(listener)
+
+
+def _load_context(settings: ControllerSettings) -> ssl.SSLContext | None:
+    """Return the context with the certificate of the controller; None: it has none.
+
+    Raises:
+        BadInput: the certificate and its key cannot be used.
+    """
+    if not settings.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without this, OpenSSL would ask for a passphrase on the terminal. An empty one opens no key.
+        context.load_cert_chain(settings.certificate, settings.key, password=str)
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"{settings.certificate} and {settings.key} are not a certificate and its key ({error})",
+            means="nothing was started",
+            do="give two PEM files that this user may read, the key of this certificate without a passphrase",
+        ) from error
+    return context
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

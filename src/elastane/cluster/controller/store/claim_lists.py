@@ -1,0 +1,79 @@
+"""The claim lists that runs keep in the store: their owners, sizes and last uses."""
+
+import msgspec
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from elastane.cluster.controller.store.claims import delete_slots
+from elastane.cluster.controller.store.tables import claim_lists
+
+KEPT_S = 90 * 24 * 3600.0
+"""A list is deleted this long after its last use. Coordinators read their list every second."""
+AT_ONCE = 100
+
+
+class StoredClaimList(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim list of a run.
+
+    Args:
+        run: its key: team, slash, name. No name of a job has a slash.
+        team: owner.
+        user: that began it.
+        content_bytes: of all slots.
+        used_s: about when it was last read or claimed in, in seconds since 1970.
+    """
+
+    run: str
+    team: str
+    user: str
+    content_bytes: int
+    used_s: float
+
+
+def find_claim_list(tx: Connection, run: str) -> StoredClaimList | None:
+    row = tx.execute(select(claim_lists).where(claim_lists.c.run == run)).one_or_none()
+    return None if row is None else StoredClaimList(**row._mapping)  # noqa: SLF001 - its public name
+
+
+def list_claim_lists(
+    tx: Connection, teams: tuple[str, ...] | None, *, after: str, limit: int
+) -> tuple[StoredClaimList, ...]:
+    """Return claim lists in the order of their keys.
+
+    Args:
+        tx: a transaction.
+        teams: only lists of these teams; None: of all.
+        after: only lists with keys after this one; empty: from the first on.
+        limit: the most lists to return.
+    """
+    query = select(claim_lists).where(claim_lists.c.run > after).order_by(claim_lists.c.run).limit(limit)
+    if teams is not None:
+        query = query.where(claim_lists.c.team.in_(teams))
+    rows = tx.execute(query)
+    return tuple(StoredClaimList(**row._mapping) for row in rows)  # noqa: SLF001 - its public name
+
+
+def insert_claim_list(tx: Connection, made: StoredClaimList) -> None:
+    tx.execute(insert(claim_lists).values(msgspec.structs.asdict(made)))
+
+
+def record_use(tx: Connection, run: str, now_s: float, added_bytes: int = 0) -> None:
+    """Record that a list was used now, and how many bytes were added."""
+    grown = claim_lists.c.content_bytes + added_bytes
+    tx.execute(update(claim_lists).where(claim_lists.c.run == run).values(used_s=now_s, content_bytes=grown))
+
+
+def measure_lists(tx: Connection, team: str) -> int:
+    """Return the bytes of all claim lists of a team."""
+    total = func.coalesce(func.sum(claim_lists.c.content_bytes), 0)
+    return int(tx.execute(select(total).where(claim_lists.c.team == team)).scalar_one())
+
+
+def forget_claim_list(tx: Connection, run: str) -> None:
+    delete_slots(tx, run)
+    tx.execute(delete(claim_lists).where(claim_lists.c.run == run))
+
+
+def list_unused_lists(tx: Connection, now_s: float) -> tuple[str, ...]:
+    """Return some of the lists that were not used for `KEPT_S`."""
+    query = select(claim_lists.c.run).where(claim_lists.c.used_s < now_s - KEPT_S)
+    return tuple(tx.execute(query.order_by(claim_lists.c.used_s).limit(AT_ONCE)).scalars())

@@ -1,0 +1,110 @@
+"""Stored tokens, with the digests of their secrets instead of the secrets."""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
+
+from elastane.cluster.controller.store.tables import tokens
+from elastane.cluster.nouns.tokens import NewToken, Token
+
+
+def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) -> Token:
+    """Store a token.
+
+    Args:
+        tx: a transaction that writes.
+        id_: its public id.
+        digest: SHA-256 of its secret, 32 bytes.
+        new: the token.
+        now_s: the time.
+    """
+    row = tx.execute(
+        insert(tokens)
+        .values(
+            id=id_,
+            digest=digest,
+            user=new.user,
+            role=new.role,
+            team=new.team,
+            note=new.note,
+            created_s=now_s,
+            expires_s=None if new.valid_s is None else now_s + new.valid_s,
+        )
+        .returning(tokens)
+    ).one()
+    return _decode_token(row)
+
+
+def find_token_by_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
+    """Return the token with this digest, if it is valid at this time."""
+    row = tx.execute(select(tokens).where(tokens.c.digest == digest)).one_or_none()
+    if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now_s):
+        return None
+    return _decode_token(row)
+
+
+def is_token_valid(tx: Connection, id_: str, now_s: float) -> bool:
+    """Return whether the token is valid at this time."""
+    query = select(tokens.c.id).where(tokens.c.id == id_, *_list_validity_conditions(now_s))
+    return tx.execute(query).one_or_none() is not None
+
+
+def find_token(tx: Connection, id_: str) -> Token | None:
+    row = tx.execute(select(tokens).where(tokens.c.id == id_)).one_or_none()
+    return _decode_token(row) if row else None
+
+
+def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True) -> tuple[Token, ...]:
+    """Return tokens, oldest first.
+
+    Args:
+        tx: a transaction.
+        teams: only tokens of these teams; None: of all.
+        of_none: with ``teams`` None, also tokens of no team.
+    """
+    query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
+    if teams is not None:
+        query = query.where(tokens.c.team.in_(teams))
+    elif not of_none:
+        query = query.where(tokens.c.team != "")
+    return tuple(_decode_token(row) for row in tx.execute(query))
+
+
+def revoke_token(tx: Connection, id_: str, now_s: float) -> None:
+    """Revoke a token. A token that was revoked before stays as it is."""
+    tx.execute(
+        update(tokens).where(tokens.c.id == id_).values(revoked_s=func.coalesce(tokens.c.revoked_s, now_s))
+    )
+
+
+def count_operators(tx: Connection, now_s: float) -> int:
+    """Return the number of valid tokens of operators."""
+    query = select(func.count()).where(tokens.c.role == "operator", *_list_validity_conditions(now_s))
+    return tx.execute(query).scalar_one()
+
+
+def list_team_tokens(tx: Connection, team: str, now_s: float) -> tuple[str, ...]:
+    """Return the ids of the valid tokens of exactly this team, not of every team; oldest first."""
+    query = select(tokens.c.id).where(tokens.c.team == team, *_list_validity_conditions(now_s))
+    return tuple(tx.execute(query.order_by(tokens.c.created_s, tokens.c.id)).scalars())
+
+
+def count_valid_tokens(tx: Connection, team: str, now_s: float) -> int:
+    """Return the number of valid tokens of this team."""
+    query = select(func.count()).where(tokens.c.team == team, *_list_validity_conditions(now_s))
+    return tx.execute(query).scalar_one()
+
+
+def count_tokens_since(tx: Connection, team: str, since_s: float) -> int:
+    """Return the number of tokens of this team that were made since then, valid or not."""
+    query = select(func.count()).where(tokens.c.team == team, tokens.c.created_s > since_s)
+    return tx.execute(query).scalar_one()
+
+
+def _list_validity_conditions(now_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Build the conditions of a valid token: it is neither revoked nor expired."""
+    return tokens.c.revoked_s.is_(None), tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s)
+
+
+def _decode_token(row: Row[Any]) -> Token:
+    return Token(**{name: getattr(row, name) for name in Token.__struct_fields__})

@@ -1,0 +1,74 @@
+"""The engine of ``elastane run``: its only job is the run in this process."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from elastane.cluster.engines.local.job_watcher import JobWatcher
+from elastane.cluster.engines.local.worker_counts import count_workers
+from elastane.cluster.nouns.observations import Observation, ObservedNode
+from elastane.cluster.nouns.orders import Order, ResizeJob, StartAttempt
+from elastane.run.nouns.attempts import AttemptOutcome
+from elastane.run.nouns.control import Answer, AskResize
+from elastane.run.nouns.rundir import RunDir
+
+ATTEMPT = 1
+"""The only attempt of each job: the next attempt of the run is another job."""
+
+ENDED_BEFORE = AttemptOutcome(code=1, why="`elastane run` has ended")
+"""The final outcome of earlier jobs: `elastane run --resume` continues the run as another job."""
+
+
+class ForegroundEngine:
+    """An `elastane.cluster.engines.engine.Engine` that only resizes: its job has begun and ends by itself.
+
+    Args:
+        job: name of the run's job.
+        run_dir: of the run.
+    """
+
+    def __init__(self, job: str, run_dir: RunDir) -> None:
+        self._job = job
+        self._watcher = JobWatcher(run_dir)
+
+    async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
+        """Observe the run through its coordinator; all other jobs are earlier attempts, which have ended."""
+        earlier = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
+        return earlier | {self._job: self._build_observation(await self._watcher.ask_status())}
+
+    def _build_observation(self, answer: Answer | None) -> Observation:
+        count = count_workers(answer)
+        return Observation(
+            job=self._job,
+            attempt=ATTEMPT,
+            present=True,
+            agent=True,
+            workers=count.workers,
+            members=count.members,
+            target=count.target,
+            fixed=count.ending or (answer is not None and answer.by_hand),
+            progress=self._watcher.read_progress(),
+            run_dir=str(self._watcher.run_dir.root),
+        )
+
+    async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        """Carry out orders for the run; see `elastane.cluster.engines.engine.Engine.carry_out`."""
+        refusals = {order.job: await self._carry_out(order) for order in orders if order.job == self._job}
+        return {job: why for job, why in refusals.items() if why}
+
+    async def _carry_out(self, order: Order) -> str:
+        match order:
+            case StartAttempt():
+                return ""
+            case ResizeJob(workers=workers, limits=limits):
+                # The coordinator decides: a user may have set the size since the run was observed.
+                request = AskResize(workers=workers, limits=limits, unless_by_hand=True)
+                return await self._watcher.send_order(request)
+            case _:
+                return "the run was started in a terminal, and only that terminal ends it"
+
+    def observe_nodes(self) -> Sequence[ObservedNode]:
+        """Return no node: the pool is declared with the devices that this process sees."""
+        return ()
+
+    async def close(self) -> None:
+        """Close the connection; the run continues."""
+        await self._watcher.coordinator.close()

@@ -1,0 +1,71 @@
+"""The system users that jobs run as."""
+
+import os
+import pwd
+
+import msgspec
+
+from elastane.cluster.nouns.run_as import RunAs
+from elastane.common.errors import BadInput
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A system user, as the kernel and a login shell know it.
+
+    Args:
+        name: of the user.
+        uid: never 0.
+        gid: of its primary group.
+        groups: ids of all its groups.
+        home: its home directory, which may not exist.
+        shell: its login shell.
+    """
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+
+def find_account(name: str) -> Account:
+    """Return the system user of this name.
+
+    Raises:
+        BadInput: there is none, or it is root.
+    """
+    try:
+        found = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise BadInput(
+            f"this machine has no user {name}",
+            means="jobs of that user cannot be started; other jobs are not affected",
+            do=f"useradd --system --create-home {name}, or name another user: elastane up --run-as",
+        ) from None
+    if found.pw_uid == 0:
+        raise BadInput(
+            f"user {name} is root (uid 0)",
+            means="its jobs could read every file of this machine",
+            do="name a user without privileges: elastane up --run-as TEAM=USER",
+        )
+    groups = os.getgrouplist(name, found.pw_gid)
+    return Account(name, found.pw_uid, found.pw_gid, tuple(groups), found.pw_dir, found.pw_shell)
+
+
+def find_team_account(run_as: RunAs, team: str) -> Account | None:
+    """Return the system user that runs the jobs of a team; None: the controller's own user.
+
+    Raises:
+        BadInput: the team has none, or the machine has no such user.
+    """
+    name = run_as.find_user(team)
+    if not name:
+        return None
+    if os.geteuid() != 0:
+        raise BadInput(
+            f"jobs of team {team} run as {name}, but this controller does not run as root",
+            means="only root may start processes of another user",
+            do="sudo elastane up",
+        )
+    return find_account(name)

@@ -1,0 +1,1 @@
+"""The nouns of a cluster: frozen values, no I/O, imported in milliseconds."""

@@ -1,0 +1,143 @@
+"""The cluster at one time: everything that a plan depends on."""
+
+import msgspec
+
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.plans import Cause
+from elastane.cluster.nouns.pools import Departure, Pool, Restriction
+from elastane.cluster.nouns.priorities import PriorityClass
+from elastane.cluster.nouns.quotas import Cohort, Team
+from elastane.cluster.nouns.reservations import Reservation
+from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Workers that a job was granted in one pool and that were not asked to leave.
+
+    Args:
+        pool: the pool.
+        workers: how many, running or starting.
+        leaving: how many of them are on nodes that are drained or will be taken away.
+        starting: how many of them have not arrived yet and take no part in the training.
+        failed: how many of them had arrived and were lost to a fault.
+    """
+
+    pool: str
+    workers: int
+    leaving: int = 0
+    starting: int = 0
+    failed: int = 0
+
+    @property
+    def absent(self) -> int:
+        return self.starting + self.failed
+
+
+class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Workers that were asked to leave and are still there; they hold their devices until they are seen gone.
+
+    Args:
+        pool: the pool.
+        workers: how many.
+        deadline_s: when they should be gone.
+        leaving: how many of them are on nodes that are leaving too.
+    """
+
+    pool: str
+    workers: int
+    deadline_s: float
+    leaving: int = 0
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job that is neither finished nor cancelled, as the controller knows it.
+
+    Args:
+        number: grows with every submission; decides between jobs with the same time of submission.
+        spec: as submitted, or as changed since.
+        submitted_s: when it was submitted.
+        holds: the workers it was granted, at most one entry per pool; empty: the job waits.
+        draining: the workers it is giving back.
+        started_s: when it was last granted its minimum; None: never.
+        resized_s: when its size last changed, other than by a start; None: never.
+        setbacks: how often it was stopped or lost devices, each time less than
+            `elastane.cluster.nouns.scheduling_rules.QUIET_S` after the time before; to give way to another
+            job and go on with fewer workers is none.
+        promised: the size that the last plan entitled it to.
+        starting_since_s: since when some of ``holds`` have not arrived, counted after a crash from the next
+            try; None: all have.
+        faulty_since_s: since when some of ``holds`` are missing because of a fault; None: none is.
+        successors: how many of the workers that have not arrived replace one that had arrived.
+        virtual_ranks: of its run; 0: not known yet.
+        retry_at_s: after a crash, it does not start before this time.
+        speeds: ``(workers, samples per second)`` as measured, in any order.
+        weights: how much each of these counts beside the others, from 0 to 1; empty: all count fully.
+        prior: speeds that another job with the same program had, in any order.
+        resize_s: cost of a resize, in seconds of the whole job's time.
+        unsaved_s: seconds of work that a preemption would lose.
+        trained: samples it has trained on.
+        remaining: samples still to train on; None: not known.
+        spent: cost so far.
+        ends: why the job must end and needs no devices any more: it was cancelled, has reached its target, or
+            its time is up; None: it continues.
+    """
+
+    number: int
+    spec: JobSpec
+    submitted_s: float
+    holds: tuple[Holding, ...] = ()
+    draining: tuple[Draining, ...] = ()
+    started_s: float | None = None
+    resized_s: float | None = None
+    setbacks: int = 0
+    promised: int = 0
+    starting_since_s: float | None = None
+    faulty_since_s: float | None = None
+    successors: int = 0
+    virtual_ranks: int = 0
+    retry_at_s: float = 0.0
+    speeds: tuple[tuple[int, float], ...] = ()
+    weights: tuple[float, ...] = ()
+    prior: tuple[tuple[int, float], ...] = ()
+    resize_s: float = 1.0
+    unsaved_s: float = 0.0
+    trained: float = 0.0
+    remaining: float | None = None
+    spent: float = 0.0
+    ends: Cause | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def workers(self) -> int:
+        return sum(holding.workers for holding in self.holds)
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at one time.
+
+    Args:
+        now_s: the time of the snapshot, in seconds since 1970.
+        pools: with unique names.
+        teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
+        cohorts: with unique names.
+        priorities: with unique names.
+        reservations: the calendar, with unique names.
+        rules: how eager the scheduler is.
+        jobs: with unique names and numbers, in any order.
+        departures: nodes that are leaving their pools, or have just left.
+        restrictions: the limits that leave jobs fewer devices of a pool than it has.
+    """
+
+    now_s: float
+    pools: tuple[Pool, ...] = ()
+    teams: tuple[Team, ...] = ()
+    cohorts: tuple[Cohort, ...] = ()
+    priorities: tuple[PriorityClass, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    rules: SchedulingRules = SchedulingRules()
+    jobs: tuple[JobState, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()

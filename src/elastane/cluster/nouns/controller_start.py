@@ -1,0 +1,71 @@
+"""The settings of a controller, and its answer to the process that starts it."""
+
+import msgspec
+
+from elastane.cluster.nouns.run_as import RunAs
+
+
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a controller.
+
+    Args:
+        home: directory of the controller; jobs run in ``runs`` below it.
+        store: URL of the database.
+        host: address to listen on.
+        port: port to listen on; 0: any free one.
+        certificate: file with the TLS certificate chain; empty: plain HTTP, on loopback only.
+        key: file with its private key.
+        devices: number of devices of this machine, in the pool ``local``.
+        device: their kind.
+        user: the owner of the first token.
+        new_token: create another operator's token although one exists, because the user may have lost it.
+        run_as: the system users that jobs run as.
+    """
+
+    home: str
+    store: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    certificate: str = ""
+    key: str = ""
+    devices: int = 1
+    device: str = "cpu"
+    user: str = "operator"
+    new_token: bool = False
+    run_as: RunAs = RunAs()
+
+
+class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a controller does not listen.
+
+    The starting process receives it in addition to the log, because on a full disk nothing can be logged.
+
+    Args:
+        what: happened.
+        means: for the user.
+        do: about it.
+    """
+
+    what: str
+    means: str = ""
+    do: str = ""
+
+
+class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The facts for the process that started the controller.
+
+    Args:
+        url: where it listens.
+        pid: of the controller.
+        store: its database.
+        token: a new operator's token, shown only once; empty: one exists already.
+        narrowed: files and folders to which other users lost their access.
+        run_as: the system users that jobs run as.
+    """
+
+    url: str
+    pid: int
+    store: str
+    token: str = ""
+    narrowed: tuple[str, ...] = ()
+    run_as: RunAs = RunAs()

@@ -1,0 +1,74 @@
+"""The fields of documents, and readable descriptions of the differences between two. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from elastane.cluster.nouns.quotas import Limits
+
+
+def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
+    """Return a document in the form of a file: without the fields that have their default values."""
+    found = {}
+    for field in msgspec.structs.fields(document):
+        value = getattr(document, field.name)
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        if field.required or value != default:
+            found[field.encode_name] = _build_lean_value(value)
+    tag = document.__struct_config__.tag
+    if isinstance(tag, str):
+        return {str(document.__struct_config__.tag_field): tag} | found
+    return found
+
+
+def _build_lean_value(value: object) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return build_lean_document(value)
+    if isinstance(value, tuple):
+        return [_build_lean_value(one) for one in value]
+    return msgspec.to_builtins(value)
+
+
+def list_new_fields(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a new document, without the limits of a team that have their default values."""
+    usual = flatten_fields({"limits": msgspec.to_builtins(Limits())})
+    return {field: value for field, value in flatten_fields(document).items() if usual.get(field) != value}
+
+
+def describe_field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return a line such as ``devices 64 -> 32`` for each field that differs."""
+    names = dict.fromkeys((*before, *after))
+    return [
+        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def flatten_fields(value: Any, path: str = "") -> dict[str, str]:
+    """Return the fields of a document and its inner documents by path, without its name and empty fields.
+
+    Quotas are named by their pools.
+    """
+    found: dict[str, str] = {}
+    match value:
+        case dict():
+            for key, one in value.items():
+                if path or key != "name":
+                    found |= flatten_fields(one, f"{path}.{key}" if path else str(key))
+        case [dict(), *_]:
+            for number, one in enumerate(value):
+                rest = {key: inner for key, inner in one.items() if key != "pool"}
+                found |= flatten_fields(rest, f"{path}.{one.get('pool', number)}")
+        case None | "" | [] | ():
+            pass
+        case list() | tuple():
+            found[path] = "[" + " ".join(map(str, value)) + "]"
+        case bool():
+            found[path] = "yes" if value else "no"
+        case float():
+            found[path] = f"{value:g}"
+        case _:
+            found[path] = str(value)
+    return found

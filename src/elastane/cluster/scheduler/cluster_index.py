@@ -1,0 +1,112 @@
+"""The cluster index: a snapshot with its pools, its quota tree and its jobs as the rules need them."""
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.pools import Restriction
+from elastane.cluster.nouns.quotas import Team
+from elastane.cluster.nouns.reservations import Reservation
+from elastane.cluster.scheduler.calendar import find_reservation_peak
+from elastane.cluster.scheduler.job_builder import JobBuilder
+from elastane.cluster.scheduler.planned_job import PlannedJob
+from elastane.cluster.scheduler.quota_ledger import QuotaLedger
+from elastane.cluster.scheduler.quota_tree import QuotaTree, build_quota_tree
+from elastane.cluster.scheduler.work_order import weigh_jobs
+
+
+class ClusterIndex(NamedTuple):
+    """A snapshot, indexed.
+
+    Args:
+        snapshot: the snapshot.
+        pools: index of each pool, by name.
+        healthy: of each pool, devices that stay or may come back.
+        reserved: of each pool, the reservations that will hold most of it, with the time when they begin.
+        growable: of each pool, devices on which new workers may be put.
+        booked: of each pool, the reservations that leave no more than that, with the time when they begin.
+        tree: the quotas.
+        jobs: one per job of the snapshot, oldest first.
+    """
+
+    snapshot: Snapshot
+    pools: dict[str, int]
+    healthy: tuple[int, ...]
+    reserved: tuple[tuple[tuple[Reservation, float], ...], ...]
+    growable: tuple[int, ...]
+    booked: tuple[tuple[tuple[Reservation, float], ...], ...]
+    tree: QuotaTree
+    jobs: tuple[PlannedJob, ...]
+
+
+def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex:
+    """Index a snapshot; every later step of a plan is arithmetic on the index.
+
+    Args:
+        snapshot: the snapshot.
+        repairing: numbers of jobs that are repaired: their failed workers count as if they were there.
+    """
+    pools = {pool.name: i for i, pool in enumerate(snapshot.pools)}
+    now_s, calendar = snapshot.now_s, snapshot.reservations
+    announced = [find_reservation_peak(calendar, name, now_s) for name in pools]
+    within_horizon = [
+        find_reservation_peak(calendar, name, now_s, snapshot.rules.horizon_s) for name in pools
+    ]
+    healthy = _count_healthy_devices(snapshot, repairing)
+    capacity = [max(0, there - gone) for there, (gone, _) in zip(healthy, announced, strict=True)]
+    growable = tuple(max(0, there - gone) for there, (gone, _) in zip(healthy, within_horizon, strict=True))
+    known = {team.name for team in snapshot.teams}
+    # A team that was never declared owns nothing, and has a share as any other team.
+    unknown = sorted({state.spec.team for state in snapshot.jobs} - known)
+    teams = (*snapshot.teams, *(Team(name=name) for name in unknown))
+    tree = build_quota_tree(snapshot.cohorts, teams, pools, capacity)
+    paths = {team.name: tree.paths[i] for i, team in enumerate(teams, start=1 + len(snapshot.cohorts))}
+    unreserved = build_quota_tree(snapshot.cohorts, teams, pools, healthy)
+    builder = JobBuilder(
+        snapshot, pools, paths, QuotaLedger(unreserved, healthy), QuotaLedger(tree, growable)
+    )
+    jobs = tuple(builder.build(state) for state in sorted(snapshot.jobs, key=lambda one: one.number))
+    weigh_jobs(jobs)
+    return ClusterIndex(
+        snapshot=snapshot,
+        pools=pools,
+        healthy=tuple(healthy),
+        reserved=tuple(holders for _, holders in announced),
+        growable=growable,
+        booked=tuple(holders for _, holders in within_horizon),
+        tree=tree,
+        jobs=jobs,
+    )
+
+
+def count_missing_devices(snapshot: Snapshot) -> dict[str, int]:
+    """Return the devices by pool that jobs hold, or have yet to give back, and that no longer exist."""
+    found = {pool.name: min(0, pool.leaving - pool.devices) for pool in snapshot.pools}
+    for state in snapshot.jobs:
+        devices = state.spec.resources_per_worker.devices
+        there = [(one.pool, one.workers - one.leaving) for one in state.holds]
+        there += [(one.pool, one.workers - one.leaving) for one in state.draining]
+        for pool, workers in there:
+            if pool in found:
+                found[pool] += workers * devices
+    return {pool: devices for pool, devices in found.items() if devices > 0}
+
+
+def find_restriction(snapshot: Snapshot, pool: str) -> Restriction | None:
+    """Return the tightest restriction of a pool; None: there is none."""
+    found = [one for one in snapshot.restrictions if one.pool == pool]
+    return min(found, key=lambda one: one.limit, default=None)
+
+
+def _count_healthy_devices(snapshot: Snapshot, repairing: Container[int]) -> list[int]:
+    """Return of each pool the devices that stay, and those gone with failed workers of ``repairing`` jobs."""
+    failed: dict[str, int] = {}
+    for state in snapshot.jobs:
+        for holding in state.holds if state.number in repairing else ():
+            devices = holding.failed * state.spec.resources_per_worker.devices
+            failed[holding.pool] = failed.get(holding.pool, 0) + devices
+    missing = count_missing_devices(snapshot) if failed else {}
+    return [
+        max(0, pool.devices - pool.leaving) + min(failed.get(pool.name, 0), missing.get(pool.name, 0))
+        for pool in snapshot.pools
+    ]

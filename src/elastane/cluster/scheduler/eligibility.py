@@ -1,0 +1,55 @@
+"""The pools that a job may use, in the order in which it tries them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.pools import Pool
+
+
+class PoolGroup(NamedTuple):
+    """Pools of one device kind at one site: workers of one job may be spread over them.
+
+    Args:
+        for_minimum: indices of pools, on-demand ones first, then the cheapest: a minimum must not be lost.
+        for_growth: the same pools, spot ones first: a loss of growth costs little.
+    """
+
+    for_minimum: tuple[int, ...]
+    for_growth: tuple[int, ...]
+
+
+def find_pool_groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[PoolGroup, ...]:
+    """Return the groups that a job may use, best first: by its preferred kinds, then by price and name."""
+    wanted = spec.resources_per_worker
+    found: dict[tuple[str, str], list[int]] = {}
+    for i, pool in enumerate(pools):
+        if _is_suitable(spec, pool):
+            found.setdefault((pool.device, pool.site), []).append(i)
+
+    def rank(members: list[int]) -> tuple[int, float, str]:
+        first = pools[members[0]]
+        preference = wanted.kinds.index(first.device) if wanted.kinds else 0
+        cheapest = min(members, key=lambda i: (pools[i].price, pools[i].name))
+        return preference, pools[cheapest].price, pools[cheapest].name
+
+    def order(members: list[int], spot_first: bool) -> tuple[int, ...]:
+        return tuple(
+            sorted(members, key=lambda i: (pools[i].spot != spot_first, pools[i].price, pools[i].name))
+        )
+
+    return tuple(
+        PoolGroup(order(members, spot_first=False), order(members, spot_first=True))
+        for members in sorted(found.values(), key=rank)
+    )
+
+
+def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
+    wanted = spec.resources_per_worker
+    return (
+        (not wanted.kinds or pool.device in wanted.kinds)
+        and (wanted.devices <= pool.devices_per_node or wanted.devices % pool.devices_per_node == 0)
+        and (spec.spot or not pool.spot)
+        and (not spec.data.regions or pool.site in spec.data.regions)
+        and all(pool.labels.get(key) == value for key, value in spec.data.labels.items())
+    )

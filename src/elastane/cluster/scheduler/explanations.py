@@ -1,0 +1,56 @@
+"""Sentences about a decision: why a job has its size, what it waits for, and what would change that."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from elastane.cluster.nouns.plans import Decision
+from elastane.cluster.scheduler.reason_texts import describe_reason
+from elastane.cluster.scheduler.remedies import suggest_remedy
+from elastane.cluster.scheduler.wording import format_count, make_sentence
+
+ACTIONS = {
+    "start": "starts with",
+    "grow": "grows to",
+    "shrink": "shrinks to",
+    "move": "moves to",
+    "keep": "keeps",
+}
+JOB_OF_ANOTHER_TEAM = "a job of another team"
+
+
+def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str, ...]:
+    """Return sentences about a decision: what happens, why, why not more, and what would change it.
+
+    All users that may see the job may read them, so they name no job of another team.
+
+    Args:
+        decision: a decision of a plan.
+        teams: the team of each job that was planned.
+    """
+    describe = partial(describe_reason, name_job=partial(_choose_job_name, decision.job, teams))
+    found = [_write_headline(decision), *(make_sentence(describe(why)) for why in decision.why)]
+    ceiling = decision.ceiling
+    if ceiling is not None and ceiling not in decision.why:
+        found.append(f"It is not larger: {describe(ceiling)}.")
+    remedies = (suggest_remedy(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
+    return (*found, *dict.fromkeys(remedy for remedy in remedies if remedy))
+
+
+def _choose_job_name(reader: str, teams: Mapping[str, str], job: str) -> str:
+    """Return the name of a job for the readers of a text about the job ``reader``."""
+    return job if teams[job] == teams[reader] else JOB_OF_ANOTHER_TEAM
+
+
+def _write_headline(decision: Decision) -> str:
+    size = sum(decision.workers.values())
+    where = ", ".join(f"{format_count(n, 'worker')} in {pool}" for pool, n in decision.workers.items())
+    heading = f", on its way to {decision.entitled}" if decision.entitled > size else ""
+    match decision.action:
+        case "preempt":
+            gone = format_count(sum(decision.drain.values()), "worker")
+            place = "" if decision.asked_for else " and keeps its place in the queue"
+            return f"{decision.job} gives back its {gone}{place}."
+        case "wait":
+            return f"{decision.job} waits."
+        case action:
+            return f"{decision.job} {ACTIONS[action]} {where}{heading}."

@@ -1,0 +1,167 @@
+"""Placement: in which pools workers of a job fit, by the pools and by the quotas that pay for them."""
+
+from collections.abc import Callable, Container
+from operator import itemgetter
+from typing import TypeAlias
+
+from elastane.cluster.scheduler.allocation import Allocation, Parts
+from elastane.cluster.scheduler.eligibility import PoolGroup
+from elastane.cluster.scheduler.planned_job import PlannedJob
+
+Place: TypeAlias = Callable[[Allocation, PlannedJob, int, int], Parts | None]
+"""Finds places for a number of workers on the quota of ``path[level]``; None: they do not all fit."""
+
+
+def place_workers(allocation: Allocation, job: PlannedJob, workers: int, level: int) -> Parts | None:
+    """Find places for all ``workers`` on the quota of ``path[level]``; None if they do not fit.
+
+    Workers stay where they are as far as possible.
+    """
+    for group in list_open_groups(job):
+        kept, left = fill_held_places(allocation, job, workers, level, group)
+        new, left = fill_new_places(allocation, job, left, level, group.for_minimum, beside=kept)
+        if not left:
+            return kept + new
+    return None
+
+
+def place_in_held(allocation: Allocation, job: PlannedJob, workers: int, level: int) -> Parts | None:
+    """Find places for all ``workers`` where the job already has them; None if they do not fit there."""
+    parts = fill_held(allocation, job, workers, level)
+    return parts if sum(count for _, count in parts) == workers else None
+
+
+def place_growth(
+    allocation: Allocation, job: PlannedJob, workers: int, level: int, *, held: bool
+) -> Parts | None:
+    """Find places for ``workers`` beyond the minimum; None if they do not fit.
+
+    With ``held`` only in the places that the job has already, else in new ones.
+    """
+    group = _find_group(job)
+    if held:
+        parts, left = fill_held_places(allocation, job, workers, level, group)
+    else:
+        parts, left = (
+            fill_held_places(allocation, job, workers, level, group) if job.loses_rest else ((), workers)
+        )
+        # In a pool where it has workers that may still be granted, new ones would only replace these.
+        order = tuple(
+            pool
+            for pool in group.for_growth
+            if job.loses_rest or job.held.get(pool, 0) <= job.granted.get(pool, 0)
+        )
+        spared = find_spared_pools(job, level)
+        new, left = fill_new_places(allocation, job, left, level, order, beside=parts, spared=spared)
+        parts += new
+    return None if left else parts
+
+
+def find_spared_pools(job: PlannedJob, level: int) -> frozenset[int]:
+    """Return the pools in which growth of a job stops no running job, not even a borrower.
+
+    These are the pools in which the job does not have its minimum. On the quota of the cluster, the last of
+    all, every running job that may keep its minimum has it already.
+    """
+    if level == len(job.path) - 1:
+        return frozenset()
+    group = _find_group(job)
+    if len(group.for_growth) == 1:
+        return frozenset()
+    minimum = {pool for grant in job.grants if not grant.growth for pool, _ in grant.parts}
+    return frozenset(group.for_growth) - minimum
+
+
+def fill_held(allocation: Allocation, job: PlannedJob, workers: int, level: int) -> Parts:
+    """Find up to ``workers`` of the places that the job has."""
+    return fill_held_places(allocation, job, workers, level, list_open_groups(job)[0])[0]
+
+
+def fill_new(allocation: Allocation, job: PlannedJob, workers: int, level: int) -> Parts:
+    """Find up to ``workers`` new places, in the group that has room for most of them."""
+    found = [
+        fill_new_places(allocation, job, workers, level, group.for_minimum, beside=())
+        for group in list_open_groups(job)
+    ]
+    return min(found, key=lambda one: one[1])[0]
+
+
+def fill_held_places(
+    allocation: Allocation, job: PlannedJob, workers: int, level: int, group: PoolGroup
+) -> tuple[Parts, int]:
+    """Find up to ``workers`` places that the job has in a group; and how many workers are left to place."""
+    ledger, devices, granted = allocation.ledger, job.devices, job.granted
+    parts: list[tuple[int, int]] = []
+    for pool, held in job.held.items():
+        stay = min(workers, held - granted.get(pool, 0))
+        if stay > 0 and pool in group.for_minimum:
+            room = min(find_limit(allocation, job, level, pool)[0], ledger.free[pool])
+            stay = min(stay, int(room // devices))
+            if stay > 0:
+                parts.append((pool, stay))
+                workers -= stay
+    return tuple(parts), workers
+
+
+def fill_new_places(
+    allocation: Allocation,
+    job: PlannedJob,
+    workers: int,
+    level: int,
+    order: tuple[int, ...],
+    *,
+    beside: Parts,
+    spared: Container[int] = (),
+) -> tuple[Parts, int]:
+    """Find up to ``workers`` new places in pools tried in ``order``; and how many workers are left to place.
+
+    Args:
+        allocation: the grants so far.
+        job: the job.
+        workers: how many to place.
+        level: index in the job's path of the node that pays.
+        order: pools.
+        beside: places that the job is about to take as well.
+        spared: pools in which no place is taken from the minimum of a running job.
+    """
+    ledger, devices = allocation.ledger, job.devices
+    taken = dict(beside)
+    parts: list[tuple[int, int]] = []
+    for pool in order:
+        if not workers:
+            break
+        room: float = min(ledger.growable[pool], count_free_devices(allocation, pool, spared))
+        if room >= devices:
+            room = min(room, find_limit(allocation, job, level, pool)[0])
+            more = min(workers, int(room // devices) - taken.get(pool, 0))
+            if more > 0:
+                parts.append((pool, more))
+                workers -= more
+    return tuple(parts), workers
+
+
+def count_free_devices(allocation: Allocation, pool: int, spared: Container[int]) -> int:
+    """Return the devices of a pool that are not granted; if spared, without those of running minimums."""
+    return allocation.ledger.free[pool] - (allocation.unconfirmed[pool] if pool in spared else 0)
+
+
+def find_limit(allocation: Allocation, job: PlannedJob, level: int, pool: int) -> tuple[float, int]:
+    """Return the devices a job may still get on the quota of ``path[level]``, and the node that sets that."""
+    ledger, path = allocation.ledger, job.path
+    found = ledger.find_limit(path, level, pool)
+    if allocation.waiting_round is None:
+        return found
+    # Others may have borrowed a part of what a node owns since it was first handed out.
+    return min(found, ledger.find_limit(path, path.index(allocation.waiting_round), pool), key=itemgetter(0))
+
+
+def list_open_groups(job: PlannedJob) -> tuple[PoolGroup, ...]:
+    """Return the groups that a job may still choose from: all its workers have one kind and one site."""
+    return (_find_group(job),) if job.entitled else job.groups
+
+
+def _find_group(job: PlannedJob) -> PoolGroup:
+    if len(job.groups) == 1:
+        return job.groups[0]
+    pool = job.grants[0].parts[0][0]
+    return next(group for group in job.groups if pool in group.for_minimum)

@@ -1,0 +1,1 @@
+"""Connections: listeners that survive strangers, and clients of a controller."""

@@ -1,9 +1,0 @@
-"""Map-style datasets of tokens, from text files or token files; they need NumPy but not torch."""
-
-from elastane.api.extras import require_for_import
-
-with require_for_import("torch", "a dataset of tokens needs numpy"):
-    from elastane.datasets.text import TextFiles as TextFiles
-    from elastane.datasets.tokens import TokenFile as TokenFile
-
-__all__ = ["TextFiles", "TokenFile"]

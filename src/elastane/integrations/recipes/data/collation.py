@@ -1,0 +1,59 @@
+"""Batches of samples: dicts of tensors, which the tasks' losses take.
+
+``input_ids`` and ``targets`` have the shape (sequences, tokens). A target is the token that follows its
+input, or -100 where nothing is learned: unlike the ``labels`` of `transformers`, targets are already shifted.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from elastane.integrations.recipes.data.sample_file import IGNORED, Positions
+
+Batch: TypeAlias = dict[str, torch.Tensor]
+Collate: TypeAlias = Callable[[Sequence[tuple[Positions, ...]]], Batch]
+ROUNDED = 16
+"""The lengths of padded batches are multiples of this number, so that there are fewer shapes."""
+
+
+def stack_windows(samples: Sequence[tuple[Positions, ...]]) -> Batch:
+    """Return a batch of full windows, for pretraining."""
+    return {
+        "input_ids": torch.from_numpy(np.stack([sample[0] for sample in samples])),
+        "targets": torch.from_numpy(np.stack([sample[1] for sample in samples])),
+    }
+
+
+class PaddedCollation:
+    """Pads sequences on the right to the longest of the batch.
+
+    The length depends on the samples of the microbatch alone. A batch of preference pairs has all chosen
+    sequences first, then all rejected ones in the same order.
+
+    Args:
+        padding: the token at padded positions.
+        context: the most tokens of a sequence.
+    """
+
+    def __init__(self, padding: int, context: int) -> None:
+        self._padding, self._context = padding, context
+
+    def __call__(self, samples: Sequence[tuple[Positions, ...]]) -> Batch:
+        sequences = len(samples[0]) // 2
+        inputs = [sample[2 * sequence] for sequence in range(sequences) for sample in samples]
+        targets = [sample[2 * sequence + 1] for sequence in range(sequences) for sample in samples]
+        longest = max(map(len, inputs))
+        length = min(-(-longest // ROUNDED) * ROUNDED, self._context)
+        shape = (len(inputs), length)
+        batch = {
+            "input_ids": torch.full(shape, self._padding, dtype=torch.int64),
+            "attention_mask": torch.zeros(shape, dtype=torch.int64),
+            "targets": torch.full(shape, IGNORED, dtype=torch.int64),
+        }
+        for row, (tokens, following) in enumerate(zip(inputs, targets, strict=True)):
+            batch["input_ids"][row, : len(tokens)] = torch.from_numpy(tokens)
+            batch["attention_mask"][row, : len(tokens)] = 1
+            batch["targets"][row, : len(tokens)] = torch.from_numpy(following)
+        return batch

@@ -1,0 +1,122 @@
+"""A byte-level tokenizer that is trained on the text of the data, for models too small for a published one.
+
+The same text gives the same bytes of ``tokenizer.json`` in every process: the text is bounded, the alphabet
+is fixed, and `tokenizers` breaks ties between pairs by their numbers.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastane.common.atomic_file import replace_file
+from elastane.common.errors import BadInput
+from elastane.integrations.datasets.token_cache import find_cache, lock_for_one
+from elastane.integrations.recipes.data.conversation import SIMPLE_TEMPLATE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+FORMAT = 1
+END_OF_TEXT, PADDING = "<|endoftext|>", "<|pad|>"
+SPECIAL = (END_OF_TEXT, PADDING, "<|im_start|>")
+MOST_CHARACTERS = 2 << 20
+"""The text that a tokenizer is trained on: the beginning of the data. Training takes about a second."""
+LONG_WORD = re.compile(r"\S{100}")
+PARALLEL = "TOKENIZERS_PARALLELISM"
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocabulary: int, source: str = "the data"
+) -> "PreTrainedTokenizerFast":
+    """Return a tokenizer for texts, from the cache if it has it; see `MOST_CHARACTERS`.
+
+    Args:
+        texts: read until there are enough.
+        vocabulary: the most tokens; a short text has fewer.
+        source: names the texts in errors.
+
+    Raises:
+        BadInput: the texts are empty.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    sample = list(_take_beginning(texts))
+    if not any(text.strip() for text in sample):
+        raise BadInput(
+            f"{source} has no text to train a tokenizer on",
+            means="the text cannot be turned into tokens",
+            do="check data.path and the names of its fields, or name a folder: data.tokenizer",
+        )
+    path = _find_trained(sample, vocabulary)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_file=str(path),
+        eos_token=END_OF_TEXT,
+        pad_token=PADDING,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = SIMPLE_TEMPLATE
+    return tokenizer
+
+
+def _take_beginning(texts: Iterable[str]) -> Iterator[str]:
+    left = MOST_CHARACTERS
+    for text in texts:
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
+            return
+
+
+def _find_trained(sample: list[str], vocabulary: int) -> Path:
+    """Return the tokenizer.json for these texts, which is written at the first call."""
+    sha = hashlib.sha256(f"{FORMAT} {vocabulary} {SPECIAL}".encode())
+    for text in sample:
+        encoded = text.encode(errors="surrogatepass")
+        sha.update(f"{len(encoded)} ".encode() + encoded)
+    folder = find_cache("recipes")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"tokenizer-{sha.hexdigest()}.json"
+    with lock_for_one(path.with_suffix(".lock")):
+        if not path.exists():
+            replace_file(path, _train(sample, vocabulary).encode(), durable=True)
+    return path
+
+
+def _train(sample: list[str], vocabulary: int) -> str:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    with _disable_threads():
+        tokenizer.train_from_iterator(map(_prepare, sample), trainer)
+    return str(tokenizer.to_str())
+
+
+def _prepare(text: str) -> str:
+    """Return text in UTF-8, with endless words cut: their square is the time of training."""
+    return LONG_WORD.sub(r"\g<0> ", text.encode(errors="replace").decode())
+
+
+@contextmanager
+def _disable_threads() -> Iterator[None]:
+    """Train without threads: `tokenizers` warns in every process that is forked after it has used them."""
+    before = os.environ.get(PARALLEL)
+    os.environ[PARALLEL] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PARALLEL]
+        else:
+            os.environ[PARALLEL] = before

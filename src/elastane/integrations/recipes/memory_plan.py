@@ -1,0 +1,173 @@
+"""The plan of a recipe, computed in a process with torch; ``elastane recipe plan`` starts it.
+
+    python -m elastane.integrations.recipes.memory_plan REQUEST
+
+REQUEST is a `PlanRequest` in JSON. The program prints a `RecipePlan` in JSON.
+"""
+
+import sys
+
+import msgspec
+
+from elastane.common.errors import BadInput
+from elastane.integrations.recipes.activations import count_flops, estimate_activations
+from elastane.integrations.recipes.model_measures import ModelMeasures, measure_model
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_plan import PlanRequest, RecipePlan, SizePlan, list_sizes
+from elastane.integrations.recipes.speed import measure_flops
+from elastane.integrations.recipes.traffic import (
+    count_held_bytes,
+    count_node_traffic,
+    count_slots,
+    count_traffic,
+    divide_ranks,
+)
+from elastane.run.protocol.tree import cover
+from elastane.run.worker.json_answer import print_answer
+from elastane.run.worker.state.optimizer_shards import estimate_state_bytes
+from elastane.run.worker.state.slot_memory import are_added_on_device
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def plan_recipe(request: PlanRequest) -> RecipePlan:
+    """Return the memory, the traffic and the expected speed of a recipe at each number of workers.
+
+    Memory counts what a worker keeps: parameters, partial sums of gradients, moments, and the activations of
+    a microbatch; a GPU that lacks the memory for partial sums has them on its host. Traffic follows from the
+    protocol. The time of a step is ``microbatches * tokens * FLOPs per token / speed + traffic of the
+    busiest worker in its node / bandwidth + traffic of the busiest node / its link``; a real step overlaps
+    these parts.
+
+    Raises:
+        BadInput: the recipe allows no number of workers that the devices suffice for.
+    """
+    recipe, devices = request.recipe, request.devices
+    sizes = list_sizes(devices.count, recipe.batch.virtual_ranks, recipe.workers.sizes)
+    if not sizes:
+        raise BadInput(
+            f"{devices.count} devices are fewer than the recipe needs: workers.sizes begins with "
+            f"{min(recipe.workers.sizes)}",
+            means="the run could not start",
+            do="plan for more devices, or allow smaller sizes: --set workers.sizes=[]",
+        )
+    measures = measure_model(recipe)
+    flops_per_token = _count_flops(recipe, measures)
+    flops_per_s = request.flops_per_s or measure_flops(recipe.model.dtype)
+    speed = flops_per_s / flops_per_token
+    return RecipePlan(
+        parameters=measures.parameters,
+        trained=measures.trained,
+        tokens_per_step=recipe.batch.size * _count_sample_tokens(recipe),
+        flops_per_token=flops_per_token,
+        flops_per_s=flops_per_s,
+        is_measured=request.flops_per_s is None,
+        bandwidth_bytes_per_s=request.bandwidth_bytes_per_s,
+        nodes=request.nodes,
+        devices=devices,
+        sizes=tuple(plan_size(request, measures, workers, speed) for workers in sizes),
+    )
+
+
+def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, tokens_per_s: float) -> SizePlan:
+    """Return the plan of one number of workers.
+
+    Args:
+        request: has the recipe, the devices and their connections.
+        measures: of the model.
+        workers: equally fast, at most as many as a step has microbatches.
+        tokens_per_s: the speed of one worker.
+    """
+    recipe, devices = request.recipe, request.devices
+    ranks, copies = recipe.batch.virtual_ranks, recipe.workers.copies
+    most_copies = None if copies == "all" else copies
+    on_nodes = request.nodes.spread(workers, devices.count)
+    shares = divide_ranks(ranks, on_nodes)
+    largest = max(stop - start for start, stop in shares)
+    # Inside a node its workers do what those of a run on one node do.
+    inside = {count: count_traffic(measures.sections, ranks, count, most_copies) for count in set(on_nodes)}
+    between = count_node_traffic(measures.sections, ranks, on_nodes, most_copies)
+    largest_bytes = max(traffic.largest_bytes for traffic in inside.values())
+    trained_bytes = sum(elements * size for elements, size in measures.sections)
+    states = [(elements, estimate_state_bytes(1, size)) for elements, size in measures.sections]
+    # Of two sibling microbatches, the gradients of the first wait for those of the second.
+    waiting = trained_bytes if largest > 1 else measures.largest_bytes
+    slots = max(count_slots(share, ranks) for share in shares)
+    parts = max(len(cover(range(*share), ranks)) for share in shares)
+    gradients_bytes = slots * trained_bytes + waiting
+    added_there = devices.memory_bytes is None or are_added_on_device(
+        trained_bytes,
+        count_held_bytes(states, 1, None),
+        devices.memory_bytes - 2 * measures.parameters_bytes,
+    )
+    is_copied = recipe.task == "preference" and recipe.lora is None
+    compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
+    sending_s = largest_bytes / request.bandwidth_bytes_per_s
+    step_s = compute_s + sending_s + between.largest_bytes / request.nodes.link_bytes_per_s
+    plan = SizePlan(
+        workers=workers,
+        microbatches=largest,
+        parameters_bytes=measures.parameters_bytes * (2 if is_copied else 1),
+        gradients_bytes=gradients_bytes,
+        optimizer_bytes=count_held_bytes(states, workers, most_copies),
+        activations_bytes=_count_activations(recipe, measures),
+        gpu_gradients_bytes=gradients_bytes if added_there else trained_bytes + measures.largest_bytes,
+        host_bytes=parts * trained_bytes + trained_bytes if added_there else gradients_bytes + trained_bytes,
+        fits=None,
+        traffic_bytes=between.total_bytes + sum(inside[count].total_bytes for count in on_nodes),
+        largest_traffic_bytes=largest_bytes,
+        nodes=len(on_nodes),
+        node_traffic_bytes=between.largest_bytes,
+        step_s=step_s,
+        tokens_per_s=recipe.batch.size * _count_sample_tokens(recipe) / step_s,
+    )
+    if devices.memory_bytes is None:
+        return plan
+    return msgspec.structs.replace(plan, fits=plan.gpu_bytes <= devices.memory_bytes)
+
+
+def _count_activations(recipe: Recipe, measures: ModelMeasures) -> int:
+    training = recipe.training
+    element_bytes = 2 if training.autocast else ELEMENT_BYTES[recipe.model.dtype]
+    memory = estimate_activations(
+        measures.shape,
+        sequences=recipe.batch.microbatch * (2 if recipe.task == "preference" else 1),
+        context=recipe.batch.context,
+        element_bytes=element_bytes,
+        recompute=training.recompute_activations,
+    )
+    # Autocast keeps a copy of the weights in its own type.
+    copies = 2 * measures.parameters if training.autocast and recipe.model.dtype == "float32" else 0
+    return memory.layers_bytes + memory.logits_bytes + copies
+
+
+def _count_sample_tokens(recipe: Recipe) -> int:
+    """Return the most tokens of a sample; a preference pair has two sequences."""
+    return recipe.batch.context * (2 if recipe.task == "preference" else 1)
+
+
+def _count_flops(recipe: Recipe, measures: ModelMeasures) -> float:
+    flops = count_flops(
+        measures.shape,
+        measures.computed,
+        measures.computed_trained,
+        recipe.batch.context,
+        recompute=recipe.training.recompute_activations,
+    )
+    if recipe.task == "preference":
+        # One more forward pass, of the reference.
+        flops += (
+            2.0 * measures.computed
+            + 4.0 * measures.shape.layers * measures.shape.queries * recipe.batch.context
+        )
+    return flops
+
+
+def main() -> int:
+    """Print the plan that the first argument asks for."""
+    request = msgspec.json.decode(sys.argv[1], type=PlanRequest)
+    return print_answer(lambda: plan_recipe(request))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

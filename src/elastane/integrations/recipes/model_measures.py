@@ -1,0 +1,134 @@
+"""The measures of a model that a plan needs, taken from a model without memory, on the meta device."""
+
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from elastane.integrations.recipes.activations import ModelShape
+from elastane.integrations.recipes.data.open_data import load_tokenizer
+from elastane.integrations.recipes.models import add_adapter, build_model_config
+from elastane.integrations.recipes.optimization import build_optimizer
+from elastane.integrations.recipes.recipe import Recipe
+
+
+class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """The measures of a model.
+
+    Args:
+        shape: its sizes.
+        parameters: the number of all parameters; tied ones count once.
+        parameters_bytes: their size.
+        trained: the number of trained parameters.
+        largest_bytes: the size of the largest trained parameter.
+        sections: of the flat state, as elements and bytes of each: one per parameter group and data type.
+        computed: the parameters that a token passes through: no embeddings, and the chosen experts only.
+        computed_trained: those of them that are trained.
+    """
+
+    shape: ModelShape
+    parameters: int
+    parameters_bytes: int
+    trained: int
+    largest_bytes: int
+    sections: tuple[tuple[int, int], ...]
+    computed: int
+    computed_trained: int
+
+
+def measure_model(recipe: Recipe) -> ModelMeasures:
+    """Return the measures of a recipe's model; no weights are read or made.
+
+    Raises:
+        BadInput: the tokenizer, which decides the vocabulary, cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    config = _build_config(recipe)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, recipe.model.dtype))  # type: ignore[no-untyped-call]
+        if recipe.lora is not None:
+            model = add_adapter(model, recipe.lora)
+    return _measure(model, config, recipe)
+
+
+def read_shape(config: Any) -> ModelShape:
+    """Return the sizes in a configuration of `transformers`."""
+    if config.model_type == "gpt2":
+        return ModelShape(
+            layers=config.n_layer,
+            width=config.n_embd,
+            queries=config.n_embd,
+            keys=config.n_embd,
+            heads=config.n_head,
+            key_heads=config.n_head,
+            inner=config.n_inner or 4 * config.n_embd,
+            vocabulary=config.vocab_size,
+            gated=False,
+        )
+    heads = config.num_attention_heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return ModelShape(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        queries=heads * head_dim,
+        keys=key_heads * head_dim,
+        heads=heads,
+        key_heads=key_heads,
+        inner=getattr(config, "moe_intermediate_size", None) or config.intermediate_size,
+        vocabulary=config.vocab_size,
+        experts_per_token=getattr(config, "num_experts_per_tok", None) or 0,
+        query_norm=config.model_type.startswith("qwen3"),
+        keeps_scores=config.model_type == "gpt_oss",
+    )
+
+
+def _build_config(recipe: Recipe) -> Any:
+    from transformers import AutoConfig
+
+    spec = recipe.model
+    if spec.source:
+        return AutoConfig.from_pretrained(spec.source, local_files_only=True, trust_remote_code=False)
+    if "vocab_size" in spec.config:
+        return build_model_config(spec)
+    # A tokenizer that is trained on enough text has just as many tokens as the recipe asks for.
+    trained = recipe.data.vocabulary
+    size = len(load_tokenizer(recipe.data, recipe.task)) if recipe.data.tokenizer else trained
+    return build_model_config(msgspec.structs.replace(spec, config=spec.config | {"vocab_size": size}))
+
+
+def _measure(model: nn.Module, config: Any, recipe: Recipe) -> ModelMeasures:
+    parameters = list(model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    sections: list[tuple[int, int]] = []
+    for group in build_optimizer(model, recipe.training).param_groups:
+        sizes: dict[int, int] = {}
+        for parameter in group["params"]:
+            sizes[parameter.element_size()] = sizes.get(parameter.element_size(), 0) + parameter.numel()
+        sections += [(elements, size) for size, elements in sizes.items()]
+    shares = _find_computed_shares(model, config)
+    return ModelMeasures(
+        shape=read_shape(config),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        parameters_bytes=sum(parameter.nbytes for parameter in parameters),
+        trained=sum(parameter.numel() for parameter in trained),
+        largest_bytes=max(parameter.nbytes for parameter in trained),
+        sections=tuple(sections),
+        computed=round(sum(share * parameter.numel() for parameter, share in shares)),
+        computed_trained=round(sum(share * one.numel() for one, share in shares if one.requires_grad)),
+    )
+
+
+def _find_computed_shares(model: nn.Module, config: Any) -> list[tuple[nn.Parameter, float]]:
+    """Return each parameter with the share of it that a token passes through."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    outputs = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 1
+    chosen = (getattr(config, "num_experts_per_tok", None) or 1) / experts
+    return [
+        (parameter, chosen if ".experts." in name else 1.0)
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in embeddings or id(parameter) in outputs
+    ]

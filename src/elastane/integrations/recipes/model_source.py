@@ -1,0 +1,181 @@
+"""The source of a pretrained model: a folder, or a name on the hub that is downloaded once, before a run."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from elastane.common.errors import BadField
+from elastane.common.extras import require_for_import
+from elastane.common.safe_text import fold_text
+from elastane.common.untrusted_data import Malformed, decode_object, read_bytes
+
+FIELD = "model.from"
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+DOWNLOADED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+"""The files of a model on the hub that a run needs; no code is among them."""
+NOT_DOWNLOADED = (*(f"*/{kind}" for kind in DOWNLOADED if kind != "*.jinja"), "consolidated*.safetensors")
+"""The patterns of the hub match files in subfolders, too. Such files, and the consolidated ones, are often a
+copy of all weights in the format of the publisher. Only chat templates may be in a subfolder."""
+CONFIG = "config.json"
+LARGEST_CONFIG_BYTES = 4 << 20
+QUANTIZATION = "quantization_config"
+MXFP4 = "mxfp4"
+"""The quantization of the published GPT-OSS, the only one that is undone when a model is loaded."""
+
+
+def locate_model(source: str) -> Path:
+    """Return the folder of a pretrained model; download a model of the hub first.
+
+    Raises:
+        BadField: there is no such model, or it cannot be downloaded or trained.
+    """
+    if not is_on_hub(source):
+        return Path(source)
+    # The weights may be large, so refuse those that cannot be trained before they are downloaded.
+    read_model_config(download_config(source))
+    return download_model(source)
+
+
+def is_on_hub(source: str) -> bool:
+    """Return whether the source of a checked recipe is a model of the hub; all others are absolute paths."""
+    return bool(source) and not Path(source).is_absolute()
+
+
+def read_pretrained_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of the model in a folder that also has its weights.
+
+    Raises:
+        BadField: the folder holds no model that ``from_pretrained`` loads.
+    """
+    config = read_model_config(folder)
+    if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
+        raise BadField(
+            FIELD,
+            f"{folder} has a config.json and no weights",
+            means="the training would start from nothing",
+            do="copy the .safetensors files into it; or write model.config, to start from random weights",
+        )
+    return config
+
+
+def read_model_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of the model in a folder, which may lack weights.
+
+    Raises:
+        BadField: there is no configuration, or it is that of a model that cannot be trained.
+    """
+    if not folder.is_dir():
+        raise BadField(FIELD, f"no such folder: {folder}", do="correct the path")
+    config = folder / CONFIG
+    if not config.is_file() and (folder / "adapter_config.json").is_file():
+        raise BadField(
+            FIELD,
+            f"{folder} holds an adapter, not a model",
+            means="only a model can be trained further",
+            do="merge the adapter into its base model, and name the folder of the result",
+        )
+    if not config.is_file():
+        raise BadField(
+            FIELD,
+            f"{folder} has no config.json",
+            means="the architecture of the model is unknown",
+            do="name a folder that save_pretrained or a finished run has written",
+        )
+    try:
+        found = decode_object(read_bytes(config, LARGEST_CONFIG_BYTES))
+    except (OSError, Malformed) as error:
+        raise BadField(
+            FIELD, f"{config} cannot be read: {error}", do="restore the file, or name another folder"
+        ) from error
+    _check_quantization(folder, find_quantization(found))
+    return found
+
+
+def find_quantization(config: Mapping[str, Any]) -> str:
+    """Return the method by which the weights of a model are quantized; empty: they are plain.
+
+    Args:
+        config: the content of its ``config.json``.
+    """
+    # A model of texts and images has the entry in its text part.
+    for part in (config, config.get("text_config")):
+        entry = part.get(QUANTIZATION) if isinstance(part, Mapping) else None
+        if entry:
+            method = entry.get("quant_method") if isinstance(entry, Mapping) else None
+            return str(method or "an unknown method")
+    return ""
+
+
+def _check_quantization(folder: Path, method: str) -> None:
+    if method in ("", MXFP4):
+        return
+    raise BadField(
+        FIELD,
+        f"{folder} has quantized weights: {fold_text(method, 40)}",
+        means=f"only plain weights can be trained; of quantized ones a run can restore those in {MXFP4}",
+        do="name the same model with plain weights (bfloat16 or float32), from which this one was quantized",
+    )
+
+
+def download_model(name: str) -> Path:
+    """Return the folder of a model of the hub in the local cache, after a download if it is not there.
+
+    Raises:
+        BadField: the hub does not have the model, refuses it, or cannot be reached.
+    """
+    with _explain_hub_errors(name):
+        from huggingface_hub import snapshot_download
+
+        folder = snapshot_download(
+            name, allow_patterns=list(DOWNLOADED), ignore_patterns=list(NOT_DOWNLOADED)
+        )
+        return Path(folder)
+
+
+def download_config(name: str) -> Path:
+    """Return the folder in the local cache that has the configuration of a model of the hub.
+
+    Raises:
+        BadField: the hub does not have it, refuses it, or cannot be reached.
+    """
+    with _explain_hub_errors(name):
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(name, CONFIG)).parent
+
+
+@contextmanager
+def _explain_hub_errors(name: str) -> Iterator[None]:
+    with require_for_import("recipes", f"the model {name} of the hub needs huggingface_hub"):
+        from huggingface_hub import errors
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise BadField(
+            FIELD,
+            f"{name} is a gated model",
+            means="the hub gives it only to accounts that have accepted its licence",
+            do=f"accept the licence on the page of {name}, then log in: hf auth login",
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise BadField(
+            FIELD,
+            f"the hub has no model {name}",
+            means="it does not exist, or your account may not see it",
+            do="correct the name; for a private model log in: hf auth login; a folder is written ./FOLDER",
+        ) from error
+    except errors.RemoteEntryNotFoundError as error:
+        raise BadField(
+            FIELD,
+            f"{name} has no config.json",
+            means="the architecture of the model is unknown",
+            do="name a model of the hub that transformers can load, not an adapter or a GGUF file",
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
+        raise BadField(
+            FIELD,
+            f"the model {name} cannot be downloaded",
+            means="the hub cannot be reached, and the model is not in the local cache",
+            do="check the network; or copy the model to this machine and write the path of its folder",
+        ) from error

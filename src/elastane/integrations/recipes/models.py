@@ -1,0 +1,96 @@
+"""The models of recipes: classes of ``transformers``, unmodified, with random or pretrained weights."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from elastane.integrations.recipes.families import FAMILIES
+from elastane.integrations.recipes.model_source import MXFP4, find_quantization, read_pretrained_config
+from elastane.integrations.recipes.recipe import LoraSpec, ModelSpec, Recipe
+
+TOKEN_NAMES = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def build_model(recipe: Recipe, tokenizer: Any) -> Any:
+    """Return the model of a recipe, with its adapter, in training mode.
+
+    Args:
+        recipe: the recipe.
+        tokenizer: the tokenizer of the data; it decides the size of the vocabulary of a model with random
+            weights, unless the recipe does.
+    """
+    spec = recipe.model
+    model = load_model(spec.source, spec.dtype) if spec.source else build_random_model(spec, tokenizer)
+    if recipe.training.recompute_activations:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    if recipe.lora is not None:
+        model = add_adapter(model, recipe.lora)
+    return model.train()
+
+
+def build_model_config(spec: ModelSpec, tokenizer: Any = None) -> Any:
+    """Return the configuration of a model with random weights.
+
+    Args:
+        spec: the model of a recipe.
+        tokenizer: gives the size of the vocabulary and the numbers of special tokens that ``spec`` omits;
+            None: those are the defaults of ``transformers``.
+    """
+    from transformers import AutoConfig
+
+    own: dict[str, Any] = {}
+    if tokenizer is not None:
+        own = {"vocab_size": len(tokenizer)} | {name: getattr(tokenizer, name) for name in TOKEN_NAMES}
+    return AutoConfig.for_model(FAMILIES[spec.family].model_type, **own | spec.config)
+
+
+def build_random_model(spec: ModelSpec, tokenizer: Any = None) -> Any:
+    """Return a model with random weights, drawn from the random numbers of torch."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        build_model_config(spec, tokenizer), dtype=getattr(torch, spec.dtype)
+    )
+
+
+def load_model(source: str, dtype: str) -> Any:
+    """Return a pretrained model with plain weights.
+
+    Args:
+        source: a folder on this machine.
+        dtype: of the weights.
+
+    Raises:
+        BadField: the weights are quantized, and not in MXFP4.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.quantization_config import Mxfp4Config
+
+    options: dict[str, Any] = {}
+    if find_quantization(read_pretrained_config(Path(source))) == MXFP4:
+        # By default transformers keeps the experts quantized where its kernels are installed, and frozen.
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
+    return AutoModelForCausalLM.from_pretrained(
+        source, dtype=getattr(torch, dtype), local_files_only=True, trust_remote_code=False, **options
+    )
+
+
+def add_adapter(model: nn.Module, spec: LoraSpec) -> Any:
+    """Return the model with a low-rank adapter; only the weights of the adapter train."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=spec.rank,
+        lora_alpha=spec.alpha,
+        lora_dropout=spec.dropout,
+        target_modules=list(spec.layers) or "all-linear",
+    )
+    with warnings.catch_warnings():
+        # peft asks transformers by the old name of a property.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        return get_peft_model(model, config)

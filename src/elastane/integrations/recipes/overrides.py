@@ -1,0 +1,88 @@
+"""Changes of a recipe as typed: ``--set training.steps=200``."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+
+from elastane.common.documents import read_yaml
+from elastane.common.errors import BadInput
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_files import Document, make_paths_absolute, merge_documents
+
+MOST_LEVELS = 8
+
+
+def apply_overrides(document: Document, texts: Iterable[str], folder: Path) -> Document:
+    """Return a recipe's document with the typed changes.
+
+    Args:
+        document: of a recipe.
+        texts: as ``training.steps=200``; later ones win.
+        folder: where relative paths in them start, absolute.
+
+    Raises:
+        BadInput: a text is not a dotted name with a value. The name itself is checked with the recipe.
+    """
+    for text in texts:
+        document = merge_documents(document, make_paths_absolute(parse_override(text), folder))
+    return document
+
+
+def parse_override(text: str) -> Document:
+    """Return the document of one change: ``{"training": {"steps": 200}}``.
+
+    Raises:
+        BadInput: the text is not a dotted name with a value.
+    """
+    name, equals, value = text.partition("=")
+    steps = name.strip().split(".")
+    if not equals or not all(steps) or len(steps) > MOST_LEVELS:
+        raise BadInput(
+            f"invalid --set: {text!r} is not KEY=VALUE",
+            means="KEY is the dotted name of a field, as elastane recipe show prints them",
+            do="write for example --set training.steps=200",
+        )
+    document: Any = _read_value(steps, value)
+    for step in reversed(steps):
+        document = {step: document}
+    return dict(document)
+
+
+def _read_value(steps: list[str], text: str) -> object:
+    """Return the typed value of a field: a text where the recipe wants one, else what YAML makes of it."""
+    kind: object = Recipe
+    for step in steps:
+        kind = _find_field(kind, step)
+    if _is_text(kind) and (kind is str or not _is_number(text)):
+        return text
+    try:
+        return read_yaml(text)
+    except BadInput as error:
+        raise BadInput(
+            f"--set {'.'.join(steps)}: the value {text!r} {error.what}", means=error.means, do=error.do
+        ) from error
+
+
+def _find_field(kind: object, name: str) -> object:
+    """Return the type of a field of a struct; None: it has no such field."""
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            fields = msgspec.structs.fields(one)
+            return next((field.type for field in fields if field.encode_name == name), None)
+    return None
+
+
+def _is_text(kind: object) -> bool:
+    """Return whether a value of this type may be any text."""
+    return kind is str or (get_origin(kind) in (UnionType, Union) and str in get_args(kind))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

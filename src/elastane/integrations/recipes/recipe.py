@@ -1,0 +1,189 @@
+"""The recipe: one value that says which model a run trains, on what, how, and with how many workers."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from elastane.common.field_checks import MOST_WORKERS
+from elastane.integrations.recipes.data.spec import DataSpec, Task
+from elastane.integrations.recipes.families import FamilyName
+
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Fraction: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Workers: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
+
+
+class RecipePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every part of a recipe; an unknown field is an error."""
+
+
+class ModelSpec(RecipePart, frozen=True, kw_only=True):
+    """The model.
+
+    Args:
+        family: the family of a model with random weights.
+        config: the configuration of a model with random weights, with the fields of ``transformers``. Without
+            ``vocab_size`` the model gets the size of the tokenizer's vocabulary.
+        source: a folder, or a name on the hub, with a pretrained model; the file says ``from``.
+        dtype: of the weights; those in bfloat16 train as in float32, see `elastane.SplitAdamW`.
+    """
+
+    family: FamilyName = "llama"
+    config: dict[str, Any] = {}
+    source: str = msgspec.field(default="", name="from")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class LoraSpec(RecipePart, frozen=True, kw_only=True):
+    """A low-rank adapter, which is trained instead of the whole model.
+
+    Args:
+        rank: of the two matrices beside each adapted layer.
+        alpha: the adapter's output is scaled by ``alpha / rank``.
+        dropout: before the adapter.
+        layers: the names of the layers to adapt; empty: all linear layers but the output.
+    """
+
+    rank: Positive = 8
+    alpha: Positive = 16
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    layers: tuple[str, ...] = ()
+
+
+class PreferenceSpec(RecipePart, frozen=True, kw_only=True):
+    """The loss of preference tuning, DPO.
+
+    Args:
+        beta: how strongly the model is kept near the reference, which is the model before the training.
+    """
+
+    beta: Annotated[float, msgspec.Meta(gt=0)] = 0.1
+
+
+class BatchSpec(RecipePart, frozen=True, kw_only=True):
+    """The global batch; it does not depend on the number of workers.
+
+    Args:
+        size: samples per step.
+        microbatch: samples that a worker computes at once.
+        context: tokens per sample.
+    """
+
+    size: Positive = 16
+    microbatch: Positive = 2
+    context: Annotated[int, msgspec.Meta(ge=2)] = 128
+
+    @property
+    def virtual_ranks(self) -> int:
+        """The number of microbatches of a step, which is the largest number of workers."""
+        return self.size // self.microbatch
+
+
+class TrainingSpec(RecipePart, frozen=True, kw_only=True):
+    """The length of the training and its optimizer, AdamW.
+
+    Args:
+        steps: of the optimizer; 0: as many as ``epochs`` need.
+        epochs: passes over the training data, if ``steps`` is 0.
+        learning_rate: the highest one.
+        warmup_steps: steps over which the learning rate rises from 0.
+        final_learning_rate: the learning rate at the end of its cosine, as a fraction of the highest one.
+        weight_decay: of all matrices.
+        betas: of AdamW.
+        clip_grad_norm: the largest norm of the gradient.
+        autocast: compute in bfloat16, and keep the weights in their own type.
+        recompute_activations: save memory: compute activations again in the backward pass.
+    """
+
+    steps: NotNegative = 100
+    epochs: Positive = 1
+    learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 3e-4
+    warmup_steps: NotNegative = 10
+    final_learning_rate: Fraction = 0.1
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.1
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    clip_grad_norm: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    autocast: bool = False
+    recompute_activations: bool = False
+
+
+class EvaluationSpec(RecipePart, frozen=True, kw_only=True):
+    """When the model is evaluated on the held-out data, and writes a sample.
+
+    Args:
+        every: steps between two evaluations; the last step has one, too. 0: only there.
+        samples: the most held-out samples per evaluation.
+        prompt: the beginning of the text that the model continues; empty: of the first held-out sample.
+        sample_tokens: the length of the text that the model writes; 0: it writes none.
+    """
+
+    every: NotNegative = 50
+    samples: Positive = 64
+    prompt: str = ""
+    sample_tokens: NotNegative = 48
+
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Return whether the model is evaluated after a step."""
+        return last or (self.every > 0 and step % self.every == 0)
+
+
+class WorkerPolicy(RecipePart, frozen=True, kw_only=True):
+    """The numbers of workers that a run may have.
+
+    Args:
+        min: the fewest.
+        max: the most; 0: as many as the machine has CPUs, up to the number of microbatches.
+        sizes: the legal numbers of workers, ascending; empty: all from min to max.
+        copies: how many workers keep each piece of the optimizer's state.
+    """
+
+    min: Workers = 1
+    max: Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)] = 0
+    sizes: tuple[Workers, ...] = ()
+    copies: Annotated[int, msgspec.Meta(ge=1)] | Literal["all"] = "all"
+
+
+class CheckpointRules(RecipePart, frozen=True, kw_only=True):
+    """When a run writes checkpoints, and which it keeps.
+
+    Args:
+        every: ``auto``, ``never``, or an interval: ``10 min``, ``500 steps``.
+        keep_last: the number of the newest checkpoints to keep.
+        keep_best: also keep the best by a metric, such as ``eval_loss:min``.
+    """
+
+    every: str = "auto"
+    keep_last: Positive = 2
+    keep_best: str = ""
+
+
+class Recipe(RecipePart, frozen=True, kw_only=True):
+    """A run without code: the content of a recipe's file.
+
+    Args:
+        description: one sentence for people.
+        task: ``pretrain`` predicts text; ``finetune`` answers in conversations; ``preference`` prefers the
+            better of two answers.
+        model: the model.
+        lora: train an adapter instead of the whole model.
+        preference: the loss of the task ``preference``.
+        data: the data and the tokenizer.
+        batch: the global batch.
+        training: length and optimizer.
+        evaluation: evaluations and samples.
+        workers: the numbers of workers.
+        checkpoints: when checkpoints are written.
+    """
+
+    description: str = ""
+    task: Task = "pretrain"
+    model: ModelSpec = ModelSpec()
+    lora: LoraSpec | None = None
+    preference: PreferenceSpec = PreferenceSpec()
+    data: DataSpec = DataSpec()
+    batch: BatchSpec = BatchSpec()
+    training: TrainingSpec = TrainingSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    workers: WorkerPolicy = WorkerPolicy()
+    checkpoints: CheckpointRules = CheckpointRules()

@@ -1,0 +1,66 @@
+"""Train a language model on text or on conversations: ``elastane run train.py``.
+
+The recipe decides everything: the model and its adapter, the data, the global batch, the schedule. It also
+runs under plain ``python``, on one worker, with the same bytes.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import elastane
+from elastane.integrations.recipes.data.open_data import load_tokenizer, open_data
+from elastane.integrations.recipes.evaluation import format_perplexity, measure_loss
+from elastane.integrations.recipes.losses import causal_loss_sum
+from elastane.integrations.recipes.models import build_model
+from elastane.integrations.recipes.optimization import build_learning_rate_schedule, build_optimizer
+from elastane.integrations.recipes.recipe_files import read_recipe
+from elastane.integrations.recipes.resolution import resolve_recipe
+from elastane.integrations.recipes.samples import write_sample
+from elastane.integrations.recipes.training_length import count_training_steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    beside = Path(__file__).with_name("recipe.yaml")
+    parser.add_argument("recipe", nargs="?", default=beside, help="default: recipe.yaml beside this script")
+    recipe = resolve_recipe(read_recipe(str(parser.parse_args().recipe)))
+    run = elastane.join()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    tokenizer = load_tokenizer(recipe.data, recipe.task)
+    data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
+    model = build_model(recipe, tokenizer).to(device)
+    steps = count_training_steps(recipe, len(data.train))
+    optimizer = build_optimizer(model, recipe.training)
+    scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
+    clip = recipe.training.clip_grad_norm
+    model, optimizer = run.prepare(
+        model, optimizer, scheduler=scheduler, clip_grad_norm=clip, tokenizer=tokenizer
+    )
+
+    for step in run.steps(
+        data.train,
+        global_batch=recipe.batch.size,
+        microbatch=recipe.batch.microbatch,
+        until=f"{steps} steps",
+        collate=data.collate,
+    ):
+        for microbatch in step:
+            with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
+                loss, tokens = causal_loss_sum(model, microbatch)
+            # The step divides by the number of tokens in the whole global batch.
+            step.backward(loss, weight=tokens)
+
+        if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
+            held_out_loss = measure_loss(run, model, data, recipe)
+            run.print(format_perplexity(step.number, held_out_loss))
+            if recipe.checkpoints.keep_best:
+                run.checkpoint(eval_loss=held_out_loss)
+            if recipe.evaluation.sample_tokens:
+                write_sample(run, model, tokenizer, recipe.evaluation, data.held_out[0])
+
+
+if __name__ == "__main__":
+    main()

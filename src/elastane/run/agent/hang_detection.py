@@ -1,0 +1,106 @@
+"""Detection of workers that hang: alive, but without progress.
+
+The allowed silence follows from the intervals between the worker's own heartbeats, so users have no timeout
+to tune.
+"""
+
+import mmap
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from elastane.run.nouns.heartbeat_file import SLOT, SLOTS, Phase, compute_slot_offset
+from elastane.run.nouns.membership import WorkerId
+
+READ_EVERY_S = 0.05
+BLIND_S = 1.0
+USUAL_INTERVALS = 20
+UNKNOWN_S = 120.0
+AWAITED_S = 5.0
+PATIENCE_S = {
+    Phase.STEP: 2.0,
+    Phase.COMPUTE: 2.0,
+    Phase.USER: 60.0,
+    # Storage may stall for minutes; a replacement of the worker would wait for it too.
+    Phase.DATA: 600.0,
+    # No worker waits for a starting one, and a large model or dataset takes long to load.
+    Phase.STARTING: 1800.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The state of one worker's slot, as read last. Times are monotonic seconds.
+
+    Args:
+        counter: its counter at the last reading.
+        phase: its phase at the last reading.
+        rhythm_s: the longest time that the worker spent between two heartbeats in this phase; 0: unknown.
+        moved_s: when the agent last saw its counter or its phase change.
+        read_s: time of the last reading.
+    """
+
+    counter: int
+    phase: int
+    rhythm_s: float
+    moved_s: float
+    read_s: float
+
+
+def update_pulse(pulse: Pulse | None, counter: int, phase: int, rhythm_s: float, now: float) -> Pulse:
+    """Return the pulse after one more reading at ``now``."""
+    if pulse is not None and now - pulse.read_s > BLIND_S:
+        # The agent, or the whole machine, was suspended: silence during that time proves nothing.
+        return Pulse(counter, phase, rhythm_s, pulse.moved_s + (now - pulse.read_s), now)
+    if pulse is None or (counter, phase) != (pulse.counter, pulse.phase):
+        return Pulse(counter, phase, rhythm_s, now, now)
+    return replace(pulse, read_s=now)
+
+
+def is_hung(pulse: Pulse, now: float) -> bool:
+    """Return whether the worker has been silent for longer than `compute_patience_s`."""
+    return now - pulse.moved_s > compute_patience_s(pulse)
+
+
+def is_awaiting_data(pulse: Pulse, now: float) -> bool:
+    """Return whether the worker has waited for samples for so long that the agent reports it."""
+    return pulse.phase == Phase.DATA and now - pulse.moved_s > AWAITED_S
+
+
+def compute_patience_s(pulse: Pulse) -> float:
+    """Return how many seconds this worker may be silent in its phase."""
+    if pulse.phase == Phase.FINISHED:
+        return float("inf")
+    # Compilers and empty caches slow the first microbatch by an unknown amount.
+    if pulse.phase == Phase.COMPUTE and not pulse.rhythm_s:
+        return UNKNOWN_S
+    return max(PATIENCE_S[Phase(pulse.phase)], USUAL_INTERVALS * pulse.rhythm_s)
+
+
+class HeartbeatFile:
+    """The agent's side of the heartbeat file. The constructor creates the file, filled with zeros.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            # Not sparse: once the disk is full, touching a missing page would kill the agent.
+            os.posix_fallocate(fd, 0, SLOTS * SLOT.size)
+            self._slots = mmap.mmap(fd, SLOTS * SLOT.size)
+        finally:
+            os.close(fd)
+
+    def clear(self, worker: WorkerId) -> None:
+        """Reset the slot of a worker before it starts; another worker may have used it."""
+        SLOT.pack_into(self._slots, compute_slot_offset(worker), 0, Phase.STARTING, 0.0)
+
+    def read(self, worker: WorkerId) -> tuple[int, int, float]:
+        """Return counter, phase and rhythm in seconds of a worker."""
+        counter, phase, rhythm_s = SLOT.unpack_from(self._slots, compute_slot_offset(worker))
+        return counter, phase, rhythm_s
+
+    def close(self) -> None:
+        self._slots.close()

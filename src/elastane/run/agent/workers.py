@@ -1,0 +1,227 @@
+"""The worker processes of a run: requested from the fork server, watched, and killed when they hang."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from elastane.run.agent.fork_server import (
+    ForkServerHandle,
+    ForkServerMessage,
+    ForkServerReady,
+    WorkerExited,
+    WorkerForked,
+)
+from elastane.run.agent.hang_detection import (
+    READ_EVERY_S,
+    HeartbeatFile,
+    Pulse,
+    is_awaiting_data,
+    is_hung,
+    update_pulse,
+)
+from elastane.run.agent.processes import ProcessWatch
+from elastane.run.agent.worker_set import (
+    WorkerSet,
+    follow_order,
+    keep_missing_requests,
+    record_exit,
+    record_start,
+    request_missing,
+)
+from elastane.run.nouns.control import RunOver, SetTarget, WorkerExit
+from elastane.run.nouns.membership import WorkerId
+
+DEBUG_GRACE_S = 2.0
+EXIT_CODE_S = 0.5
+RETRY_FORK_S = 1.0
+KILLED = -int(signal.SIGKILL)
+
+
+class WorkerProcesses:
+    """Starts as many workers as requested and watches each of them to its end.
+
+    Args:
+        worker_set: the workers at the start.
+        debug: the only worker is under a debugger: it is never hung and never replaced.
+        changed: set whenever there is something new to report.
+        end_run: called once a worker under a debugger has ended.
+    """
+
+    def __init__(
+        self,
+        worker_set: WorkerSet,
+        *,
+        debug: bool,
+        changed: asyncio.Event,
+        end_run: Callable[[RunOver], None],
+    ) -> None:
+        self.worker_set = worker_set
+        self.awaiting_data: tuple[WorkerId, ...] = ()
+        self._debug = debug
+        self._changed = changed
+        self._end_run = end_run
+        self._fork_server: ForkServerHandle | None = None
+        self._starts_workers = True
+        self._killed = asyncio.Event()
+        self._watches: dict[WorkerId, ProcessWatch] = {}
+        self._codes: dict[WorkerId, asyncio.Future[int]] = {}
+        self._pulses: dict[WorkerId, Pulse] = {}
+        self._kill_reasons: dict[WorkerId, str] = {}
+        self._hung: set[WorkerId] = set()
+
+    def open(self, group: asyncio.TaskGroup, heartbeats: HeartbeatFile) -> None:
+        """Start watching heartbeats; the group runs the watch of every worker from now on."""
+        self._group, self._heartbeats = group, heartbeats
+
+    @property
+    def living(self) -> Mapping[WorkerId, int]:
+        """Process ids of the running workers."""
+        return self.worker_set.living
+
+    # -- starting -------------------------------------------------------------------------------------------
+
+    def stop_starting(self) -> None:
+        """Start no more workers, because the run is stopping or over."""
+        self._starts_workers = False
+
+    def set_target(self, order: SetTarget) -> None:
+        """Keep the ordered number of workers running from now on."""
+        self.worker_set = follow_order(self.worker_set, order)
+        self._start_missing()
+        self._changed.set()
+
+    def attach_fork_server(self, fork_server: ForkServerHandle) -> None:
+        """Request workers from this fork server once it is ready."""
+        self._fork_server = fork_server
+
+    def detach_fork_server(self) -> None:
+        """Forget the dead fork server; its workers count as killed, as their exit codes stay unknown."""
+        self._fork_server = None
+        for code in self._codes.values():
+            if not code.done():
+                code.set_result(KILLED)
+
+    def handle_message(self, message: ForkServerMessage) -> None:
+        """Handle a message of the fork server."""
+        match message:
+            case ForkServerReady():
+                if self._fork_server is not None:
+                    self._fork_server.state = "ready"
+                    self.worker_set = keep_missing_requests(self.worker_set)
+                    for worker in self.worker_set.requested:
+                        self._fork_server.request_worker(worker)
+                self._start_missing()
+            case WorkerForked(worker, pid):
+                self.worker_set = record_start(self.worker_set, worker, pid)
+                self._codes[worker] = asyncio.get_running_loop().create_future()
+                self._group.create_task(self._watch(worker, pid))
+            case WorkerExited(worker, 0, code):
+                # The fork server could not fork the worker. Retry a little later; the coordinator counts
+                # failures.
+                self.worker_set = record_exit(self.worker_set, WorkerExit(worker=worker, pid=0, code=code))
+                asyncio.get_running_loop().call_later(RETRY_FORK_S, self._start_missing)
+            case WorkerExited(worker, _, code):
+                future = self._codes.get(worker)
+                if future is not None and not future.done():
+                    future.set_result(code)
+        self._changed.set()
+
+    def _start_missing(self) -> None:
+        fork_server = self._fork_server
+        # A fork server that still imports would start them later, when fewer may be wanted.
+        if not self._starts_workers or fork_server is None or fork_server.state != "ready":
+            return
+        if self._debug and self.worker_set.exits:
+            return
+        self.worker_set, numbers = request_missing(self.worker_set)
+        for worker in numbers:
+            self._heartbeats.clear(worker)
+            fork_server.request_worker(worker)
+
+    # -- watching -------------------------------------------------------------------------------------------
+
+    async def _watch(self, worker: WorkerId, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            watch = self._watches[worker] = ProcessWatch(pid)
+            try:
+                if not self._killed.is_set():
+                    await watch.wait()
+            finally:
+                watch.send(signal.SIGKILL)
+                watch.close()
+        code = await self._wait_for_exit_code(worker)
+        self._watches.pop(worker, None)
+        self._pulses.pop(worker, None)
+        self._codes.pop(worker, None)
+        # A worker that ended before the agent's signal arrived did not end because of it.
+        why = self._kill_reasons.get(worker, "") if code == KILLED else ""
+        self.worker_set = record_exit(
+            self.worker_set, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)
+        )
+        self._start_missing()
+        self._changed.set()
+        if self._debug:
+            # If the coordinator knows more, it ends the run first.
+            how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+            over = RunOver(code=1, why=f"worker {worker} ended ({how}); with --debug no worker is replaced")
+            asyncio.get_running_loop().call_later(DEBUG_GRACE_S, self._end_run, over)
+
+    async def _wait_for_exit_code(self, worker: WorkerId) -> int:
+        """Return the exit code that the fork server reports; a worker without one counts as killed."""
+        try:
+            async with asyncio.timeout(EXIT_CODE_S):
+                return await self._codes[worker]
+        except TimeoutError:
+            return KILLED
+
+    async def watch_heartbeats(self) -> None:
+        """Kill workers that hang, for as long as this is not cancelled."""
+        while True:
+            now = time.monotonic()
+            for worker, watch in self._watches.items():
+                pulse = update_pulse(self._pulses.get(worker), *self._heartbeats.read(worker), now)
+                self._pulses[worker] = pulse
+                if is_hung(pulse, now) and watch.alive and not self._debug:
+                    self._hung.add(worker)
+                    self.kill(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
+            awaiting = tuple(
+                worker
+                for worker, pulse in sorted(self._pulses.items())
+                if is_awaiting_data(pulse, now) and not self._debug
+            )
+            if awaiting != self.awaiting_data:
+                self.awaiting_data = awaiting
+                self._changed.set()
+            await asyncio.sleep(READ_EVERY_S)
+
+    # -- ending ---------------------------------------------------------------------------------------------
+
+    def kill(self, worker: WorkerId, why: str) -> None:
+        """Kill a worker, if it is running."""
+        watch = self._watches.get(worker)
+        if watch is not None and watch.alive:
+            self._kill_reasons.setdefault(worker, why)
+            watch.send(signal.SIGKILL)
+
+    def skip_grace(self) -> None:
+        """Kill workers without a grace period, those included that are still being forked."""
+        self._killed.set()
+
+    async def end(self, grace_s: float) -> None:
+        """Wait at most this long for all workers to leave; then kill the others."""
+        waiting = [asyncio.create_task(self._wait_for_all()), asyncio.create_task(self._killed.wait())]
+        await asyncio.wait(waiting, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        self._killed.set()
+        for watch in self._watches.values():
+            watch.send(signal.SIGKILL)
+        if self._fork_server is not None:
+            # The agent reads its messages until its end, so a worker that it has just forked is killed too.
+            self._fork_server.child.kill()
+
+    async def _wait_for_all(self) -> None:
+        for watch in list(self._watches.values()):
+            await watch.wait()

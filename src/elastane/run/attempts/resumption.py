@@ -1,0 +1,291 @@
+"""Preparation of another attempt in a run directory, from the newest valid checkpoint."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from elastane.common.atomic_file import replace_file
+from elastane.common.errors import BadInput, Damaged, ElastaneError, FileDamage, NoSuchFile
+from elastane.run.attempts.software import read_software
+from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.machines.claims.history import number_next_term
+from elastane.run.machines.claims.urls import find_claims, open_claim_list
+from elastane.run.nouns.checkpoints import Manifest
+from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import Pinned, Resumed, RunRecord, RunSpec
+from elastane.run.observability.facts import has_finished
+from elastane.run.observability.line_files import append_line
+from elastane.run.observability.run_files import read_events, read_last_step, read_ledger, read_record
+
+Say = Callable[[str], None]
+
+CLAIMS_S = 1.0
+"""How long the claim list of a run may take to answer."""
+STATE_LOST = "every copy of the state was lost"
+"""The reason for an attempt that no user has requested."""
+BY_COMMAND = "elastane run"
+
+
+def prepare_resumption(
+    run_dir: RunDir,
+    spec: RunSpec,
+    say: Say,
+    *,
+    begun_by: str = BY_COMMAND,
+    why: str = "requested by the user",
+    adapted: bool = False,
+) -> RunRecord:
+    """Prepare the run directory for another attempt from a checkpoint. The caller holds its lock.
+
+    The ledger is cut at the checkpoint. The lines after it move to ``ledger.lost.jsonl``; their steps are
+    made again, to the same bytes.
+
+    Args:
+        run_dir: of the run.
+        spec: for the new attempt; the options that decide about the trained bytes must be unchanged.
+        say: takes lines for the user.
+        begun_by: the subject of the event.
+        why: the reason for the event.
+        adapted: the user has accepted that the script or the software has changed.
+
+    Raises:
+        BadInput: there is nothing to resume, or the script has changed. Nothing was changed.
+        NoSuchFile: there is no complete checkpoint. Nothing was changed.
+        Damaged: there are complete checkpoints, and none is valid. Nothing was changed.
+        StorageError: the storage of the checkpoints does not answer. Nothing was changed.
+    """
+    record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
+    if has_finished(events):
+        raise BadInput(
+            f"the run in {run_dir.root} has finished",
+            means="all its steps are made, so there is nothing to resume",
+            do="export its model (elastane export), or start a new run (elastane run)",
+        )
+    if not adapted:
+        _check_unchanged(record, spec)
+    lines = len(read_ledger(run_dir, torn_tail=True))
+    manifest = find_newest_valid(run_dir, spec, say, within=lines)
+    beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(run_dir, record, events))
+    pinned = None if adapted else _adapt_pinned(record, spec)
+    record = msgspec.structs.replace(
+        record, spec=spec, pinned=pinned, resumed=beginning, software=read_software(spec)
+    )
+    lost = _record_begin(run_dir, record, begun_by, f"{why}: from {manifest.name}", lines)
+    say(f"resuming from {manifest.name}; {lost} later steps are made again")
+    return record
+
+
+def prepare_next_attempt(
+    run_dir: RunDir, spec: RunSpec, say: Say, *, begun_by: str = BY_COMMAND, why: str = STATE_LOST
+) -> RunRecord:
+    """Prepare the run directory for an attempt that no user has requested. The caller holds its lock.
+
+    It begins with the newest valid checkpoint, or from the start if the run has not saved any yet. The
+    arguments are those of `prepare_restart`.
+
+    Raises:
+        ElastaneError: as `prepare_resumption`; also if checkpoints that were saved are not there. Nothing was
+            changed.
+    """
+    try:
+        return prepare_resumption(run_dir, spec, say, begun_by=begun_by, why=why)
+    except NoSuchFile:
+        if any(event.kind == "checkpoint.saved" for event in read_events(run_dir, torn_tail=True)):
+            raise
+        return prepare_restart(run_dir, spec, say, begun_by=begun_by, why=why)
+
+
+def prepare_restart(
+    run_dir: RunDir, spec: RunSpec, say: Say, *, begun_by: str = BY_COMMAND, why: str
+) -> RunRecord:
+    """Prepare the run directory for another attempt from the start. The caller holds its lock.
+
+    All steps are made again, to the same bytes; the lines that the ledger loses are kept as after
+    `prepare_resumption`.
+
+    Args:
+        run_dir: of the run; it has events.
+        spec: for the new attempt.
+        say: takes lines for the user.
+        begun_by: the subject of the event.
+        why: the reason for the event.
+
+    Raises:
+        BadInput: a file is damaged. Nothing was changed.
+    """
+    record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
+    lines = len(read_ledger(run_dir, torn_tail=True))
+    beginning = Resumed("", 0, *_compute_next_numbers(run_dir, record, events))
+    record = msgspec.structs.replace(
+        record,
+        spec=spec,
+        pinned=_adapt_pinned(record, spec),
+        resumed=beginning,
+        software=read_software(spec),
+    )
+    reason = f"{why}: from the beginning, because no checkpoint was complete"
+    lost = _record_begin(run_dir, record, begun_by, reason, lines)
+    say(f"starting again from the beginning; {lost} steps are made again")
+    return record
+
+
+def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
+    """Prepare the run directory for another attempt of an unmodified script, which has its own snapshots.
+
+    The caller holds its lock.
+
+    Args:
+        run_dir: of the run; it has events.
+        spec: for the new attempt.
+        why: the reason for the event.
+
+    Raises:
+        BadInput: the script has finished, or a file is damaged. Nothing was changed.
+    """
+    record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
+    if has_finished(events):
+        raise BadInput(
+            f"the run in {run_dir.root} has finished",
+            means="every process of its script has ended with exit code 0",
+            do="start a new run (elastane run --contract torchrun)",
+        )
+    times, worker, term = _compute_next_numbers(run_dir, record, events)
+    record = msgspec.structs.replace(record, spec=spec, resumed=Resumed("", 0, times, worker, term))
+    replace_file(
+        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
+    )
+    reason = f"{why}: the script continues from its own snapshot"
+    event = EventLine(time=time.time(), kind="run.resumed", who=BY_COMMAND, why=reason)
+    append_line(run_dir.events, msgspec.json.encode(event))
+    return record
+
+
+def _compute_next_numbers(
+    run_dir: RunDir, record: RunRecord, events: Sequence[EventLine]
+) -> tuple[int, int, int]:
+    """Return how often the run has been resumed, and the numbers of its next worker and coordinator."""
+    times = record.resumed.times + 1 if record.resumed is not None else 1
+    first_worker = 1 + max((worker for event in events for worker in event.workers), default=-1)
+    first_term = 1 + sum(event.kind == "coordinator.started" for event in events)
+    with suppress(ElastaneError):
+        # A coordinator may have claimed its term and died before its event.
+        held = open_claim_list(find_claims(run_dir, record.spec), wait_s=CLAIMS_S).read()
+        first_term = number_next_term(held, first_term)
+    return times, first_worker, first_term
+
+
+def _record_begin(run_dir: RunDir, record: RunRecord, begun_by: str, why: str, lines: int) -> int:
+    """Record that an attempt begins; return how many of the ledger's ``lines`` are made again."""
+    resumed = record.resumed
+    assert resumed is not None, "the caller has set it"
+    now, last_record_s = time.time(), _find_last_timestamp(run_dir)
+    lost = _cut_ledger(run_dir, resumed.step, lines)
+    # No two attempts may have the same number, even after a power cut.
+    replace_file(
+        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
+    )
+    event = EventLine(
+        time=now,
+        kind="run.resumed",
+        who=begun_by,
+        why=f"{why}, {lost} steps are made again",
+        step=resumed.step,
+        detail={
+            "name": resumed.checkpoint,
+            "step": resumed.step,
+            "lost_steps": lost,
+            "times": resumed.times,
+            "away_s": round(now - last_record_s, 3),
+        },
+    )
+    append_line(run_dir.events, msgspec.json.encode(event))
+    return lost
+
+
+def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None = None) -> Manifest:
+    """Return the newest valid checkpoint, with all bytes as they were written.
+
+    Args:
+        run_dir: of the run.
+        spec: of the run.
+        say: takes lines for the user.
+        within: the last step in the ledger; later checkpoints do not count. None: all checkpoints count.
+
+    Raises:
+        BadInput: the run saves no checkpoints.
+        NoSuchFile: there is no complete one.
+        Damaged: there are complete ones, and none is valid.
+        StorageError: the storage does not answer.
+    """
+    if spec.checkpoints is None:
+        raise BadInput("the run was started with --checkpoint-every never", means="it has no checkpoint")
+    catalog = Catalog(open_storage(spec.checkpoints.get_root(run_dir)))
+
+    def check(manifest: Manifest) -> None:
+        damages: tuple[FileDamage, ...]
+        if within is not None and manifest.step > within:
+            # Lines of the ledger were removed, or the run went back to an older checkpoint before.
+            damages = (FileDamage(run_dir.ledger.name, f"ends at step {within}, before this checkpoint"),)
+        else:
+            damages = catalog.verify(manifest.name)
+        if damages:
+            raise Damaged(manifest.name, damages)
+
+    start_s = time.perf_counter()
+    _, manifest, skipped = catalog.restore_newest(check)
+    seconds = time.perf_counter() - start_s
+    for damaged in skipped:
+        say(f"skipping checkpoint {damaged.checkpoint}: " + "; ".join(map(str, damaged.damages)))
+    say(f"checkpoint {manifest.name} is valid: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
+    return manifest
+
+
+def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
+    """Check that the script is unchanged; workers would refuse another one only after the ledger is cut.
+
+    Raises:
+        BadInput: it has changed since the run began.
+    """
+    script = Path(spec.script)
+    if record.pinned is None or not script.is_file():
+        return
+    if hashlib.sha256(script.read_bytes()).hexdigest() != record.pinned.script_digest:
+        raise BadInput(
+            f"{script} has changed since the run {spec.name} began",
+            means="a changed script may train other bytes",
+            do="restore the script, or add --accept-changes",
+        )
+
+
+def _find_last_timestamp(run_dir: RunDir) -> float:
+    """Return the time of the last line that the previous attempt wrote."""
+    events, newest = read_events(run_dir, torn_tail=True), read_last_step(run_dir)
+    times = [event.time for event in events] + ([newest.time] if newest is not None else [])
+    return max(times, default=time.time())
+
+
+def _adapt_pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
+    # The number of copies of the optimizer state does not affect its content.
+    return None if record.pinned is None else msgspec.structs.replace(record.pinned, copies=spec.copies)
+
+
+def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
+    """Move the lines after ``step`` out of the ledger; return their number."""
+    if not lines:
+        return 0
+    text = run_dir.ledger.read_bytes().split(b"\n")
+    remaining, lost = text[:step], text[step:lines]
+    if lost:
+        with run_dir.lost_ledger.open("ab") as file:
+            file.write(b"\n".join(lost) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    replace_file(run_dir.ledger, b"".join(line + b"\n" for line in remaining), durable=True)
+    return len(lost)

@@ -1,0 +1,27 @@
+"""Storage by path or URL."""
+
+from pathlib import Path
+
+from elastane.run.checkpoints.storage.error_translation import build_missing_file_system_error
+from elastane.run.checkpoints.storage.interface import Storage
+from elastane.run.checkpoints.storage.local import LocalStorage
+
+
+def open_storage(url: str, inside: Path | None = None) -> Storage:
+    """Return the storage at a path or URL, without reading, writing or creating anything.
+
+    Args:
+        url: the URL or path.
+        inside: for a path, a directory above it that must not move or be replaced; see `LocalStorage`.
+
+    Raises:
+        BadInput: the file system of this URL is not installed.
+    """
+    scheme, separator, path = url.partition("://")
+    if not separator or scheme in ("file", "local"):
+        return LocalStorage(path if separator else url, inside)
+    try:
+        from elastane.run.checkpoints.storage.remote import open_remote_storage
+    except ImportError as error:
+        raise build_missing_file_system_error(url, error) from error
+    return open_remote_storage(url)

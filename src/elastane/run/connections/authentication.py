@@ -1,0 +1,231 @@
+"""The authentication of connections to a run's servers: each sends one HTTP request with the run's secret.
+
+Until then a connection has a deadline and a limit of bytes, and the number of such connections is limited. An
+encrypted one counts before its TLS handshake, for which it has the same deadline once more. An error on an
+unproven connection ends only that connection.
+"""
+
+import asyncio
+import hmac
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from elastane.common.connections.late_handshake import LateHandshake
+from elastane.common.connections.patient_listener import compute_admission_rules, make_patient_listener
+from elastane.common.connections.unproven_connections import RefusalLog, UnprovenConnections
+from elastane.run.connections.endpoint import build_bearer_header
+
+DEADLINE_S = 10.0
+CLOSE_S = 1.0
+LARGEST_REQUEST_BYTES = 64 << 10
+PATH = "/"
+
+logger = logging.getLogger(__name__)
+
+
+class Pages(Protocol):
+    """What a server answers to requests that open no WebSocket."""
+
+    async def admit(self, authorization: str) -> Response | None:
+        """Return the answer to a ticket, with the status 200 if it admits; None: it presents no ticket."""
+
+    async def show(self, path: str) -> Response:
+        """Return a page for a client with the secret of the run."""
+
+
+class Authenticator:
+    """All connections that have not presented the secret.
+
+    Args:
+        secret: the secret of the run; every connection presents it as a bearer token.
+        pages: answers tickets, and requests for anything but `PATH`; None: there are no pages.
+        context: encrypts the connections; None: they stay on this machine.
+    """
+
+    def __init__(
+        self, secret: str, pages: Pages | None = None, context: ssl.SSLContext | None = None
+    ) -> None:
+        self._pages = pages
+        self._context = context
+        self._unproven: UnprovenConnections[GuardedConnection] = UnprovenConnections(
+            compute_admission_rules()
+        )
+        self._refusals = RefusalLog()
+        self._authorization = build_bearer_header(secret)["Authorization"].encode()
+
+    def create_connection(self, *args: Any, **options: Any) -> "GuardedConnection | LateHandshake":
+        """Create a guarded connection, for ``create_connection`` of `websockets`."""
+        connection = GuardedConnection(self, *args, **options)
+        if self._context is None:
+            return connection
+        return LateHandshake(
+            connection,
+            self._context,
+            arrive=connection.arrive,
+            depart=partial(self.count, connection),
+            handshake_s=DEADLINE_S,
+            close_s=CLOSE_S,
+        )
+
+    def add(self, connection: "GuardedConnection") -> None:
+        """Add a new connection; close another one if there are too many."""
+        self._unproven.rules = compute_admission_rules()
+        descriptor = connection.transport.get_extra_info("socket").fileno()
+        displaced = self._unproven.add(connection, time.monotonic(), descriptor)
+        if displaced is not None:
+            self.refuse(displaced, "there were too many")
+
+    def refuse(self, connection: "GuardedConnection", reason: str) -> None:
+        """Close an unproven connection."""
+        self.count(connection, reason)
+        connection.transport.abort()
+
+    def count(self, connection: "GuardedConnection", reason: str) -> None:
+        """Count an unproven connection that is closed or closes now."""
+        if connection.proven or connection.counted:
+            return
+        connection.counted = True
+        self._unproven.discard(connection)
+        if (line := self._refusals.count(reason, time.monotonic())) is not None:
+            logger.warning("%s", line)
+
+    async def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Accept a connection that presents the secret once; answer any other one with an error or a page.
+
+        The time of the comparison does not depend on where the texts differ.
+        """
+        assert isinstance(connection, GuardedConnection), "made by `create_connection`"
+        presented = request.headers.get_all("Authorization")
+        # A header may contain any byte; `websockets` turns bytes beyond ASCII into surrogates.
+        if len(presented) != 1 or not hmac.compare_digest(
+            presented[0].encode(errors="surrogateescape"), self._authorization
+        ):
+            return await self._answer_ticket(connection, presented)
+        self._prove(connection)
+        if request.path == PATH:
+            return None
+        if self._pages is not None:
+            return await self._pages.show(request.path)
+        return make_page_response(HTTPStatus.NOT_FOUND, f"this server answers at {PATH} only\n".encode())
+
+    async def _answer_ticket(self, connection: "GuardedConnection", presented: list[str]) -> Response:
+        answer = None
+        if self._pages is not None and len(presented) == 1:
+            answer = await self._pages.admit(presented[0])
+        if answer is not None and answer.status_code == HTTPStatus.OK:
+            self._prove(connection)
+            return answer
+        self.count(connection, "a wrong secret" if presented else "no Authorization header")
+        text = "send one header, Authorization: Bearer SECRET; the secret is in RUN/secret\n"
+        return answer or make_page_response(HTTPStatus.UNAUTHORIZED, text.encode())
+
+    def _prove(self, connection: "GuardedConnection") -> None:
+        connection.proven = True
+        self._unproven.discard(connection)
+
+
+def make_page_response(status: HTTPStatus, body: bytes) -> Response:
+    """Return a response after which the connection closes."""
+    headers = Headers(
+        [
+            ("Connection", "close"),
+            ("Content-Length", str(len(body))),
+            ("Content-Type", "application/octet-stream"),
+        ]
+    )
+    return Response(status.value, status.phrase, headers, body)
+
+
+class GuardedConnection(ServerConnection):
+    """A connection that must present the secret.
+
+    Attributes:
+        proven: `Authenticator.authorise` has accepted the connection.
+        counted: the connection was not proven, and its end is counted.
+    """
+
+    def __init__(self, authenticator: Authenticator, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.proven = self.counted = False
+        self._authenticator = authenticator
+        self._received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if transport.get_extra_info("sslcontext") is None:
+            self.arrive(self.transport)
+
+    def arrive(self, transport: asyncio.Transport) -> None:
+        """Count the TCP connection, which has just been accepted; it may still have to be encrypted."""
+        self.transport = transport
+        self._authenticator.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.proven:
+            self._received += len(data)
+            if self._received > LARGEST_REQUEST_BYTES:
+                self._authenticator.refuse(self, f"its request has more than {LARGEST_REQUEST_BYTES} bytes")
+                return
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._authenticator.count(self, "it closed, or did not finish its request in time")
+        super().connection_lost(exc)
+
+
+def serve_authenticated(
+    handle: Callable[[ServerConnection], Awaitable[None]],
+    listening: socket.socket,
+    secret: str,
+    *,
+    largest_bytes: int,
+    context: ssl.SSLContext | None = None,
+    pages: Pages | None = None,
+) -> AbstractAsyncContextManager[Server]:
+    """Return a WebSocket server for connections with the secret of a run; it serves as a context.
+
+    Args:
+        handle: serves one connection to its end.
+        listening: a socket that listens; the caller must not use this object again.
+        secret: of the run.
+        largest_bytes: size limit of a received message.
+        context: encrypts the connections; None: they stay on this machine.
+        pages: what the server answers to other requests; None: an error.
+    """
+    logger = logging.getLogger("websockets.server")
+    logger.addFilter(filter_unproven_records)
+    authenticator = Authenticator(secret, pages, context)
+    return serve(
+        handle,
+        sock=make_patient_listener(listening),
+        # The documentation allows a factory, but the annotation does not.
+        create_connection=authenticator.create_connection,  # type: ignore[arg-type]
+        process_request=authenticator.authorise,
+        open_timeout=DEADLINE_S,
+        max_size=largest_bytes,
+        logger=logger,
+        close_timeout=CLOSE_S,
+        compression=None,
+    )
+
+
+def filter_unproven_records(record: logging.LogRecord) -> bool:
+    """Return whether to log a record of `websockets`: False for one about an unproven connection.
+
+    `Authenticator` counts these connections. A traceback for each would let strangers fill the disk.
+    """
+    try:
+        return bool(getattr(getattr(record, "websocket", None), "proven", True))
+    except ReferenceError:  # a weak reference to a connection that is gone
+        return False

@@ -1,0 +1,150 @@
+"""A file of JSON lines that only grows; it survives a full disk and a torn last line."""
+
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from elastane.common.atomic_file import open_replacement
+from elastane.run.observability.line_files import cut_torn_line, read_line_before
+
+OpenFile: TypeAlias = Callable[[Path], int]
+
+
+def open_to_append(path: Path) -> int:
+    """Return a file descriptor for reads and writes; create the file if it is missing.
+
+    The file is locked: an earlier writer has ended before this returns, and no other process can write.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def open_copy_to_append(path: Path) -> int:
+    """Return a file descriptor of a copy that has taken the place of the file, locked like `open_to_append`.
+
+    It is for a takeover from another machine. The lock of a dead machine may never be released, and that of a
+    silent one protects nothing once its server has given it up. The old writer goes on in a file without a
+    name.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    if not path.exists():
+        return open_to_append(path)
+    with path.open("rb") as old:
+        return _open_copy(path, old)
+
+
+def _open_copy(path: Path, content: BinaryIO) -> int:
+    with open_replacement(path, durable=True, mode=0o644) as copy:
+        shutil.copyfileobj(content, copy)
+        # The name may belong to the copy of a later coordinator a moment after this one has it.
+        fd = os.open(f"/proc/self/fd/{copy.fileno()}", os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+class AppendFile:
+    """Writes whole lines in order; lines that the disk refuses wait in memory for the next `flush`.
+
+    Args:
+        path: the path of the file. A torn last line, left by a crash during a write, is cut off.
+        open_file: opens the file and returns a descriptor.
+        write: writes like `os.write`.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        open_file: OpenFile = open_to_append,
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
+        self._path = path
+        self._fd = open_file(path)
+        # Held while the file is written or exchanged.
+        self._lock = threading.Lock()
+        self._write = write
+        self._waiting: list[bytes] = []
+        self._end = cut_torn_line(self._fd)
+
+    @property
+    def last_line(self) -> bytes | None:
+        """The last line without its newline; None if the file is empty."""
+        return read_line_before(self._fd, self._end)
+
+    @property
+    def waiting(self) -> int:
+        """The number of lines that are not on disk yet."""
+        return len(self._waiting)
+
+    def append(self, line: bytes) -> None:
+        """Add one line without a newline; `flush` writes it."""
+        self._waiting.append(line + b"\n")
+
+    def flush(self) -> OSError | None:
+        """Write all waiting lines; return the error if the disk refuses one, else None."""
+        with self._lock:
+            while self._waiting:
+                line = self._waiting[0]
+                try:
+                    self._put(line)
+                except OSError as error:
+                    # A full disk may have accepted half of the line.
+                    os.ftruncate(self._fd, self._end)
+                    return error
+                self._end += len(line)
+                del self._waiting[0]
+        return None
+
+    def sync(self) -> OSError | None:
+        """Wait until the written lines are on the disk; return the error if that fails."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            return error
+        return None
+
+    def has_name(self) -> bool:
+        """Return whether the path leads to this file.
+
+        A coordinator of an earlier term that was stopped before it moved its copy there may do so at any time
+        later.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def take_name_back(self) -> OSError | None:
+        """Put this file where its path leads; return the error if that fails."""
+        try:
+            with self._lock, open(f"/proc/self/fd/{self._fd}", "rb") as content:  # noqa: PTH123 - has no name
+                named = _open_copy(self._path, content)
+                os.close(self._fd)
+                self._fd = named
+        except OSError as error:
+            return error
+        return None
+
+    def _put(self, line: bytes) -> None:
+        os.lseek(self._fd, self._end, os.SEEK_SET)
+        rest = memoryview(line)
+        while rest:
+            rest = rest[self._write(self._fd, bytes(rest)) :]
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,168 @@
+"""Requests from the command line and the controller, and the reasons for refusals."""
+
+from dataclasses import replace
+from typing import assert_never
+
+from elastane.run.coordinator.actions import CommandRequest
+from elastane.run.coordinator.checkpointing import request_checkpoint
+from elastane.run.coordinator.event_summary import DRAINED_NODE
+from elastane.run.coordinator.generations import list_leaving
+from elastane.run.coordinator.nodes import describe_node
+from elastane.run.coordinator.roster import Roster
+from elastane.run.coordinator.status import build_status
+from elastane.run.coordinator.turn import Turn
+from elastane.run.nouns.control import (
+    Ask,
+    AskCheckpoint,
+    AskDrain,
+    AskDrainNode,
+    AskEvict,
+    AskResize,
+    AskStatus,
+    AskStop,
+    KillWorker,
+    StopTraining,
+)
+from elastane.run.nouns.membership import FIRST_NODE_WORD, NodeName, WorkerId
+
+
+def answer_request(turn: Turn, asked: CommandRequest) -> None:
+    """Carry out a request, or answer with the reason for a refusal; a refusal changes nothing."""
+    refusal = find_refusal(turn.roster, asked.ask)
+    if not refusal:
+        _carry_out(turn, asked.ask)
+    turn.reply(asked.token, build_status(turn.roster, ok=not refusal, why=refusal, time_s=turn.wall_s))
+
+
+def find_refusal(roster: Roster, ask: Ask) -> str:
+    """Return why a request cannot be met; empty if it can."""
+    if isinstance(ask, AskStatus | AskEvict):
+        return ""
+    if roster.over is not None:
+        return f"the run is over: {roster.over.why}"
+    if isinstance(ask, AskStop):
+        return ""
+    if roster.stopping is not None or roster.finishing is not None:
+        return "the run is ending: its workers make the last step, so nothing can be changed any more"
+    if roster.wanted.target is None:
+        return "the coordinator has just started and does not know its workers yet; try again"
+    if isinstance(ask, AskDrain):
+        return _find_drain_refusal(roster, ask.worker, roster.wanted.target)
+    if isinstance(ask, AskDrainNode):
+        return _find_node_refusal(roster, ask.node)
+    if isinstance(ask, AskCheckpoint):
+        if roster.spec.checkpoints is not None:
+            return ""
+        return "this run takes no checkpoints: it was started with --checkpoint-every never"
+    return _find_resize_refusal(roster, ask)
+
+
+def _find_resize_refusal(roster: Roster, ask: AskResize) -> str:
+    if ask.unless_by_hand and roster.wanted.by_hand:
+        return "a user has set its number of workers"
+    low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
+    if not low <= ask.workers <= high:
+        return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
+    sizes = roster.spec.sizes
+    if sizes and ask.limits is None and ask.workers not in sizes:
+        return f"{ask.workers} is not a legal size of this run: choose {', '.join(map(str, sizes))}"
+    if roster.pinned is not None and ask.workers > roster.pinned.virtual_ranks:
+        ranks = roster.pinned.virtual_ranks
+        return f"{ask.workers} workers cannot share {ranks} virtual ranks: choose at most {ranks}"
+    return ""
+
+
+def _find_drain_refusal(roster: Roster, worker: WorkerId, target: int) -> str:
+    if worker not in roster.started or worker in roster.dismissed:
+        present = ", ".join(str(number) for number in roster.started)
+        return f"no worker {worker} in this run; running: {present or 'none'}"
+    if target <= 1 and worker not in roster.wanted.draining:
+        return f"worker {worker} cannot leave: a run needs one worker; to end the run, use `elastane stop`"
+    return ""
+
+
+def _find_node_refusal(roster: Roster, node: NodeName) -> str:
+    reports = roster.nodes.reports
+    if node not in reports:
+        names = ", ".join(name or FIRST_NODE_WORD for name in sorted(reports))
+        return f"no machine {node or FIRST_NODE_WORD} in this run; taking part: {names or 'none'}"
+    leaving = roster.nodes.drained | {name for name, report in reports.items() if report.leaving}
+    if node not in leaving and reports.keys() <= leaving | {node}:
+        return (
+            f"{describe_node(node)} cannot leave: no other machine stays; to end the run, use `elastane stop`"
+        )
+    return ""
+
+
+def _carry_out(turn: Turn, ask: Ask) -> None:
+    match ask:
+        case AskStatus():
+            pass
+        case AskResize():
+            _resize(turn, ask)
+        case AskDrain(worker=worker):
+            _drain(turn, worker)
+        case AskDrainNode(node=node):
+            _drain_node(turn, node)
+        case AskEvict():
+            _evict(turn)
+        case AskStop():
+            request_stop(turn, ask)
+        case AskCheckpoint():
+            request_checkpoint(turn)
+        case _:
+            assert_never(ask)
+
+
+def _resize(turn: Turn, ask: AskResize) -> None:
+    roster, workers, by_hand = turn.roster, ask.workers, ask.limits is None
+    if workers != roster.wanted.target:
+        who = "user" if by_hand else "controller"
+        turn.record("resize.requested", who=who, why=f"from {roster.wanted.target} to {workers} workers")
+        # A request for more workers also requests another try of the failed ones.
+        turn.roster = replace(
+            roster,
+            troubles=replace(roster.troubles, failed_joins={}),
+            nodes=replace(roster.nodes, closed={}),
+        )
+    elif by_hand == roster.wanted.by_hand:
+        return
+    turn.set_target(workers, roster.wanted.draining, by_hand=by_hand)
+
+
+def _drain(turn: Turn, worker: WorkerId) -> None:
+    roster = turn.roster
+    if worker in roster.wanted.draining or roster.wanted.target is None:
+        return
+    turn.record("drain.requested", who="user", why=f"worker {worker} must leave", workers=(worker,))
+    turn.set_target(roster.wanted.target - 1, roster.wanted.draining | {worker}, by_hand=True)
+
+
+def _drain_node(turn: Turn, node: NodeName) -> None:
+    """Order the agent of a node to leave; its next report says so, and lets the workers leave."""
+    roster = turn.roster
+    if node in roster.nodes.drained or roster.wanted.target is None:
+        return
+    # The next coordinator must know it too, even if this one dies before its order has gone out.
+    why = f"{describe_node(node)} must leave"
+    turn.record("drain.requested", who="user", why=why, detail={DRAINED_NODE: node})
+    turn.roster = replace(roster, nodes=replace(roster.nodes, drained=roster.nodes.drained | {node}))
+    turn.set_target(roster.wanted.target, roster.wanted.draining)
+
+
+def _evict(turn: Turn) -> None:
+    """Kill workers that have not left in time; their deaths are handled when the agent reports them."""
+    for worker in list_leaving(turn.roster):
+        turn.send_to_agent(KillWorker(worker=worker, why="it was asked to leave and did not leave in time"))
+
+
+def request_stop(turn: Turn, ask: AskStop) -> None:
+    """End the run at the next commit; send members the request now and after each of their reports."""
+    roster = turn.roster
+    if roster.stopping is not None:
+        return
+    what = "the run stops after the present step"
+    turn.record("stop.requested", who=ask.who, why=f"{what}. {ask.why}" if ask.why else what)
+    turn.roster = replace(roster, stopping=ask)
+    for worker in sorted(roster.list_living(roster.needed)):
+        turn.send(worker, StopTraining())

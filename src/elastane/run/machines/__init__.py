@@ -1,0 +1,1 @@
+"""A run on several machines: tickets, agents, claims, and the succession of coordinators."""

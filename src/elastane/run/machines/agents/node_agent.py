@@ -1,0 +1,360 @@
+"""The agent of one machine in a run on several ones; no machine is the head of the run."""
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from elastane.common.errors import ElastaneError
+from elastane.common.exit_codes import ExitCode
+from elastane.common.untrusted_data import Malformed
+from elastane.run.agent.agent import BACKLOG, Agent
+from elastane.run.agent.control_link import ControlLink
+from elastane.run.agent.coordinators import Coordinators
+from elastane.run.agent.processes import Commands, start_coordinator
+from elastane.run.agent.worker_set import WorkerSet
+from elastane.run.connections.endpoint import (
+    AnotherAttempt,
+    CoordinatorEndpoint,
+    build_endpoint,
+    read_endpoint,
+    read_own_endpoint,
+)
+from elastane.run.connections.run_certificate import create_certificate, read_certificate
+from elastane.run.machines.agents.departure import build_farewell, has_left, is_last_machine
+from elastane.run.machines.agents.neighbours import NeighbourPoll, answer_neighbours
+from elastane.run.machines.agents.run_pages import RunPages, find_shared_places
+from elastane.run.machines.claims.records import HeldSlot
+from elastane.run.machines.claims.terms import REFUSED_CODE, SUPERSEDED_CODE
+from elastane.run.machines.claims.urls import find_claims, open_claim_list
+from elastane.run.machines.succession.silence import (
+    EndAgent,
+    Silence,
+    SilentAgent,
+    TakeCharge,
+    Wait,
+    decide_in_silence,
+    record_answer,
+    record_outage,
+    record_takeover,
+)
+from elastane.run.machines.succession.takeover import Answers, CoordinatorHeard
+from elastane.run.machines.tickets.ticket_files import open_tickets
+from elastane.run.nouns.control import AgentReport, LeaveRecorded, RunOver, SetTarget, ToAgent
+from elastane.run.nouns.machine_address import MachineAddress, publish_address
+from elastane.run.nouns.membership import NodeAddress
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import Resumed, RunSpec
+
+CHECK_EVERY_S = 0.1
+READ_CLAIMS_S = 1.0
+"""How long the claim list may take to answer. A short limit of silence makes no service faster."""
+REST_S = 60.0
+"""How long a machine on which coordinators keep dying leaves the charge to others."""
+
+
+class NodeAgent(Agent):
+    """Runs workers on this machine, and the coordinator of the run while this machine is in charge.
+
+    Args:
+        run_dir: of the run, with the name of this machine; the machines share the directory.
+        spec: of the run.
+        address: where this machine listens, and where the others reach it.
+        slots: the most workers on this machine; None: without limit.
+        begins: this machine begins the attempt, so its coordinator has the first term.
+        commands: the commands of the processes that it starts.
+        resumed: the beginning of this attempt; None: it is the first attempt of the run.
+        opened: is called with the address of this agent once it answers tickets.
+        say: takes lines for the user of this machine.
+
+    Attributes:
+        left: this agent has ended and the run goes on: a user wished it, or something failed here.
+        concludes: the run is over, and this machine was in charge then.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        spec: RunSpec,
+        address: MachineAddress,
+        *,
+        slots: int | None,
+        begins: bool,
+        commands: Commands | None = None,
+        resumed: Resumed | None = None,
+        opened: Callable[[NodeAddress], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(run_dir, spec, commands, resumed)
+        self._opened, self._say = opened, say
+        if not begins:
+            # The coordinator says how many workers this machine runs, and under which numbers.
+            self.workers.worker_set = WorkerSet(target=0, numbers=())
+        elif slots is not None:
+            self.workers.worker_set = replace(self.workers.worker_set, target=min(spec.start, slots))
+        self._address, self._port = address, 0
+        self._slots, self._begins = slots, begins
+        self._leaving = self.left = self.concludes = False
+        self._leave_recorded = False
+        self._is_unfit = False
+        """This machine leaves because it gets no workers."""
+        self._idle_s = time.monotonic()
+        """When this machine last had a worker."""
+        self._charge = asyncio.Event()
+        self._failed_s = -math.inf
+        """When coordinators had last died too often on this machine."""
+        self._poll = NeighbourPoll(run_dir, spec.silence.answer_s)
+        self._silence = Silence()
+
+    def leave(self) -> None:
+        """Let the workers of this machine leave at the next commit; the run goes on without them.
+
+        The last machine stops the run instead.
+        """
+        if self.is_last:
+            self.stop()
+        else:
+            self._leaving = True
+            self.workers.stop_starting()
+            self._changed.set()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no other machine takes part."""
+        return is_last_machine(self._run_dir.node, self.workers.worker_set.nodes, begins=self._begins)
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether a coordinator of this machine serves the run."""
+        return self._coordinators is not None and self._coordinators.in_charge
+
+    async def _run_until_end(self) -> RunOver:
+        with self._address.listen(BACKLOG) as for_coordinator, self._address.listen(BACKLOG) as for_agents:
+            self._port = for_agents.getsockname()[1]
+            publish_address(self._run_dir, self._address)
+            if self._begins:
+                create_certificate(self._run_dir)
+                open_tickets(self._run_dir)
+            endpoint = build_endpoint(
+                self._run_dir,
+                self._address,
+                for_coordinator.getsockname()[1],
+                read_certificate(self._run_dir),
+                self._attempt,
+            )
+            if self._begins:
+                self._run_dir.endpoint.write_bytes(msgspec.json.encode(endpoint))
+            link = self._make_link(self._find_endpoint, self.spec.silence.report_every_s)
+            start = partial(
+                start_coordinator,
+                self._commands,
+                self._run_dir,
+                socket_fd=for_coordinator.fileno(),
+                lifeline=self._lifeline,
+            )
+            self._coordinators = Coordinators(start, self._changed.set, self._first_term, self._attempt)
+            try:
+                pages = self._make_pages()
+                async with answer_neighbours(
+                    self._run_dir, for_agents, lambda: self._make_answer(link), pages
+                ):
+                    self._opened(self._own_node)
+                    over = await self._serve_until_end(link, self._share_charge(self._coordinators, link))
+                    await pages.let_clients_finish()
+                    return over
+            finally:
+                self._withdraw(endpoint)
+
+    @property
+    def _own_node(self) -> NodeAddress:
+        return NodeAddress(self._run_dir.node, self._address.reached_at, self._port)
+
+    def _find_endpoint(self) -> CoordinatorEndpoint:
+        """Return the endpoint of the coordinator in charge; end this agent if another attempt has begun.
+
+        Raises:
+            OSError, Malformed: the run directory names no coordinator of this attempt.
+        """
+        try:
+            return read_own_endpoint(self._run_dir, self._attempt)
+        except AnotherAttempt as error:
+            if error.is_later:
+                # This machine did not hear the coordinator say that this attempt ends.
+                self.told_over = True
+                self.finish(RunOver(code=ExitCode.FAILED, why=str(error), lost=True))
+            raise
+
+    def _make_pages(self) -> RunPages:
+        # Before its first order an agent knows only itself.
+        return RunPages(
+            self._run_dir,
+            self.spec.name,
+            lambda: self.workers.worker_set.nodes or (self._own_node,),
+            find_shared_places(self._run_dir, self.spec),
+        )
+
+    def _withdraw(self, own: CoordinatorEndpoint) -> None:
+        """Remove the endpoint of this machine at the end of the run; another one may begin an attempt now."""
+        try:
+            published = read_endpoint(self._run_dir)
+        except (OSError, Malformed):
+            return
+        is_own = (published.node, published.port) == (own.node, own.port)
+        if is_own and self.concludes and self._guard.check() is None:
+            self._run_dir.endpoint.unlink(missing_ok=True)
+
+    async def _share_charge(self, coordinators: Coordinators, link: ControlLink) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_coordinators(coordinators))
+            group.create_task(self._watch_run(coordinators, link))
+
+    async def _keep_coordinators(self, coordinators: Coordinators) -> None:
+        """Keep coordinators running while this machine is in charge, and a standby otherwise."""
+        if self._begins:
+            self._charge.set()
+        while True:
+            await coordinators.stand_by(until=self._charge)
+            code, deaths = await coordinators.keep()
+            self._charge.clear()
+            if code == SUPERSEDED_CODE:
+                continue
+            if code == REFUSED_CODE:
+                what = "the claim list refuses the first claim of the run, so nothing has begun"
+                self.finish(
+                    RunOver(code=ExitCode.BAD_INPUT, why=f"{what}; {self._describe_log_end('coordinator')}")
+                )
+            elif self.is_last:
+                self._give_up("coordinator", code, deaths)
+            self._failed_s = time.monotonic()
+
+    async def _watch_run(self, coordinators: Coordinators, link: ControlLink) -> None:
+        """Take charge when it is this machine's turn; end this agent when its machine has left the run."""
+        while True:
+            began_s = time.monotonic()
+            await asyncio.sleep(CHECK_EVERY_S)
+            asleep_s = time.monotonic() - began_s
+            if asleep_s > self.spec.silence.asleep_s:
+                # This process was stopped and heard nothing meanwhile.
+                link.heard_s += asleep_s
+            running = self.workers.worker_set
+            workers, now = len(running.living) + len(running.requested), time.monotonic()
+            if workers:
+                self._idle_s = now
+            idle_s = now - self._idle_s
+            may_leave = not (self._begins or self._leaving or self.is_last)
+            if running.closed and not workers and may_leave:
+                self._is_unfit = True
+                self.leave()
+            if self._leaving and has_left(workers=workers, recorded=self._leave_recorded, idle_s=idle_s):
+                self.finish(build_farewell(without_workers=self._is_unfit))
+            if link.silent_s < self.spec.silence.ask_after_s:
+                self._silence = Silence()
+                self._poll.stop()
+            else:
+                await self._act_in_silence(coordinators, link)
+
+    async def _act_in_silence(self, coordinators: Coordinators, link: ControlLink) -> None:
+        answers = await self._observe()
+        endpoint, running, now = self._find_last_endpoint(), self.workers.worker_set, time.monotonic()
+        agent = SilentAgent(
+            self._run_dir.node,
+            self._silence,
+            link.silent_s,
+            answers,
+            self._run_dir.node if endpoint is None else endpoint.node,
+            self.spec.silence,
+            workers=tuple(running.living),
+            total=running.total,
+            claimed=running.claimed,
+            first_term=self._first_term,
+            is_new=not self._begins and not running.nodes,
+            rests=now < self._failed_s + REST_S,
+            has_failed=self._failed_s > link.heard_s,
+        )
+        match decide_in_silence(agent, now):
+            case TakeCharge(why=why) as takeover:
+                self._write_log("coordinator", f"this machine takes charge: {why}")
+                coordinators.take_over(0 if endpoint is None else endpoint.term, takeover)
+                self._charge.set()
+                self._silence = record_takeover(self._silence, now)
+            case EndAgent(over=over, is_outcome=is_outcome):
+                self.told_over |= is_outcome
+                self.finish(over)
+            case Wait():
+                pass
+
+    async def _observe(self) -> Answers | None:
+        """Ask the other agents and read the claim list; return the answers of the agents so far."""
+        others = tuple(
+            node for node in self.workers.worker_set.nodes if node.name != self._run_dir.node and node.port
+        )
+        try:
+            answers = self._poll.read(others)
+            held, sign = await asyncio.to_thread(self._read_signs)
+        except (OSError, ElastaneError):
+            self._silence = record_outage(self._silence)
+            return None
+        self._silence = record_answer(self._silence, held, sign, self._first_term, time.monotonic())
+        return answers
+
+    def _make_answer(self, link: ControlLink) -> CoordinatorHeard:
+        return CoordinatorHeard(link.silent_s, len(self.workers.living))
+
+    def _read_signs(self) -> tuple[tuple[HeldSlot, ...], int]:
+        """Return the claim list, and the time stamp that the coordinator in charge renews regularly.
+
+        The time stamp is 0 if no coordinator is named.
+
+        Raises:
+            ElastaneError: the claim list is away.
+            OSError: the file system of the run is away.
+        """
+        held = open_claim_list(find_claims(self._run_dir, self.spec), wait_s=READ_CLAIMS_S).read()
+        try:
+            # An open file, because a network file system may remember attributes for a minute.
+            with self._run_dir.endpoint.open("rb") as file:
+                return held, os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return held, 0
+
+    def _find_last_endpoint(self) -> CoordinatorEndpoint | None:
+        """Return the endpoint of the last coordinator; None if nothing says it: then the run goes on here."""
+        try:
+            return read_endpoint(self._run_dir)
+        except (OSError, Malformed):
+            return None
+
+    def handle_order(self, message: ToAgent) -> None:
+        """Carry out a message from the coordinator."""
+        closed = self.workers.worker_set.closed
+        super().handle_order(message)
+        if self.workers.worker_set.closed not in ("", closed):
+            self._say(self.workers.worker_set.closed)
+        if isinstance(message, SetTarget) and message.leave and not self.is_last:
+            self.leave()
+        if isinstance(message, LeaveRecorded):
+            self._leave_recorded = True
+
+    def make_report(self) -> AgentReport:
+        """Return the present report to the coordinator, with the name, address and slots of this machine."""
+        return msgspec.structs.replace(
+            super().make_report(),
+            node=self._run_dir.node,
+            joins=not self._begins,
+            host=self._address.reached_at,
+            port=self._port,
+            slots=self._slots,
+            leaving=self._leaving,
+        )
+
+    def finish(self, over: RunOver) -> None:
+        """End the run on this machine with an outcome; the first one counts."""
+        if self._over is None:
+            self.left = not self.told_over and (self._leaving or not self.is_last)
+            self.concludes = self.in_charge and not self.left
+        super().finish(over)

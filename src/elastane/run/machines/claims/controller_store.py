@@ -1,0 +1,133 @@
+"""A claim list in the store of a controller, over its API, with the token that this machine has for it."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from elastane.common.bodies import Page
+from elastane.common.connections.controller_connection import (
+    ControllerConnection,
+    RequestRefused,
+    check_path_name,
+)
+from elastane.common.connections.controller_context import Context, find_context_of
+from elastane.common.errors import BadInput, ElastaneError
+from elastane.run.machines.claims.place import ClaimsUnavailable, ClaimsUnusable, Content
+from elastane.run.machines.claims.records import LARGEST_RECORD_BYTES, Unreadable
+from elastane.run.machines.claims.slots import NewSlot, SlotAnswer, SlotContent
+
+REQUEST_S = 3.0
+"""The time limit of one request with its repetitions. `ClaimList` tries again while a claim has some time."""
+RETRIED_STATUSES = (408, 409, 429)
+"""Client errors that may go away; so may all server errors."""
+
+
+class ControllerPlace:
+    """Keeps each slot in a row of a controller's database.
+
+    The token is read again for each request, so a new one counts at once, and it is in no file of the run.
+
+    Args:
+        url: of the controller, then the team and the name of the list.
+
+    Raises:
+        ClaimsUnusable: the URL lacks the team or the name.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.where = url.rstrip("/")
+        self._address, self._team, self._name = _split(self.where)
+        self._lock = threading.Lock()
+        self._context: Context | None = None
+        self._connection: ControllerConnection | None = None
+        self._close: Callable[[], object] | None = None
+
+    def create(self, slot: int, content: bytes) -> bool:
+        with self._connect("write") as connection:
+            body = NewSlot(slot=slot, content=content)
+            return connection.request("POST", self._get_path(), SlotAnswer, body=body).written
+
+    def read(self, first_slot: int) -> tuple[Content, ...]:
+        with self._connect("read") as connection:
+            found: list[Content] = []
+            params = {"after": first_slot - 1 or None}
+            for one in connection.list_pages(self._get_path(), Page[SlotContent], params):
+                if one.slot != first_slot + len(found):
+                    break
+                found.append(_check_content(one))
+            return tuple(found)
+
+    def prove_writable(self) -> None:
+        # The database of a controller creates no row twice, so only the right is in doubt.
+        with self._connect("write") as connection:
+            connection.send("GET", f"{self._get_path()}/right")
+
+    @contextmanager
+    def _connect(self, action: str) -> Iterator[ControllerConnection]:
+        """Yield a connection with the present token, for one request at a time.
+
+        Raises:
+            ClaimsUnavailable: the controller does not answer, or trying again may help otherwise.
+            ClaimsUnusable: this machine has no token for it, or the token lacks a right.
+        """
+        with self._lock:
+            try:
+                yield self._get_connection()
+            except RequestRefused as error:
+                kind = ClaimsUnavailable if _may_go_away(error.problem.status) else ClaimsUnusable
+                raise self._explain(kind, action, error) from error
+            except BadInput as error:
+                raise self._explain(ClaimsUnusable, action, error) from error
+            except ElastaneError as error:
+                raise self._explain(ClaimsUnavailable, action, error) from error
+
+    def _get_connection(self) -> ControllerConnection:
+        context = find_context_of(self._address)
+        if self._connection is None or context != self._context:
+            if self._close is not None:
+                self._close()
+            self._connection = ControllerConnection.from_context(context, timeout_s=REQUEST_S)
+            self._context = context
+            # Claim lists are not closed: their connections end with them.
+            self._close = weakref.finalize(self, self._connection.close)
+        return self._connection
+
+    def _get_path(self) -> str:
+        return f"/claims/{check_path_name(self._team)}/{check_path_name(self._name)}"
+
+    def _explain(
+        self, kind: type[ClaimsUnavailable] | type[ClaimsUnusable], action: str, error: ElastaneError
+    ) -> ElastaneError:
+        # What an error means for jobs is not what it means for a claim.
+        means = "nothing was claimed" if kind is ClaimsUnusable else ""
+        return kind(f"cannot {action} the claim list {self.where}: {error.what}", means=means, do=error.do)
+
+
+def _may_go_away(status: int) -> bool:
+    return status >= 500 or status in RETRIED_STATUSES  # noqa: PLR2004 - of HTTP
+
+
+def _split(url: str) -> tuple[str, str, str]:
+    """Return the address of the controller, the team and the name of the list.
+
+    Raises:
+        ClaimsUnusable: one is missing.
+    """
+    scheme, _, rest = url.partition("://")
+    parts = rest.rsplit("/", 2)
+    if len(parts) < 3 or not all(parts):  # noqa: PLR2004 - host, team and name
+        raise ClaimsUnusable(
+            f"{url} does not name a claim list of a controller",
+            means="nothing was claimed",
+            do="write https://HOST:PORT/TEAM",
+        )
+    return f"{scheme}://{parts[0]}", parts[1], parts[2]
+
+
+def _check_content(one: SlotContent) -> Content:
+    if one.damage:
+        return Unreadable(one.damage)
+    if len(one.content) > LARGEST_RECORD_BYTES:
+        return Unreadable(f"it has more than {LARGEST_RECORD_BYTES} bytes")
+    return one.content

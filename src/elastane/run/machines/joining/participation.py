@@ -1,0 +1,211 @@
+"""The part of a joined machine in a run, from one attempt to the next.
+
+If every copy of the state is lost, the program that began the run resumes it. If that program has left or
+died, a joined machine resumes it: the first one that gets the lock of the run directory.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import msgspec
+
+from elastane.common.errors import BadInput, ElastaneError, RunFailed
+from elastane.common.extras import require
+from elastane.run.attempts.final_event import write_final_event
+from elastane.run.attempts.results import write_results
+from elastane.run.attempts.resumption import Say, prepare_next_attempt
+from elastane.run.attempts.run_directory import lock_run_directory
+from elastane.run.attempts.supervision import (
+    MOST_FUTILE_ATTEMPTS,
+    choose_grace,
+    count_futile,
+    issue_first_ticket,
+)
+from elastane.run.machines.agents.node_agent import NodeAgent
+from elastane.run.machines.joining.next_attempt import wait_for_next_attempt
+from elastane.run.machines.joining.standby_trackers import StandbyTrackers
+from elastane.run.nouns.control import RunOver
+from elastane.run.nouns.machine_address import MachineAddress
+from elastane.run.nouns.membership import NodeAddress
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunRecord
+from elastane.run.observability.run_files import read_record
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMachine:
+    """A machine that takes part in a run that began on another one.
+
+    Args:
+        run_dir: of the run, with the name of this machine.
+        address: where this machine listens, and where the others reach it.
+        slots: the most workers on it.
+        say: takes lines for the user.
+    """
+
+    run_dir: RunDir
+    address: MachineAddress
+    slots: int
+    say: Say
+
+    @property
+    def shared(self) -> RunDir:
+        """The run directory as the run has it, without the name of this machine."""
+        return RunDir(self.run_dir.root)
+
+
+def take_part(machine: JoinedMachine, record: RunRecord) -> tuple[RunOver, bool]:
+    """Take part in a run to its end, and write its results if this machine is in charge then.
+
+    Args:
+        machine: this machine; its name is held for as long.
+        record: of the present attempt.
+
+    Returns:
+        The outcome, and whether this machine has written the results.
+
+    Raises:
+        RunFailed: the processes cannot be started.
+        RunDirectoryLost: the run directory was removed, moved or replaced.
+    """
+    with StandbyTrackers(machine.shared, record.spec.log, machine.say) as trackers, ExitStack() as held:
+        over, concludes, left = _take_part_in_attempts(machine, record, trackers, held)
+        if concludes:
+            # The run may end before the trackers learn that this machine took charge.
+            trackers.start()
+        if not left:
+            trackers.finish(choose_grace(over))
+        if concludes:
+            write_results(machine.shared, machine.say)
+    return over, concludes
+
+
+def _take_part_in_attempts(
+    machine: JoinedMachine, record: RunRecord, trackers: StandbyTrackers, held: ExitStack
+) -> tuple[RunOver, bool, bool]:
+    """Take part in one attempt after the other.
+
+    Args:
+        machine: this machine.
+        record: of the present attempt.
+        trackers: start once this machine is in charge.
+        held: receives the lock of the run directory once this machine acts for the run.
+
+    Returns:
+        The last outcome, whether this machine acts for the run now, and whether it has left it.
+    """
+    run_dir, acts, futile = machine.shared, False, 0
+    while True:
+        agent, over = asyncio.run(_train_attempt(machine, record, trackers, begins=acts))
+        if agent.left:
+            return over, False, True
+        if agent.concludes and not acts:
+            acts = _try_to_lock(run_dir, held)
+        if acts:
+            write_final_event(run_dir, over)
+        if not over.lost or futile == MOST_FUTILE_ATTEMPTS:
+            return over, acts, False
+        if not acts:
+            machine.say(f"{over.why}; waiting for the machine that resumes the run")
+        following = None if acts else _wait_or_lock(run_dir, record, held)
+        if following is None:
+            acts, following = True, _resume(machine, record, agent.target)
+        if following is None:
+            return over, acts, False
+        futile = count_futile(futile, record, following)
+        record = following
+
+
+def _wait_or_lock(run_dir: RunDir, last: RunRecord, held: ExitStack) -> RunRecord | None:
+    """Wait until the next attempt has begun; return None once this machine has the lock and must begin it."""
+    while (following := wait_for_next_attempt(run_dir, last)) is None:
+        if _try_to_lock(run_dir, held):
+            return None
+    return following
+
+
+def _try_to_lock(run_dir: RunDir, held: ExitStack) -> bool:
+    """Lock the run directory until the end of a context; return False if another program has locked it."""
+    try:
+        held.enter_context(lock_run_directory(run_dir))
+    except BadInput:
+        return False
+    return True
+
+
+def _resume(machine: JoinedMachine, last: RunRecord, workers: int) -> RunRecord | None:
+    """Prepare the next attempt, which this machine begins; say why and return None if it cannot.
+
+    Args:
+        machine: this machine, which has locked the run directory.
+        last: the record of the last attempt in which it took part.
+        workers: how many it begins with.
+    """
+    try:
+        require("nodes", "resuming the run on this machine")
+        if read_record(machine.shared).resumed != last.resumed:
+            machine.say("another machine has resumed the run meanwhile, and that attempt has ended too")
+            return None
+        spec = msgspec.structs.replace(last.spec, start=max(workers, 1))
+        own = f"node {machine.run_dir.node}"
+        return prepare_next_attempt(machine.shared, spec, machine.say, begun_by=own)
+    except ElastaneError as error:
+        machine.say(f"cannot resume: {error}")
+        return None
+
+
+async def _train_attempt(
+    machine: JoinedMachine, record: RunRecord, trackers: StandbyTrackers, *, begins: bool
+) -> tuple[NodeAgent, RunOver]:
+    """Run this machine's agent to its end.
+
+    The first SIGINT or SIGTERM drains the machine, the second one kills its workers.
+
+    Raises:
+        RunFailed: the processes cannot be started.
+    """
+    agent = NodeAgent(
+        machine.run_dir,
+        record.spec,
+        machine.address,
+        slots=machine.slots,
+        begins=begins,
+        resumed=record.resumed,
+        opened=_make_invitation(machine) if begins else lambda _: None,
+        say=machine.say,
+    )
+    interrupts = 0
+
+    def handle_interrupt() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            what = "stopping the run" if agent.is_last else "leaving the run"
+            machine.say(f"{what} at the next commit; press Ctrl-C again to end at once")
+            agent.leave()
+        else:
+            machine.say("ending all workers on this machine")
+            agent.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle_interrupt)
+    following = asyncio.create_task(trackers.follow(lambda: agent.in_charge))
+    try:
+        return agent, await agent.run()
+    except OSError as error:
+        where = machine.run_dir.root
+        raise RunFailed(f"cannot start the processes of the run in {where}: {error}") from error
+    finally:
+        following.cancel()
+
+
+def _make_invitation(machine: JoinedMachine) -> Callable[[NodeAddress], None]:
+    def invite(address: NodeAddress) -> None:
+        ticket = issue_first_ticket(machine.shared, address)
+        machine.say(f"on other machines: elastane join {ticket}")
+
+    return invite

@@ -1,0 +1,292 @@
+"""The description of a run: the request, its limits and the choices pinned for all its attempts."""
+
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from elastane.common.bounds import Count, Position, Steps, VirtualRanks
+from elastane.run.nouns.hosts import RunHost
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.silence_limits import SILENCE_S, SilenceLimit, SilenceLimits
+from elastane.run.nouns.trackers import Tracker
+
+SCHEMA = 1
+MAX_SHARD_BYTES = 5_000_000_000
+"""The default of ``transformers`` for years: every store and file system accepts files of this size."""
+
+
+class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When and where a run saves checkpoints, and which it keeps.
+
+    Args:
+        url: root of the run's checkpoints, a path or any URL that fsspec knows; empty: in the run directory.
+        every_s: seconds between two; None: not by time.
+        every_steps: steps between two; None: not by steps.
+        auto: the interval follows from the cost of a checkpoint and from how often the run is interrupted.
+        each_epoch: save one at the end of each epoch.
+        each_evaluation: save one after each evaluation.
+        keep_last: number of the newest to keep.
+        keep_every: also keep those of every this many steps.
+        keep_best: also keep the best by a metric, such as ``("eval_loss", "min")``.
+    """
+
+    url: str = ""
+    every_s: float | None = None
+    every_steps: int | None = None
+    auto: bool = False
+    each_epoch: bool = False
+    each_evaluation: bool = False
+    keep_last: int = 2
+    keep_every: int | None = None
+    keep_best: tuple[str, Literal["min", "max"]] | None = None
+
+    def get_root(self, run_dir: RunDir) -> str:
+        """Return the path or URL that contains the checkpoints of a run in this directory."""
+        return self.url or str(run_dir.checkpoints)
+
+
+class TorchrunContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a run starts, stops and restarts a script that keeps the contract of torchrun.
+
+    Args:
+        processes: processes of each worker, as ``--nproc-per-node``.
+        grace_s: seconds between the announcement of a stop (SIGTERM) and its enforcement (SIGKILL).
+        max_restarts: restarts after failures of the script itself. A resize, and a death from outside, do not
+            count.
+        stall_s: seconds without any output of any process after which the script has failed; None: never.
+        environment: further variables of each process, for example those of Accelerate.
+    """
+
+    processes: int = 1
+    grace_s: float = 30.0
+    max_restarts: int = 0
+    stall_s: float | None = None
+    environment: dict[str, str] = {}
+
+
+NO_LIMIT = 1 << 16
+"""``max_workers`` of a run on several machines that grows with them."""
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """The request for one elastic run; the ``spec`` of ``run.json``.
+
+    Args:
+        name: by which other commands find the run.
+        script: path of the training script, or of the module's file.
+        module: name as ``python -m`` takes it; empty: the program is a script.
+        args: arguments of the script or module.
+        min_workers: the fewest that may be requested; deaths and drains can leave the run with fewer.
+        max_workers: never more workers than this; `NO_LIMIT`: as many as a step has virtual ranks.
+        sizes: the only numbers of workers that may be requested, ascending; empty: all within the limits.
+        start: number of workers at the start.
+        self_sizing: a controller decides on the number of workers, until a user sets it.
+        host_discovery: a command that prints the slots of each host, which then decide; empty: there is none.
+        virtual_ranks: V, the number of pieces of every global batch; None: global batch divided by
+            microbatch.
+        copies: copies of the optimizer state; None: every worker keeps everything.
+        convergence: ``exact`` sums gradients in one fixed tree; ``fast`` sums them in the cheapest order.
+        numerics: ``native`` computes with all instructions of the CPU; ``portable`` only with those that all
+            CPUs of the architecture have.
+        seed: seed of the sample order, dropout and (through ``elastane.join``) the initial weights.
+        threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
+        digest_every: steps between two digests of the state in the ledger.
+        checkpoints: when to save checkpoints; None: never.
+        listen: the address of the first machine of a run on several ones; empty: only this one takes part.
+        advertised: the address at which the others reach the first machine; empty: ``listen``.
+        ports: the first and the last TCP port of the first machine; None: any.
+        code: SHA-256 of the code that the run shipped to its machines; empty: they have it already.
+        directory: the working directory of the workers on every machine; empty: that of `elastane run`.
+        hosts: the machines that start with the run; empty: only this one does.
+        ssh: the words of the command that starts a shell command on another one of them.
+        claims: directory or URL for the claim list of a run on several machines; empty: the run directory.
+        silence_s: seconds that a machine, or the coordinator, may be silent before the others go on without
+            it. No option of a command sets it.
+        encrypt: encrypt connections between workers of different machines.
+        transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
+            ``tcp`` always over their connections.
+        max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
+        save_optimizer: write the optimizer's state beside the model; allowed only if every worker keeps all
+            of it.
+        log: the trackers that receive the metrics of each step.
+        debug: the only worker uses the terminal of `elastane run`; it never counts as hung and is not
+            replaced.
+        contract: the script is unmodified and keeps the contract of torchrun; None: it calls `elastane.join`.
+        preload: modules that the fork server imports before it forks workers, which then start at once.
+    """
+
+    name: str
+    script: str
+    module: str = ""
+    args: tuple[str, ...] = ()
+    min_workers: int = 1
+    max_workers: int = 8
+    sizes: tuple[int, ...] = ()
+    start: int = 1
+    self_sizing: bool = False
+    host_discovery: str = ""
+    virtual_ranks: int | None = None
+    copies: int | None = None
+    convergence: Literal["exact", "fast"] = "exact"
+    numerics: Literal["native", "portable"] = "native"
+    seed: int = 0
+    threads: int = 1
+    digest_every: int = 50
+    checkpoints: CheckpointPolicy | None = None
+    listen: str = ""
+    advertised: str = ""
+    ports: tuple[int, int] | None = None
+    code: str = ""
+    directory: str = ""
+    hosts: tuple[RunHost, ...] = ()
+    ssh: tuple[str, ...] = ()
+    claims: str = ""
+    silence_s: SilenceLimit = SILENCE_S
+    encrypt: bool = False
+    transport: Literal["shared", "tcp"] = "shared"
+    max_shard_bytes: int = MAX_SHARD_BYTES
+    save_optimizer: bool = False
+    log: tuple[Tracker, ...] = ()
+    debug: bool = False
+    contract: TorchrunContract | None = None
+    preload: tuple[str, ...] = ()
+
+    @property
+    def least_ranks(self) -> int:
+        """The virtual ranks that a step needs, because every worker computes at least one."""
+        return self.start if self.max_workers == NO_LIMIT else self.max_workers
+
+    @cached_property
+    def silence(self) -> SilenceLimits:
+        """The limits of the silence of machines, and the times between their signs of life."""
+        return SilenceLimits(self.silence_s)
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The words after ``python``, or after the options of ``elastane run``, that start the program."""
+        return (*(("-m", self.module) if self.module else (self.script,)), *self.args)
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """The bits that a machine computes in the rehearsal of a worker: a microbatch of step 1.
+
+    Args:
+        values: digest of the values with which it was computed. Probes of different values tell nothing.
+        result: digest of the loss, the gradients and the square roots of fixed numbers.
+        machine: readable facts by name, such as the model of the CPU, that may explain another result.
+    """
+
+    values: str
+    result: str
+    machine: dict[str, str]
+
+
+class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about the script that decide the bits. A worker with other facts is refused.
+
+    Args:
+        script_digest: SHA-256 of the script's text.
+        virtual_ranks: V.
+        global_batch: samples per step.
+        microbatch: samples per virtual rank.
+        dataset_length: samples per epoch; 0: a stream.
+        steps: planned steps; 0: until the stream has ended as often as requested.
+        seed: as in `RunSpec`.
+        threads: as in `RunSpec`.
+        convergence: as in `RunSpec`.
+        copies: as in `RunSpec`.
+        parameters: number of trained elements.
+        blocks: number of blocks of the flat state.
+        layout_digest: SHA-256 over names, shapes, dtypes and block borders.
+        optimizer: class and hyperparameters at the start, readable.
+        versions: versions of elastane, torch, python and the device, readable.
+        dataset_digest: SHA-256 over a few samples, or over the dataset's own fingerprint.
+        order_digest: SHA-256 over the first epoch's order, if the script chooses it; empty: the seed does.
+        numerics: as in `RunSpec`.
+        probe: None before the rehearsal, without one, or with ``convergence`` ``fast``.
+    """
+
+    script_digest: str
+    virtual_ranks: VirtualRanks
+    global_batch: Count
+    microbatch: Count
+    dataset_length: Position
+    steps: Steps
+    seed: int
+    threads: int
+    convergence: str
+    copies: int | None
+    parameters: Position
+    blocks: Position
+    layout_digest: str
+    optimizer: str
+    versions: dict[str, str]
+    dataset_digest: str = ""
+    order_digest: str = ""
+    numerics: str = "native"
+    probe: Probe | None = None
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """The state with which the current attempt of a run began.
+
+    Args:
+        checkpoint: its name; empty: there was none, and all steps are made again.
+        step: of the checkpoint.
+        times: how often the run has been resumed.
+        first_worker: number of the first worker of this attempt; none is used twice.
+        first_term: term of the first coordinator of this attempt; none is used twice.
+    """
+
+    checkpoint: str
+    step: Steps
+    times: Count
+    first_worker: Position
+    first_term: Position
+
+
+def number_attempt(resumed: Resumed | None) -> int:
+    """Return how often a run had been resumed when an attempt began.
+
+    Args:
+        resumed: the beginning of the attempt; None: it is the first one.
+    """
+    return 0 if resumed is None else resumed.times
+
+
+class RunSoftware(msgspec.Struct, frozen=True, kw_only=True):
+    """The software with which an attempt of a run began, so that a machine that has another is refused early.
+
+    Args:
+        versions: of elastane, torch and python.
+        architecture: of the CPU, such as ``x86_64``.
+        script_digest: SHA-256 of the script's text; empty: unknown.
+    """
+
+    versions: dict[str, str]
+    architecture: str
+    script_digest: str
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``run.json``: the request and, once the first worker has loaded the script, the pinned facts.
+
+    Args:
+        schema: version of the file's format.
+        spec: the request.
+        pinned: None before the first worker has loaded the script.
+        created: time of creation, UTC.
+        resumed: how the current attempt began; None in the first attempt.
+        typed: the options of ``elastane run`` that the user typed; None: the run was not started by that
+            command.
+        software: of the machine on which the present attempt began; None: no other machine can take part.
+    """
+
+    schema: int = SCHEMA
+    spec: RunSpec
+    pinned: Pinned | None = None
+    created: str
+    resumed: Resumed | None = None
+    typed: tuple[str, ...] | None = None
+    software: RunSoftware | None = None

@@ -1,0 +1,85 @@
+"""The report's section on a run's checkpoints and on the attempts that began with one."""
+
+from collections.abc import Iterable
+from html import escape
+
+from elastane.common.durations import format_duration
+from elastane.run.observability.attempts import AttemptCost, compute_attempt_costs
+from elastane.run.observability.facts import Facts
+from elastane.run.observability.metrics import Checkpoint, collect_checkpoints
+from elastane.run.observability.quantities import format_ms, format_size
+from elastane.run.observability.run_files import Recorded
+
+MOST_ROWS = 50
+
+
+def build_checkpoint_tile(facts: Facts) -> tuple[str, str, str] | None:
+    """Return the tile about checkpoints; None if the run has none."""
+    if not facts.checkpoints and not facts.resumes:
+        return None
+    again = f"{facts.lost_steps:,} step{'' if facts.lost_steps == 1 else 's'} made again"
+    resumed = f"{facts.resumes} resume{'' if facts.resumes == 1 else 's'}, {again}"
+    return "checkpoints", f"{facts.checkpoints:,}", resumed if facts.resumes else "none was needed"
+
+
+def render_attempts_table(run: Recorded) -> Iterable[str]:
+    attempts = compute_attempt_costs(run.events, run.ledger)
+    if not attempts:
+        return
+    titles = {
+        "attempt": "n",
+        "continued from": "",
+        "reason": "",
+        "steps made again": "n",
+        "downtime": "n",
+        "restored": "n",
+        "time to first new step": "n",
+    }
+    yield "<h2>Attempts</h2>"
+    yield from render_table(
+        titles, (render_attempt_cells(number, attempt) for number, attempt in enumerate(attempts, start=2))
+    )
+
+
+def render_attempt_cells(number: int, attempt: AttemptCost) -> Iterable[tuple[str, str]]:
+    yield "n", str(number)
+    yield "k", attempt.checkpoint
+    yield "w", attempt.why
+    yield "n", f"{attempt.lost_steps:,}"
+    yield "n", "" if attempt.away_s is None else format_duration(attempt.away_s)
+    restored = attempt.restored
+    yield "n", "" if restored is None else f"{format_size(restored.bytes)} in {restored.seconds:.2f} s"
+    yield "n", "" if attempt.back_s is None else format_duration(attempt.back_s)
+
+
+def render_checkpoint_table(run: Recorded) -> Iterable[str]:
+    """Yield a table of the newest checkpoints that were written, some of which may be deleted now."""
+    written = [checkpoint for checkpoint in collect_checkpoints(run.events) if not checkpoint.used]
+    if not written:
+        return
+    used = {attempt.checkpoint for attempt in compute_attempt_costs(run.events, run.ledger)}
+    titles = {"step": "n", "name": "", "size": "n", "copied in": "n", "written in": "n", "": ""}
+    yield "<h2>Checkpoints</h2>"
+    yield from render_table(
+        titles, (render_checkpoint_cells(one, one.name in used) for one in written[-MOST_ROWS:])
+    )
+    more = f"The newest {MOST_ROWS} of {len(written):,}. " if len(written) > MOST_ROWS else ""
+    yield f'<p class="soft">{more}A step may wait for the copy, but never for the writing.</p>'
+
+
+def render_checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tuple[str, str]]:
+    yield "n", f"{checkpoint.step or 0:,}"
+    yield "k", checkpoint.name
+    yield "n", format_size(checkpoint.bytes)
+    for seconds in (checkpoint.copy_s, checkpoint.write_s):
+        yield "n", "" if seconds is None else format_ms(1000 * seconds)
+    yield "soft", "the run continued from it" if used else ""
+
+
+def render_table(titles: dict[str, str], rows: Iterable[Iterable[tuple[str, str]]]) -> Iterable[str]:
+    """Yield a table from titles and cells with their classes; every text is escaped."""
+    head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in titles.items())
+    yield f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>'
+    for row in rows:
+        yield "<tr>" + "".join(f'<td class="{kind}">{escape(text)}</td>' for kind, text in row) + "</tr>"
+    yield "</tbody></table></div>"

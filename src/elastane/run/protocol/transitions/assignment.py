@@ -1,0 +1,54 @@
+"""The assignment of a round's virtual ranks to this worker, and the start of their computation."""
+
+from elastane.run.protocol.actions import BeginRound, Compute
+from elastane.run.protocol.shares import assign_ranks
+from elastane.run.protocol.transitions.state import MemberState, RoundPhase
+from elastane.run.protocol.transitions.sums import pass_on_sums
+from elastane.run.protocol.transitions.transfer import fetch_more
+
+
+def assign_round(me: MemberState) -> None:
+    """Assign the virtual ranks of the round: all or, if some are assigned already, the missing ones."""
+    round_, generation = me.round, me.generation
+    if not (me.begun and round_.entered and generation) or round_.phase > RoundPhase.WAITING:
+        return
+    if me.next is not None and round_.entered.kind == "train":
+        # This step belongs to the generation that all votes agreed on.
+        return
+    if me.cannot_commit or me.worker not in generation:
+        return
+    round_.phase = RoundPhase.ASSIGNED
+    size = round_.entered.size
+    speeds = {member.worker: member.speed for member in generation.members}
+    assigned, known = dict[int, frozenset[int]](), frozenset[int]()
+    if round_.resumed and (any(me.assigned_at.values()) or me.known_at):
+        blocks = me.layout.blocks if round_.entered.kind == "train" else 0
+        rooted = frozenset[int]().union(*me.rooted_at.values())
+        # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
+        assigned, known = me.assigned_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
+    ranks = assign_ranks(size, speeds, me.nodes, assigned, known)
+    round_.node_ranks = sum(len(ranks[w]) for w, node in me.nodes.items() if node == me.nodes[me.worker])
+    new = tuple(sorted(ranks[me.worker] - round_.assigned))
+    if new:
+        round_.assigned.update(new)
+        round_.to_compute += new
+        round_.final.clear()
+        me.assignment += 1
+    if round_.resumed:
+        pass_on_sums(me)
+    fetch_more(me)
+
+
+def start_computing(me: MemberState) -> None:
+    """Start to compute when all values are those of the last committed round."""
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.ASSIGNED or generation is None or me.behind or not me.applied:
+        return
+    if round_.phase < RoundPhase.COMPUTING:
+        round_.phase = RoundPhase.COMPUTING
+        workers = len(generation.members)
+        begin = BeginRound(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
+        me.actions.append(begin)
+    if round_.to_compute:
+        me.actions.append(Compute(round_.to_compute, me.assignment))
+        round_.to_compute = ()

@@ -1,0 +1,174 @@
+"""Generations: a member adopts a proposal, begins it with the statuses of all members, and may leave."""
+
+from elastane.run.nouns.membership import Generation
+from elastane.run.protocol import messages
+from elastane.run.protocol.actions import EndProcess, FailLostState, LeaveTraining, Send
+from elastane.run.protocol.layout import FRESH
+from elastane.run.protocol.roles import add_origin, add_store, assign_roles, find_rooted_blocks
+from elastane.run.protocol.transitions.inbox import retry_early_messages
+from elastane.run.protocol.transitions.state import MemberState, list_awaited_workers
+from elastane.run.protocol.transitions.transfer import fetch_state
+from elastane.run.protocol.transitions.votes import conclude_round
+from elastane.run.protocol.tree import expand_spans, find_spans
+
+
+def receive_proposal(me: MemberState, generation: Generation) -> None:
+    newest = me.newest
+    if newest is not None and (generation.number <= newest.number or generation.term < newest.term):
+        return
+    me.newest = generation
+    leaving = any(leaver.worker == me.worker for leaver in generation.leaving)
+    if me.left and not leaving:
+        return
+    if me.committed == FRESH and me.worker not in generation:
+        if leaving:
+            # The coordinator believes that this worker holds state; the others wait for its status.
+            send_status(me, generation)
+        return
+    if generation.planned and me.committed != FRESH and not me.left:
+        # Keep older planned generations: a vote may already have promised one of them.
+        me.planned[generation.number] = generation
+        return
+    adopt_generation(me, generation)
+
+
+def switch_generation(me: MemberState) -> None:
+    """Switch to the agreed planned generation at the next training step, after the last one is complete."""
+    entered = me.round.entered
+    if me.next is None or entered is None or entered.kind != "train":
+        return
+    if me.applied and (me.layout.copies is None or not me.behind):
+        adopt_generation(me, me.next)
+
+
+def adopt_generation(me: MemberState, generation: Generation) -> None:
+    """Enter a generation; unfinished work of the older one is void."""
+    me.generation = generation
+    me.next = None
+    me.planned = {n: planned for n, planned in me.planned.items() if n > generation.number}
+    me.begun = me.cannot_commit = me.current_announced = False
+    me.current.clear()
+    me.wanted_values.clear()
+    me.wanted_states.clear()
+    me.open_fetches.clear()
+    me.round.restart()
+    me.statuses = {n: s for n, s in me.statuses.items() if n >= generation.number}
+    if me.first_generation == 0:
+        me.first_generation = generation.number
+    if me.is_awaited_in(generation):
+        send_status(me, generation)
+    else:
+        leave_training(me)
+    if me.worker not in generation and not generation.planned:
+        # The others repeat this round without this worker, so it cannot be a member any more.
+        me.left = True
+    retry_early_messages(me)
+
+
+def leave_training(me: MemberState) -> None:
+    me.left = True
+    if not me.leave_announced:
+        me.leave_announced = True
+        me.voted_for = 0
+        me.actions.append(LeaveTraining())
+
+
+def send_status(me: MemberState, generation: Generation) -> None:
+    round_ = me.round
+    fresh = me.committed == FRESH
+    status = messages.Status(
+        generation=generation.number,
+        worker=me.worker,
+        committed=me.committed,
+        outcome=me.outcome,
+        assigned=() if fresh else find_spans(round_.assigned),
+        leaves=() if fresh else tuple(round_.leaves.values()),
+        rooted=() if fresh else find_spans(round_.rooted),
+        held=find_spans(me.held),
+        keeps=find_spans(me.held & me.find_units_to_hold()) if me.has_voted_for(me.committed + 1) else (),
+        behind=find_spans(me.behind),
+        released=me.released,
+    )
+    me.statuses.setdefault(generation.number, {})[me.worker] = status
+    peers = list_awaited_workers(generation)
+    me.actions.extend(Send(peer, status) for peer in peers if peer != me.worker)
+
+
+def begin_generation(me: MemberState) -> None:
+    """Begin when all statuses are here: then all members know the same round, sums and transfers."""
+    generation = me.generation
+    if generation is None or me.begun or not me.is_awaited_in(generation):
+        return
+    received = me.statuses.get(generation.number, {})
+    awaited = list_awaited_workers(generation)
+    if any(worker not in received for worker in awaited):
+        return
+    statuses = {worker: received[worker] for worker in awaited}
+    if me.origin is None:
+        statuses = add_origin(me.layout, generation.workers, statuses)
+    else:
+        statuses = add_store(me.layout, me.origin, statuses)
+    newest = max(status.committed for status in statuses.values())
+    outcome = next(status.outcome for status in statuses.values() if status.committed == newest)
+    if me.committed == FRESH:
+        me.committed, me.outcome = newest, outcome
+    elif outcome is not None and is_left_behind(me, statuses, outcome):
+        me.cannot_commit = True
+        me.actions.append(EndProcess())
+        return
+    elif me.committed < newest and outcome is not None and can_catch_up(me, generation):
+        conclude_round(me, outcome)
+        # Members fetch the new values that they need, as this generation's owners may not have them yet.
+        me.committed_in = 0
+    mine = statuses[me.worker]
+    if mine.committed == newest:
+        me.held, me.behind = set(expand_spans(mine.held)), set(expand_spans(mine.behind))
+    if me.worker in generation:
+        resume_round(me, generation, statuses, newest)
+    else:
+        leave_training(me)
+    me.begun = True
+    retry_early_messages(me)
+
+
+def is_left_behind(
+    me: MemberState, statuses: dict[int, messages.Status], newest: messages.RoundOutcome
+) -> bool:
+    """Return whether the others committed a step without this worker and released their scripts.
+
+    Then the values that this worker needs no longer exist.
+    """
+    if newest.step <= me.step or me.has_voted_for(newest.round) or me.generation is None:
+        return False
+    has_released = any(status.committed == newest.round and status.released for status in statuses.values())
+    return has_released and me.worker in me.generation
+
+
+def can_catch_up(me: MemberState, generation: Generation) -> bool:
+    # A leaver does not catch up with the others, unless it is a member again.
+    return me.worker in generation or me.has_voted_for(me.committed + 1)
+
+
+def resume_round(
+    me: MemberState, generation: Generation, statuses: dict[int, messages.Status], newest: int
+) -> None:
+    """Resume the round after ``newest``, from the work that all members together have done for it."""
+    round_ = me.round
+    round_.resumed = True
+    current = {w: statuses[w] for w in generation.workers if statuses[w].committed == newest}
+    me.assigned_at = {worker: expand_spans(status.assigned) for worker, status in current.items()}
+    me.released_at = {worker for worker, status in current.items() if status.released}
+    me.released_at |= {w for w in generation.workers if statuses[w].committed == FRESH}
+    me.rooted_at = {worker: find_rooted_blocks(status, newest) for worker, status in current.items()}
+    known = {leaf.virtual_rank: leaf for status in current.values() for leaf in status.leaves}
+    # Two members may know one virtual rank from different workers; all must choose the same worker.
+    own = {rank: leaf for rank, leaf in round_.leaves.items() if leaf.worker == me.worker}
+    round_.leaves = {**known, **own}
+    me.known_at = frozenset(known)
+    roles = assign_roles(me.layout, generation, statuses)
+    me.roles = roles
+    if roles.lost:
+        me.cannot_commit = True
+        me.actions.append(FailLostState(roles.lost))
+        return
+    fetch_state(me, roles.values.get(me.worker, {}), roles.states.get(me.worker, {}))

@@ -1,0 +1,139 @@
+"""Votes and commits: the steps from a worker's last sum to a round that cannot be undone."""
+
+import msgspec
+
+from elastane.run.protocol import messages
+from elastane.run.protocol.actions import CommitRound, FailDisagreement, FailDivergence, Measure
+from elastane.run.protocol.commit import compute_outcome, find_disagreement, find_divergence
+from elastane.run.protocol.events import Measured, RoundKind
+from elastane.run.protocol.transitions.audits import find_audited_blocks, find_witnessed_blocks
+from elastane.run.protocol.transitions.checkpoints import is_checkpoint_due
+from elastane.run.protocol.transitions.inbox import retry_early_messages
+from elastane.run.protocol.transitions.state import MemberState, RoundPhase, RoundState
+
+
+def compare_votes(me: MemberState) -> None:
+    """Fail if the scripts differ (one trains, another evaluates) or if two copies of the state differ."""
+    round_ = me.round
+    if me.script_ended and round_.votes and not me.cannot_commit:
+        other, vote = min(round_.votes.items())
+        why = f"worker {other} is in a round to {vote.kind}, and the script of worker {me.worker} has ended"
+        me.cannot_commit = True
+        me.actions.append(FailDisagreement(why))
+        return
+    if round_.phase < RoundPhase.COMPUTING or round_.entered is None or me.cannot_commit:
+        return
+    mine = round_.votes.get(me.worker)
+    why = find_disagreement(me.worker, round_.entered.kind, mine.replicated if mine else None, round_.votes)
+    if why:
+        me.cannot_commit = True
+        me.actions.append(FailDisagreement(why))
+    elif why := find_divergence(me.step, round_.votes):
+        me.cannot_commit = True
+        me.actions.append(FailDivergence(why))
+
+
+def request_measurements(me: MemberState) -> None:
+    """Prepare the vote when all needed sums, all requested state and the due snapshot are here."""
+    round_, entered = me.round, me.round.entered
+    if (
+        round_.phase is not RoundPhase.COMPUTING
+        or not (entered and me.roles)
+        or me.wanted_values
+        or me.wanted_states
+        or (is_checkpoint_due(me, entered.kind) and not round_.snapshot_taken)
+    ):
+        return
+    if any(rank not in round_.leaves or round_.leaves[rank].worker != me.worker for rank in round_.assigned):
+        return
+    is_training = entered.kind == "train"
+    needed = [block for block, holders in enumerate(me.holders) if me.worker in holders]
+    if is_training and any(block not in round_.rooted for block in needed):
+        return
+    round_.phase = RoundPhase.MEASURING
+    me.requests += 1
+    round_.measure_request = me.requests
+    owned = tuple(block for block, owner in enumerate(me.owners) if owner == me.worker)
+    digests = (
+        (*find_audited_blocks(me), *find_witnessed_blocks(me)) if has_due_digests(me, entered.kind) else ()
+    )
+    me.actions.append(Measure(round_.measure_request, owned if is_training else (), digests))
+
+
+def has_due_digests(me: MemberState, kind: RoundKind) -> bool:
+    """Return whether the vote carries digests of the state before the round; all members must agree on it."""
+    every = me.layout.digest_every
+    return kind == "settle" or (kind == "train" and every > 0 and me.step > 0 and me.step % every == 0)
+
+
+def cast_vote(me: MemberState, measured: Measured) -> None:
+    round_, generation = me.round, me.generation
+    if not generation or not round_.entered or round_.phase is not RoundPhase.MEASURING:
+        return
+    round_.phase = RoundPhase.VOTED
+    me.voted_for = me.committed + 1
+    ready = find_ready_generation(me) if round_.entered.kind == "train" else 0
+    vote = messages.Vote(
+        generation=generation.number,
+        round=me.committed + 1,
+        leaves=tuple(leaf for leaf in round_.leaves.values() if leaf.worker == me.worker),
+        norms=measured.norms,
+        digests=measured.digests,
+        ready=ready,
+        stop=me.stopping,
+        checkpoint=round_.entered.checkpoint or me.checkpoint_requested,
+        complete=me.complete,
+        kind=round_.entered.kind,
+        replicated=measured.replicated,
+        refused=me.storage_refused,
+    )
+    round_.votes[me.worker] = vote
+    for peer in generation.workers:
+        if peer != me.worker:
+            me.send(peer, vote)
+
+
+def find_ready_generation(me: MemberState) -> int:
+    """Return the newest planned generation that has statuses of all its joiners; 0 without one."""
+    assert me.generation is not None, "only members of a generation vote"
+    for number in sorted(me.planned, reverse=True):
+        statuses = me.statuses.get(number, {})
+        if all(w in statuses for w in me.planned[number].workers if w not in me.generation):
+            return number
+    return 0
+
+
+def commit_round(me: MemberState) -> None:
+    """Commit the round when all votes are here; from then on it cannot be undone."""
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.VOTED or not (generation and round_.entered):
+        return
+    compare_votes(me)
+    if me.cannot_commit or any(worker not in round_.votes for worker in generation.workers):
+        return
+    step = me.step + (round_.entered.kind == "train")
+    conclude_round(me, compute_outcome(me.committed + 1, step, round_.leaves, round_.votes, me.cursors))
+
+
+def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
+    assert me.generation is not None, "only members of a generation commit"
+    trained = outcome.step > me.step
+    if outcome.checkpoint:
+        me.checkpoint_requested, me.checkpointed_step = False, outcome.step
+    if not trained and me.outcome is not None and me.outcome.checkpoint:
+        # An evaluation came in between, so the checkpoint is still due.
+        outcome = msgspec.structs.replace(outcome, checkpoint=True)
+    me.committed, me.outcome = outcome.round, outcome
+    if trained:
+        me.applied = me.released = me.current_announced = False
+        me.current.clear()
+        me.released_at.clear()
+        me.committed_in = me.generation.number
+        me.held &= me.find_units_to_hold() if me.has_voted_for(outcome.round) else set()
+        me.behind = set(me.layout.everything) - {me.layout.replicated_unit} - me.held
+        # An evaluation in between does not change the agreement of a training round.
+        me.next = me.planned.get(outcome.next_generation)
+    me.round = RoundState()
+    healthy = me.generation.number != me.first_generation
+    me.actions.append(CommitRound(outcome, frozenset(me.held), healthy))
+    retry_early_messages(me)

@@ -1,0 +1,1 @@
+"""The agent of an unmodified script: it starts the processes of each world, as decisions say."""

@@ -1,0 +1,246 @@
+"""The construction of a worker's training: its state, its protocol layout, its checkpoint writer."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+import elastane
+from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.nouns.checkpoints import Retention
+from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.spec import Pinned, number_attempt
+from elastane.run.protocol import events
+from elastane.run.protocol.layout import Layout
+from elastane.run.protocol.member_machine import MemberMachine
+from elastane.run.worker.checkpoints.copier import PlainState
+from elastane.run.worker.checkpoints.starting_checkpoint import StartingCheckpoint
+from elastane.run.worker.checkpoints.state_slices import find_host_keys
+from elastane.run.worker.checkpoints.writer import CheckpointWriter
+from elastane.run.worker.data.batch_sources import BatchPlan
+from elastane.run.worker.finished.model_writer import check_writable
+from elastane.run.worker.reporter import Reporter
+from elastane.run.worker.state import devices
+from elastane.run.worker.state.gradients import Gradients
+from elastane.run.worker.state.loss_scaling import LossScaling
+from elastane.run.worker.state.model_layout import ModelLayout, check_dense
+from elastane.run.worker.state.optimizer_shards import updates_elementwise
+from elastane.run.worker.state.placement import choose_placement
+from elastane.run.worker.state.run_keep import RunKeep
+from elastane.run.worker.state.training_state import TrainingState
+from elastane.run.worker.worker_settings import WorkerSettings
+
+PORTION_BYTES, EVERYTHING_BYTES = 16 << 20, 1 << 62
+
+
+class TrainingParts(msgspec.Struct, frozen=True):
+    """The parts of one worker's training.
+
+    Args:
+        layout: the layout of the model's state in blocks.
+        gradients: the slots and sums.
+        scaling: the scaling of the losses; None: they are not scaled.
+        state: the values and the optimizer state.
+    """
+
+    layout: ModelLayout
+    gradients: Gradients
+    scaling: LossScaling | None
+    state: TrainingState
+
+
+def build_parts(
+    settings: WorkerSettings,
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    scheduler: LRScheduler | None,
+    scaler: GradScaler | None,
+    keep: RunKeep,
+) -> TrainingParts:
+    """Lay out the state of a checked model and optimizer, and move it to the placement of the run.
+
+    Raises:
+        BadInput: the run cannot train, carry or write this model.
+    """
+    layout = ModelLayout(model, optimizer)
+    check_dense(layout)
+    check_writable(model)
+    exact = settings.spec.convergence == "exact"
+    if exact:
+        devices.pin_kernels(layout.device)
+    placement = choose_placement(layout)
+    gradients = Gradients(layout, exact=exact, memory=placement.slots)
+    is_scaled = scaler is not None and scaler.is_enabled()
+    scaling = LossScaling(scaler, optimizer, layout.device) if scaler is not None and is_scaled else None
+    state = TrainingState(
+        model,
+        optimizer,
+        scheduler,
+        layout,
+        copies=settings.spec.copies,
+        placement=placement,
+        scaling=scaling,
+        keep=keep,
+    )
+    # Refuse here a state that the first vote could not carry.
+    state.replicated.digest_parts()
+    return TrainingParts(layout, gradients, scaling, state)
+
+
+def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan) -> Layout:
+    """Return the constants of the protocol's decisions."""
+    spec = settings.spec
+    return Layout(
+        virtual_ranks=plan.virtual_ranks,
+        blocks=len(parts.layout.blocks),
+        units=parts.state.units,
+        unit_bytes=parts.state.shards.unit_bytes,
+        copies=spec.copies,
+        # Others may couple parameters: a joiner runs them after it has all state.
+        fetch_bytes=PORTION_BYTES if updates_elementwise(parts.state.optimizer) else EVERYTHING_BYTES,
+        digest_every=spec.digest_every,
+        compared=spec.convergence == "exact",
+        checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
+    )
+
+
+def build_pinned(
+    settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str, order: str
+) -> Pinned:
+    """Return the facts that must be equal on all workers.
+
+    Args:
+        settings: the settings of this worker.
+        parts: the parts of its training.
+        plan: the division of the dataset.
+        data: the digest of the dataset.
+        order: the digest of the order that the script chooses; empty: it chooses none.
+    """
+    spec, optimizer = settings.spec, parts.state.optimizer
+    script = Path(spec.script)
+    text = script.read_bytes() if script.is_file() else b""
+    defaults = ", ".join(f"{key}={value!r}" for key, value in sorted(optimizer.defaults.items()))
+    return Pinned(
+        script_digest=hashlib.sha256(text).hexdigest(),
+        virtual_ranks=plan.virtual_ranks,
+        global_batch=plan.global_batch,
+        microbatch=plan.microbatch,
+        dataset_length=plan.length,
+        dataset_digest=data,
+        order_digest=order,
+        steps=plan.steps,
+        seed=spec.seed,
+        threads=spec.threads,
+        convergence=spec.convergence,
+        numerics=spec.numerics,
+        copies=spec.copies,
+        parameters=parts.layout.elements,
+        blocks=len(parts.layout.blocks),
+        layout_digest=parts.layout.digest(),
+        optimizer=f"{type(optimizer).__name__}({defaults})",
+        versions={
+            "elastane": elastane.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "device": devices.describe_device(parts.layout.device),
+        },
+    )
+
+
+def open_run_catalog(settings: WorkerSettings) -> Catalog:
+    """Return the catalog of the run's checkpoints; the run has a directory and a policy."""
+    policy, run_dir = settings.spec.checkpoints, settings.run_dir
+    assert policy is not None, "only a run with checkpoints has a catalog"
+    assert run_dir is not None, "a process that trains alone has no checkpoints"
+    inside = None if policy.url else run_dir.root
+    return Catalog(open_storage(policy.get_root(run_dir), inside))
+
+
+def open_starting_checkpoint(
+    settings: WorkerSettings, state: TrainingState, reporter: Reporter
+) -> StartingCheckpoint | None:
+    """Return the checkpoint from which this attempt of the run resumes; None: it starts from nothing.
+
+    Raises:
+        StorageError: the checkpoint cannot be read.
+    """
+    resumed = settings.resumed
+    if resumed is None or not resumed.checkpoint:
+        return None
+    name, worker = resumed.checkpoint, settings.worker
+
+    def report_restored(nbytes: int, seconds: float) -> None:
+        rate = nbytes / 1e9 / seconds if seconds else 0.0
+        line = EventLine(
+            time=0.0,
+            kind="checkpoint.restored",
+            who=f"worker {worker}",
+            why=f"{name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
+            step=checkpoint.outcome.step,
+            workers=(worker,),
+            detail={"name": name, "bytes": nbytes, "seconds": seconds},
+        )
+        reporter.report_event(f"restored-{worker}-{time.time_ns()}", line)
+
+    checkpoint = StartingCheckpoint(open_run_catalog(settings), name, state, report_restored)
+    return checkpoint
+
+
+def build_checkpoint_writer(
+    settings: WorkerSettings,
+    state: TrainingState,
+    member: MemberMachine,
+    reporter: Reporter,
+    post: Callable[[events.Event], None],
+) -> CheckpointWriter:
+    """Return the writer of this worker's part of every checkpoint.
+
+    Args:
+        settings: the settings of the worker; the run has checkpoints.
+        state: the training state.
+        member: the member of the protocol.
+        reporter: reports to the coordinator.
+        post: informs the protocol of a finished copy, or of a refusal by the storage.
+    """
+    policy, resumed = settings.spec.checkpoints, settings.resumed
+    assert policy is not None, "only a run with checkpoints has a writer"
+
+    def describe() -> PlainState:
+        plain = {
+            # The tensors of it are separate entries of the file: see `state_slices.list_slices`.
+            "rest": json.dumps(state.replicated.describe()[0]),
+            "on_host": find_host_keys(state),
+            "cursors": member.outcome.cursors if member.outcome is not None else {},
+            # A run that resumes from the last checkpoint of a finished script only writes the model.
+            "ending": reporter.ending,
+        }
+        return PlainState(plain, dict(state.replicated.metrics))
+
+    return CheckpointWriter(
+        settings.worker,
+        state,
+        open_run_catalog(settings),
+        resumed=number_attempt(resumed),
+        retention=Retention(
+            last=policy.keep_last,
+            every=policy.keep_every,
+            best=policy.keep_best,
+            origin=resumed.checkpoint if resumed is not None else "",
+        ),
+        describe=describe,
+        report_copied=lambda request: post(events.SnapshotTaken(request)),
+        report_publication=reporter.send,
+        report_change=reporter.request_report,
+        report_refusal=lambda refused: post(events.StorageRefused(refused)),
+    )

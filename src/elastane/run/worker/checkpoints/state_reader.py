@@ -1,0 +1,179 @@
+"""The reading of a worker's training state from a checkpoint."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import torch
+
+from elastane.common.errors import BadInput, Damaged, FileDamage
+from elastane.common.safe_text import escape_line
+from elastane.common.untrusted_data import decode_object
+from elastane.run.nouns.checkpoints import MANIFEST, Manifest, TensorFacts
+from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.run.worker.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE
+from elastane.run.worker.state.model_layout import WIDENED, Extent
+from elastane.run.worker.state.replicated_state import UNTRAINED
+from elastane.run.worker.state.tensor_bytes import flatten_dense
+from elastane.run.worker.state.training_state import TrainingState
+
+
+class StateReader:
+    """Reads units of a worker's state from a checkpoint.
+
+    Args:
+        reader: the reader of the checkpoint.
+        manifest: the manifest of the checkpoint.
+
+    Raises:
+        BadInput: the checkpoint belongs to another model.
+    """
+
+    def __init__(self, reader: CheckpointReader, manifest: Manifest) -> None:
+        self._reader = reader
+        self.manifest = manifest
+        self._facts = manifest.tensors
+        self._arrivals: list[tuple[torch.Tensor, torch.Tensor]] = []
+        # The keys of each parameter's optimizer state.
+        self._entries: dict[str, list[str]] = {}
+        for key in self._facts:
+            if key.startswith(OPTIMIZER_STATE):
+                name, _, entry = key.removeprefix(OPTIMIZER_STATE).rpartition(".")
+                self._entries.setdefault(name, []).append(entry)
+
+    def restore(self, state: TrainingState, values: Iterable[int], states: Iterable[int]) -> int:
+        """Read the values of some units and the optimizer state of others, in place.
+
+        Returns:
+            The number of bytes read.
+
+        Raises:
+            BadInput: the checkpoint belongs to another model.
+            Damaged: the data has changed since the write.
+            StorageError: the storage does not respond.
+        """
+        values = tuple(values)
+        requests: list[ReadRequest] = []
+        extra: dict[str, torch.Tensor] = {}
+        for unit in values:
+            requests += self._request_values(state, unit)
+            if unit == state.units - 1:
+                keys = self._find_replicated_keys()
+                extra = {name: _allocate(self._facts[key], torch.device("cpu")) for name, key in keys.items()}
+                requests += [
+                    ReadRequest(keys[name], 0, t.numel(), flatten_dense(t)) for name, t in extra.items()
+                ]
+        for unit in states:
+            if unit != state.units - 1:
+                requests += self._request_states(state, unit)
+        self._reader.read_many([*self._redirect_to_host(requests)])
+        with state.placement.use_side_stream():
+            for device, host in self._arrivals:
+                device.copy_(host)
+            state.placement.synchronize()
+        self._arrivals.clear()
+        for unit in values:
+            if unit != state.units - 1:
+                state.update_model(unit)
+            else:
+                state.replicated.load(read_replicated_state(self.manifest), extra)
+        return sum(request.into.nbytes for request in requests)
+
+    def _find_replicated_keys(self) -> dict[str, str]:
+        """Return the tensors of the replicated state, with their keys in the checkpoint."""
+        extra = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
+        changed = read_replicated_state(self.manifest)["untrained"]
+        return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | extra
+
+    def _redirect_to_host(self, requests: Iterable[ReadRequest]) -> Iterator[ReadRequest]:
+        """Yield the requests, with host memory in place of memory of a device or of a wider type."""
+        for request in requests:
+            dtype = getattr(torch, self._facts[request.key].dtype)
+            is_narrower = WIDENED.get(dtype) == request.into.dtype
+            if request.into.device.type == "cpu" and not is_narrower:
+                yield request
+            else:
+                host_dtype = dtype if is_narrower else request.into.dtype
+                host = torch.empty_like(request.into, device="cpu", dtype=host_dtype)
+                self._arrivals.append((request.into, host))
+                yield ReadRequest(request.key, request.start, request.stop, host)
+
+    def _request_values(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
+        layout, tensors = state.layout, state.arena.tensors
+        if unit == state.units - 1:
+            if state.copies is None:
+                for extent in layout.buffer_extents:
+                    yield self._request(extent, 0, extent.stop - extent.start, extent.view_flat(tensors))
+            return
+        for extent, piece in state.shards.list_pieces(unit):
+            flat = extent.view_flat(tensors)[piece.start : piece.stop]
+            yield self._request(extent, piece.start, piece.stop, flat)
+
+    def _request(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
+        key = MODEL + extent.name
+        self._check(key, extent)
+        return ReadRequest(key, start, stop, into)
+
+    def _check(self, key: str, extent: Extent) -> None:
+        facts = self._facts.get(key)
+        if facts is None or facts.shape != extent.shape or facts.stride != extent.stride:
+            stored = "absent" if facts is None else f"{facts.shape} with strides {facts.stride}"
+            raise BadInput(
+                f"checkpoint {self.manifest.name} does not fit the model: {extent.name} is "
+                f"{extent.shape} with strides {extent.stride} in the model and {stored} in the checkpoint",
+                means="the script builds another model than the saved one",
+                do="resume with the script that the run began with",
+            )
+
+    def _request_states(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
+        plain: Mapping[str, dict[str, Any]] = self.manifest.plain.get("scalars", {})
+        for extent, piece in state.shards.list_pieces(unit):
+            facts = {
+                key: self._facts[f"{OPTIMIZER_STATE}{extent.name}.{key}"]
+                for key in self._entries.get(extent.name, [])
+            }
+            if not facts and extent.name not in plain:
+                continue  # a buffer, or a parameter that has had no gradient yet
+            elementwise = {
+                key: getattr(torch, entry.dtype)
+                for key, entry in facts.items()
+                if entry.shape == extent.shape and entry.shape
+            }
+            on_host = self.manifest.plain.get("on_host", [])
+            others = {
+                key: _allocate(entry, torch.device("cpu") if key in on_host else state.layout.device)
+                for key, entry in facts.items()
+                if key not in elementwise
+            }
+            memory = state.shards.allocate_state(piece, elementwise, others, plain.get(extent.name, {}))
+            for key, into in memory.items():
+                cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
+                yield ReadRequest(f"{OPTIMIZER_STATE}{extent.name}.{key}", *cut, into)
+
+
+def _allocate(facts: TensorFacts, device: torch.device) -> torch.Tensor:
+    dtype = getattr(torch, facts.dtype)
+    return torch.empty_strided(facts.shape, facts.stride, dtype=dtype, device=device)
+
+
+class _ReplicatedFields(msgspec.Struct, frozen=True):
+    """The fields of the replicated state that this module needs before `TrainingState` checks all fields."""
+
+    groups: tuple[dict[str, Any], ...]
+    untrained: dict[str, Any]
+
+
+def read_replicated_state(manifest: Manifest) -> dict[str, Any]:
+    """Return the replicated state of a checkpoint, as `ReplicatedState.describe` returned it.
+
+    Raises:
+        Damaged: the manifest lacks it.
+    """
+    try:
+        # A text inside the JSON: the best value of a plateau schedule may be infinite, which JSON lacks.
+        described = decode_object(manifest.plain["rest"])
+        msgspec.convert(described, _ReplicatedFields)
+    except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        why = f"the replicated state cannot be read: {escape_line(str(error))}"
+        raise Damaged(manifest.name, (FileDamage(MANIFEST, why),)) from error
+    return described

@@ -1,0 +1,98 @@
+"""The slices of a worker's training state that a checkpoint stores."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+from elastane.run.worker.checkpoints.part_encoding import TensorSlice, slice_whole
+from elastane.run.worker.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE
+from elastane.run.worker.state.model_layout import Extent, Piece
+from elastane.run.worker.state.replicated_state import UNTRAINED
+from elastane.run.worker.state.training_state import TrainingState
+
+
+def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorSlice]:
+    """Yield views of the state of some blocks; block 0 also includes the tensors that are not trained."""
+    layout, tensors = state.layout, state.arena.tensors
+    blocks = tuple(blocks)
+    with state.placement.use_side_stream():
+        state.placement.update_arena(blocks)
+    for block in blocks:
+        for piece in layout.buffer_pieces[block]:
+            entry = _slice(MODEL, layout.buffer_extents[piece.number], piece, tensors)
+            # Readers of the file expect the type that the model has.
+            dtype = layout.buffer_dtypes[piece.number]
+            yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
+        for piece in layout.pieces[block]:
+            extent = layout.extents[piece.number]
+            yield _slice(MODEL, extent, piece, tensors)
+            yield from _slice_optimizer(state, block, piece, extent)
+        if block == 0:
+            yield from _slice_untrained(state)
+            yield from _slice_replicated(state)
+
+
+def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> TensorSlice:
+    data = extent.view_flat(tensors)[piece.start : piece.stop]
+    return TensorSlice(prefix + extent.name, extent.shape, extent.stride, piece.start, piece.stop, data)
+
+
+def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Extent) -> Iterator[TensorSlice]:
+    for key, entry in state.shards.read_piece_state(block, piece).items():
+        name = f"{OPTIMIZER_STATE}{extent.name}.{key}"
+        if not isinstance(entry, torch.Tensor):
+            continue
+        if state.shards.is_elementwise(piece, key):
+            yield TensorSlice(name, extent.shape, extent.stride, piece.start, piece.stop, entry)
+        elif piece.start == 0:
+            yield slice_whole(name, entry)
+
+
+def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
+    """Yield frozen parameters and constant buffers, for foreign readers; the script creates its own."""
+    layout = state.layout
+    in_blocks = {extent.name for extent in (*layout.extents, *layout.buffer_extents)}
+    aliases = find_aliases(state)
+    for name, tensor in state.model.state_dict().items():
+        if name not in in_blocks and name not in aliases:
+            yield slice_whole(MODEL + name, tensor)
+
+
+def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
+    """Yield tensors of the replicated state, except those that are stored as part of the model."""
+    in_model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
+    for name, tensor in state.replicated.describe()[1].items():
+        if name not in in_model:
+            yield slice_whole(EXTRA + name, tensor.cpu())
+
+
+def find_aliases(state: TrainingState) -> dict[str, str]:
+    """Return the second names of tied tensors, each with the name under which the file has the tensor."""
+    first = {id(p): name for name, p in state.model.named_parameters()}
+    parameters = state.model.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in parameters if first[id(p)] != name}
+
+
+def find_host_keys(state: TrainingState) -> list[str]:
+    """Return the keys of optimizer state on the host if the model is on a device (counters)."""
+    for block, pieces in enumerate(state.layout.pieces):
+        for piece in pieces:
+            if entries := state.shards.read_piece_state(block, piece):
+                tensors = {key: entry for key, entry in entries.items() if isinstance(entry, torch.Tensor)}
+                return sorted(key for key, tensor in tensors.items() if tensor.device != state.layout.device)
+    return []
+
+
+def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """Return the plain values of optimizer state, for the parameters that begin in these blocks."""
+    scalars: dict[str, dict[str, Any]] = {}
+    for block in blocks:
+        for piece in state.layout.pieces[block]:
+            if piece.start == 0:
+                entries = state.shards.read_piece_state(block, piece)
+                plain = {key: value for key, value in entries.items() if not isinstance(value, torch.Tensor)}
+                if plain:
+                    scalars[state.layout.extents[piece.number].name] = plain
+    return scalars

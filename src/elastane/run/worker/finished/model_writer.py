@@ -1,0 +1,95 @@
+"""The writer of the finished model, which is one set of files in the run directory."""
+
+from functools import partial
+from typing import BinaryIO
+
+from torch import nn
+
+from elastane.run.nouns.checkpoints import WrittenFile
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunSpec
+from elastane.run.worker.finished.adapters import ADAPTER_WEIGHTS, describe_adapter
+from elastane.run.worker.finished.environment import encode_environment
+from elastane.run.worker.finished.file_set import WriteFile, replace_file_set
+from elastane.run.worker.finished.model_texts import PROBLEM, TEXTS, read_model_texts
+from elastane.run.worker.finished.named_tensors import (
+    MemoryTensors,
+    RenamedTensors,
+    require_tensors,
+    strip_compiled,
+)
+from elastane.run.worker.finished.optimizer_state import OptimizerState, encode_groups, read_optimizer_state
+from elastane.run.worker.finished.shards import list_replaced_files, plan_model_files, write_model_file
+from elastane.run.worker.finished.tensor_file import check_types, write_tensors
+from elastane.run.worker.finished.tokenizer_files import TOKENIZER_FILES, read_tokenizer_texts
+from elastane.run.worker.state.training_state import TrainingState
+
+
+def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, WrittenFile]:
+    """Write the model and the files beside it; equal states give equal bytes.
+
+    Args:
+        state: the state after the last step.
+        files: the files of the run.
+        spec: the spec of the run, with the options of the files.
+
+    Returns:
+        The size and checksum of every file of the set.
+
+    Raises:
+        BadInput: a safetensors file cannot hold a part of the state.
+        OSError: the files cannot be written; an earlier set is unchanged.
+    """
+    weights = _collect_weights(state.model)
+    adapter = describe_adapter(state.model)
+    metadata = {PROBLEM: adapter.problem} if adapter is not None and adapter.problem else {}
+    model, marker = plan_model_files(weights, spec.max_shard_bytes, metadata)
+    writes: dict[str, WriteFile] = dict(model)
+    if spec.save_optimizer:
+        writes[files.model_files.optimizer.name] = partial(write_optimizer, read_optimizer_state(state))
+    if adapter is not None and adapter.names:
+        saved = RenamedTensors(weights, adapter.names, tied=False)
+        writes[ADAPTER_WEIGHTS] = partial(write_model_file, saved, saved.descriptions, metadata={})
+    texts = {
+        **read_model_texts(state.model, adapter),
+        **read_tokenizer_texts(state.tokenizer),
+        files.model_files.environment.name: encode_environment(),
+    }
+    texts[files.model_files.optimizer_groups.name] = encode_groups(state)
+    writes |= {name: partial(_write_text, text) for name, text in texts.items()}
+    return replace_file_set(
+        files.root,
+        writes,
+        marker=marker,
+        replaced=[
+            *list_replaced_files(path.name for path in files.root.iterdir()),
+            files.model_files.optimizer.name,
+            *TEXTS,
+            *TOKENIZER_FILES,
+            ADAPTER_WEIGHTS,
+        ],
+    )
+
+
+def check_writable(model: nn.Module) -> None:
+    """Check before the training that the model can be written after it.
+
+    Raises:
+        BadInput: a safetensors file cannot hold a part of the model.
+    """
+    weights = _collect_weights(model)
+    check_types(weights, weights.descriptions)
+
+
+def _collect_weights(model: nn.Module) -> MemoryTensors:
+    entries = require_tensors(model.state_dict(), "the model")
+    return MemoryTensors({strip_compiled(name): tensor for name, tensor in entries.items()})
+
+
+def write_optimizer(optimizer: OptimizerState, file: BinaryIO) -> None:
+    """Write ``optimizer.safetensors``; entries other than tensors go into its metadata."""
+    write_tensors(file, optimizer.tensors, optimizer.tensors.descriptions, optimizer.build_metadata())
+
+
+def _write_text(text: bytes, file: BinaryIO) -> None:
+    file.write(text)

@@ -1,0 +1,37 @@
+"""The heartbeat file, which shows the agent the progress of the training thread, not only its liveness."""
+
+import mmap
+import time
+from pathlib import Path
+
+from elastane.run.nouns.heartbeat_file import SLOT, Phase, compute_slot_offset
+
+
+class Heartbeat:
+    """One worker's slot of the heartbeat file; without a file (alone) a beat does nothing."""
+
+    def __init__(self, path: Path | None, worker: int) -> None:
+        self._memory: mmap.mmap | None = None
+        self._offset = compute_slot_offset(worker)
+        self._count = 0
+        self._phase = Phase.STARTING
+        self._beat_at = time.monotonic()
+        self._longest_s = dict.fromkeys(Phase, 0.0)
+        if path is not None:
+            with path.open("r+b") as file:
+                self._memory = mmap.mmap(file.fileno(), 0)
+
+    def beat(self, phase: Phase, *, like: Phase | None = None) -> None:
+        """Record that the training thread has made progress, or waits for a peer that has made none.
+
+        Args:
+            phase: the phase that begins now.
+            like: the phase as which the past one counts; a rehearsal takes as long as COMPUTE.
+        """
+        now = time.monotonic()
+        ended_phase = like or self._phase
+        self._longest_s[ended_phase] = max(self._longest_s[ended_phase], now - self._beat_at)
+        self._phase, self._beat_at = phase, now
+        if self._memory is not None:
+            self._count += 1
+            SLOT.pack_into(self._memory, self._offset, self._count, phase, self._longest_s[phase])

@@ -1,0 +1,229 @@
+"""The exchange of sums, values and state between workers: in payloads, or in each other's memory.
+
+Workers on one machine map each other's arenas and read sums and values in place. They send only state
+outside the arenas. To workers on other machines, and with the transport ``tcp``, everything travels in the
+payloads of messages.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from elastane.run.protocol import messages
+from elastane.run.protocol.member_machine import MemberMachine
+from elastane.run.protocol.tree import Span
+from elastane.run.worker.links.frames import Buffer, Payload
+from elastane.run.worker.state.gradients import Gradients
+from elastane.run.worker.state.payload import unpack_state
+from elastane.run.worker.state.shared_memory import PeerArenas, SharedMessage, read_shared_message
+from elastane.run.worker.state.tensor_bytes import raw_bytes
+from elastane.run.worker.state.training_state import TrainingState
+
+ArenaIds = tuple[int, int, int]
+"""The process id of a peer, and the descriptors of its sums and of its values."""
+
+
+class Payloads:
+    """The payloads that this worker sends with its messages, and those that it has received from its peers.
+
+    Args:
+        gradients: slots and sums.
+        state: values and optimizer state.
+        member: the member of the protocol.
+        find_arenas: returns the arenas of a connected peer that shares its memory; None: payloads travel with
+            the messages between it and this worker.
+
+    Attributes:
+        round: the number of the current round.
+    """
+
+    def __init__(
+        self,
+        gradients: Gradients,
+        state: TrainingState,
+        member: MemberMachine,
+        find_arenas: Callable[[int], ArenaIds | None],
+    ) -> None:
+        self._gradients, self._state, self._member = gradients, state, member
+        self._find_arenas = find_arenas
+        # The arenas of the workers from which messages came: a lost peer has no connection any more.
+        self._arenas: dict[int, ArenaIds | None] = {}
+        self._peer_arenas = PeerArenas(gradients.layout.sections)
+        self._states: dict[tuple[int, messages.State], Payload] = {}
+        self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
+        self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
+        self._values: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._sent_messages: list[SharedMessage] = []
+        self.round = 0
+
+    # -- to peers ------------------------------------------------------------------------------------------
+
+    def build(self, peer: int, message: messages.AnyPeerMessage) -> list[Buffer] | None:
+        """Return the payload of a message; None: it has none, or the peer reads this worker's memory."""
+        if isinstance(message, messages.Published):
+            self._state.update_arena(message.units)
+        if self._find_arenas(peer) is not None:
+            return None
+        layout = self._gradients.layout
+        match message:
+            case messages.PartialSumsReady(blocks=blocks, parts=parts):
+                slots = [self._gradients.slots.find_sections(part.slot) for part in parts]
+                return [raw_bytes(layout.view_block(slot, block)) for block in blocks for slot in slots]
+            case messages.SumsReady(blocks=blocks):
+                return [raw_bytes(layout.view_block(self._gradients.slots.sums, block)) for block in blocks]
+            case messages.Published(units=units):
+                tensors = self._state.arena.tensors
+                return [raw_bytes(self._state.view_values(unit, tensors)) for unit in units]
+            case _:
+                return None
+
+    def build_state(self, peer: int, values: tuple[int, ...], states: tuple[int, ...]) -> list[Buffer]:
+        """Return the payload with the values of some units and the optimizer state of others."""
+        self._state.update_arena(values)
+        if self._find_arenas(peer) is None:
+            return self._state.pack(values, states)
+        # A peer on this machine reads it in place, before the round commits.
+        payload = self._state.pack(self._select_sent(values), states)
+        message = SharedMessage(payload)
+        self._sent_messages.append(message)
+        return [message.address]
+
+    def _select_sent(self, units: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the units with values to send to a peer that reads the arena: the replicated state."""
+        replicated = self._state.units - 1
+        return tuple(unit for unit in units if unit == replicated)
+
+    # -- from peers ----------------------------------------------------------------------------------------
+
+    def receive(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        """Keep the payload of a message, or make sure that the memory it refers to can be read.
+
+        Raises:
+            OSError: the sender is dead, or this worker has exhausted a resource.
+            ValueError: the payload does not fit the message: the sender is broken.
+        """
+        if sender not in self._arenas:
+            self._arenas[sender] = self._find_arenas(sender)
+        arenas = self._arenas[sender]
+        if isinstance(message, messages.State):
+            state = payload if arenas is None else memoryview(read_shared_message(arenas[0], payload))
+            unpack_state(state)  # raises now, while the message can still be refused
+            self._states[sender, message] = state
+        if arenas is None:
+            self._keep(sender, message, payload)
+        else:
+            self._map(arenas, message)
+
+    def _keep(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        match message:
+            case messages.PartialSumsReady(generation=generation, round=round_, blocks=blocks, parts=parts):
+                tensors = iter(self._cut(payload, [b for b in blocks for _ in parts]))
+                for block in blocks:
+                    self._parts[sender, generation, round_, block] = [next(tensors) for _ in parts]
+            case messages.SumsReady(generation=generation, round=round_, blocks=blocks):
+                for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
+                    self._sums[sender, generation, round_, block] = sums_
+            case messages.Published(round=round_, units=units):
+                for unit, values_ in zip(units, self._cut(payload, list(units)), strict=True):
+                    self._values[sender, round_, unit] = values_
+            case _:
+                pass
+
+    def _map(self, arenas: ArenaIds, message: messages.AnyPeerMessage) -> None:
+        pid, sums, values = arenas
+        match message:
+            case messages.PartialSumsReady(parts=parts):
+                needed = [part.slot for part in parts]
+            case messages.SumsReady():
+                needed = [sums]
+            case messages.Published() | messages.State():
+                needed = [values]
+            case _:
+                needed = []
+        for fd in needed:
+            self._peer_arenas.map_sections(pid, fd)
+
+    def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
+        layout = self._gradients.layout
+        tensors, offset = [], 0
+        for number in blocks:
+            block = layout.blocks[number]
+            dtype = layout.sections[block.section].dtype
+            tensors.append(torch.frombuffer(payload, dtype=dtype, count=block.elements, offset=offset))
+            offset += block.elements * dtype.itemsize
+        return tensors
+
+    def reduce(self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
+        """Add up the partial sums of a block: this worker's and those of its peers."""
+        # The sum replaces this worker's own part.
+        self._gradients.slots.reduce(block, self._find_terms(block, parts, own_writable=True))
+
+    def merge(
+        self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]
+    ) -> tuple[messages.PartialSum, ...]:
+        """Merge the partial sums that the workers of this node have of some blocks; return the rest."""
+        left: tuple[messages.PartialSum, ...] = ()
+        for block in blocks:
+            # The virtual ranks are the same for all blocks, and so are the parts that are left.
+            left = self._gradients.slots.merge_node(block, self._find_terms(block, parts, own_writable=False))
+        return left
+
+    def _find_terms(
+        self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]], *, own_writable: bool
+    ) -> list[tuple[tuple[Span, ...], torch.Tensor, bool]]:
+        """Return of each part its virtual ranks, its elements, and whether this worker may write to them."""
+        layout = self._gradients.layout
+        terms = []
+        for worker, partial_sums in parts.items():
+            if worker == self._member.worker:
+                slots = self._gradients.slots
+                own = [slots.memory.find_own_sections(part.slot) for part in partial_sums]
+                tensors = [layout.view_block(sections, block) for sections in own]
+            elif (arenas := self._arenas[worker]) is not None:
+                slots_there = [self._peer_arenas.map_sections(arenas[0], part.slot) for part in partial_sums]
+                tensors = [layout.view_block(slot, block) for slot in slots_there]
+            else:
+                tensors = self._parts.pop((worker, self._generation, self.round, block))
+            writable = own_writable if worker == self._member.worker else self._arenas[worker] is None
+            for part, tensor in zip(partial_sums, tensors, strict=True):
+                terms.append((part.spans, tensor, writable))
+        return terms
+
+    def take_sum(self, peer: int, block: int) -> None:
+        """Store the sum of a block that a peer has computed."""
+        if (arenas := self._arenas[peer]) is not None:
+            pid, fd, _ = arenas
+            sums = self._gradients.layout.view_block(self._peer_arenas.map_sections(pid, fd), block)
+        else:
+            sums = self._sums.pop((peer, self._generation, self.round, block))
+        self._gradients.slots.store_sum(block, sums)
+
+    def take_values(self, peer: int, unit: int) -> None:
+        """Store the values that a unit has on a peer after the last committed round."""
+        if (arenas := self._arenas[peer]) is not None:
+            pid, _, fd = arenas
+            values = self._state.view_values(unit, self._peer_arenas.map_sections(pid, fd))
+        else:
+            values = self._values.pop((peer, self._member.committed, unit))
+        self._state.view_values(unit, self._state.arena.tensors).copy_(values)
+        self._state.update_model(unit)
+
+    def load_state(self, peer: int, state: messages.State) -> None:
+        """Load the values and the optimizer state that a peer has sent."""
+        self._state.unpack(self._states.pop((peer, state)))
+        if self._arenas[peer] is None:
+            return
+        for unit in set(state.values) - set(self._select_sent(state.values)):
+            self.take_values(peer, unit)
+
+    @property
+    def _generation(self) -> int:
+        return self._member.generation.number if self._member.generation else 0
+
+    def forget(self, committed: int) -> None:
+        """Drop the payloads that no worker needs after this round has committed."""
+        self._sent_messages.clear()
+        self._parts = {key: parts for key, parts in self._parts.items() if key[2] > committed}
+        self._sums = {key: sums for key, sums in self._sums.items() if key[2] > committed}
+        self._values = {key: values for key, values in self._values.items() if key[1] >= committed}
+        self._states = {key: state for key, state in self._states.items() if key[1].committed >= committed}

@@ -1,0 +1,332 @@
+"""A worker's reports to the coordinator, and the coordinator's messages to the worker."""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from statistics import median
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from elastane.run.agent import priority
+from elastane.run.connections.endpoint import read_secret
+from elastane.run.nouns import control
+from elastane.run.nouns.machine_address import LOOPBACK_ONLY, read_machine_address
+from elastane.run.nouns.records import EventLine, LedgerLine, Samples
+from elastane.run.nouns.spec import Pinned, Probe, number_attempt
+from elastane.run.observability import evaluations
+from elastane.run.protocol import events
+from elastane.run.protocol.member_machine import MemberMachine
+from elastane.run.protocol.tree import expand_spans, find_spans
+from elastane.run.worker.checkpoints.writer import CheckpointWriter
+from elastane.run.worker.links.coordinator_link import CoordinatorLink
+from elastane.run.worker.links.encryption import load_encryption
+from elastane.run.worker.links.mesh import Mesh
+from elastane.run.worker.open_reports import OpenReports
+from elastane.run.worker.reactor import Reactor
+from elastane.run.worker.state.gradients import Gradients
+from elastane.run.worker.state.training_state import TrainingState
+from elastane.run.worker.worker_round import WorkerRound
+from elastane.run.worker.worker_settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from elastane.run.worker.lone_tracking import LoneTracking
+
+LOOK_S = 0.1
+"""The time between two checks of the reactor after the script has ended."""
+
+
+class Reporter:
+    """One worker's connection to the coordinator; it does nothing in a process that trains alone.
+
+    Args:
+        settings: the settings of this process.
+
+    Attributes:
+        checkpoint_writer: writes this worker's part of checkpoints; None: the run has no checkpoints.
+        model_requests: requests to write the model, for the main thread after the script has ended.
+        complete: the loop over the steps has ended.
+        finished: the script has ended.
+        ending: why the script ended the run before its last step; empty if it did not.
+        stopped: the user ended the run before its last step.
+        steps: the reports of steps that the coordinator may not have.
+        tracking: feeds the trackers of a process that trains alone; None: it has none.
+        leave_loop: ends the run of a script that has ended inside its loop; returns whether it could.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.worker = settings.worker
+        self.alone = settings.run_dir is None
+        self.model_requests: SimpleQueue[control.WriteModel] = SimpleQueue()
+        self._node = "" if settings.run_dir is None else settings.run_dir.node
+        self._spec = settings.spec
+        self._link: CoordinatorLink | None = None
+        self.tracking: LoneTracking | None = None
+        self._mesh: Mesh | None = None
+        self._reactor: Reactor | None = None
+        self._member: MemberMachine | None = None
+        self._pinned: Pinned | None = None
+        self._ready = False
+        self._compute: deque[float] = deque(maxlen=10)
+        self.state: TrainingState | None = None
+        self.checkpoint_writer: CheckpointWriter | None = None
+        self.complete = self.finished = False
+        self.ending, self.stopped = "", False
+        self.leave_loop: Callable[[], bool] = lambda: False
+        if settings.run_dir is not None:
+            secret = bytes.fromhex(read_secret(settings.run_dir))
+            self._mesh = Mesh(
+                settings.worker,
+                secret,
+                read_machine_address(settings.run_dir) if self._spec.listen else LOOPBACK_ONLY,
+                share_memory=self._spec.transport == "shared",
+                encryption=load_encryption(settings.run_dir) if self._spec.encrypt else None,
+            )
+            self._link = CoordinatorLink(
+                settings.run_dir,
+                settings.worker,
+                self._build_report,
+                self._receive,
+                number_attempt(settings.resumed),
+                silence=self._spec.silence,
+            )
+            global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
+            _reporter = self
+        self.steps = OpenReports(self._link, self._send_step)
+
+    def connect(
+        self,
+        member: MemberMachine,
+        gradients: Gradients,
+        state: TrainingState,
+        pinned: Pinned,
+        *,
+        measure_norms: bool,
+    ) -> Reactor:
+        """Return the reactor, connected to the peers; after `report_ready` the coordinator uses it."""
+        self._member, self._pinned, self.state = member, pinned, state
+        if self.tracking is not None:
+            self.tracking.begin(self._spec, pinned)
+        self._reactor = Reactor(
+            member,
+            gradients,
+            state,
+            measure_norms=measure_norms,
+            mesh=self._mesh,
+            coordinator=self._link,
+            reports=self.steps,
+        )
+        return self._reactor
+
+    # -- to the coordinator --------------------------------------------------------------------------------
+
+    def report_ready(self, probe: Probe | None) -> None:
+        """Report that this worker has rehearsed, with its bits; None: they are not compared."""
+        if self._pinned is not None and probe is not None:
+            self._pinned = msgspec.structs.replace(self._pinned, probe=probe)
+        priority.restore()
+        self._ready = True
+        if self._link is not None:
+            self._link.request_report()
+
+    def report_end(self) -> None:
+        """Report that the script has ended and that this worker waits for its dismissal."""
+        self.finished = True
+        if self._reactor is not None:
+            self._reactor.post(events.ScriptEnded())
+        if self._link is not None:
+            self._link.request_report()
+
+    def wait_for_model_request(self) -> None:
+        """Wait until the coordinator asks this worker to write the model.
+
+        Raises:
+            RunFailed: the script of another worker goes on with a round that this one's does not have.
+        """
+        assert self._reactor is not None, "a finished worker has trained"
+        while True:
+            try:
+                self.model_requests.get(timeout=LOOK_S)
+            except Empty:
+                self._reactor.raise_failure()
+            else:
+                return
+
+    def send(self, message: control.FromWorker) -> None:
+        """Send a message to the coordinator once."""
+        if self._link is not None:
+            self._link.send(message)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything is sent."""
+        if self._link is not None:
+            self._link.flush(timeout_s)
+
+    def report_event(self, key: str, event: EventLine) -> None:
+        """Report an event that all workers see; the coordinator writes one event per key."""
+        stamped = msgspec.structs.replace(event, time=time.time())
+        self.send(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
+        if self.tracking is not None and event.kind == evaluations.KIND:
+            self.tracking.add_evaluation(stamped)
+
+    def warn(self, key: str, text: str, *, step: int) -> None:
+        """Warn once per run of a probable mistake in the script; all workers send the same warning."""
+        self.report_event(key, EventLine(time=0.0, kind="warning", who="script", why=text, step=step))
+
+    def report_step(
+        self,
+        round_: WorkerRound,
+        samples: Samples,
+        norm: float | None,
+        *,
+        digest_due: bool,
+        skipped: bool = False,
+        learning_rates: tuple[float, ...] = (),
+        logged: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Report a committed step, after the script has gone on from it and a due digest is known."""
+        if (self._link is None and self.tracking is None) or round_.commit is None:
+            return
+        outcome = round_.outcome
+        # Excludes the script's work between steps, such as an evaluation.
+        step_s = time.perf_counter() - round_.entered_at
+        if round_.computed:
+            self._compute.append((round_.seconds["compute"] + round_.seconds["deal"]) / round_.computed)
+        line = LedgerLine(
+            step=outcome.step,
+            generation=round_.begin.generation if round_.begin else 0,
+            workers=outcome.shares,
+            samples=samples,
+            loss=outcome.loss,
+            loss_hex=outcome.loss.hex(),
+            time=time.time(),
+            seconds={**round_.seconds, "step": step_s},
+            grad_norm=norm,
+            skipped=skipped,
+            learning_rates=learning_rates,
+            logged=logged,
+        )
+        report = control.StepReport(
+            worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy
+        )
+        self.steps.add(report, digest_due=digest_due)
+
+    def report_complete(self) -> None:
+        """Report that all workers have committed the last step."""
+        self.complete = True
+        self.steps.send_all()
+
+    def _send_step(self, report: control.StepReport) -> None:
+        if self._link is not None:
+            self._link.report_step(report)
+        if self.tracking is not None:
+            self.tracking.add_step(report.line)
+
+    def _build_report(self) -> control.WorkerReport:
+        member, mesh = self._member, self._mesh
+        host, port = (mesh.host, mesh.port) if mesh else ("", 0)
+        report = control.WorkerReport(
+            worker=self.worker,
+            pid=os.getpid(),
+            host=host,
+            port=port,
+            node=self._node,
+            state=self._find_state(),
+        )
+        if member is None:
+            return report
+        return msgspec.structs.replace(
+            report,
+            generation=member.works_in,
+            newest=member.newest,
+            step=member.step,
+            complete=member.complete,
+            virtual_ranks=len(member.assigned),
+            blocks=len(member.blocks_held),
+            last_blocks=find_spans(member.blocks_to_write) if self.finished else (),
+            compute_s=median(self._compute) if self._compute else 0.0,
+            pinned=self._pinned,
+            checkpoints=self.checkpoint_writer.parts if self.checkpoint_writer is not None else (),
+            ending=self.ending,
+            stopped=self.stopped,
+            traffic=_find_traffic(self._reactor, member.works_in),
+        )
+
+    def _find_state(self) -> control.WorkerState:
+        if self._member is not None and self._member.left:
+            return "leaving"
+        if self.finished:
+            return "finished"
+        if self._member is not None and self._member.works_in:
+            return "member"
+        return "ready" if self._ready else "starting"
+
+    # -- from the coordinator ------------------------------------------------------------------------------
+
+    def _receive(self, message: control.ToWorker) -> None:  # noqa: C901, PLR0912 - one case per kind of message
+        match message:
+            case control.Propose(generation=generation):
+                if self._reactor is not None:
+                    self._reactor.post(events.GenerationProposed(generation))
+            case control.StopTraining():
+                if self._reactor is not None:
+                    self._reactor.post(events.StopRequested())
+            case control.TakeCheckpoint(after=after):
+                self._take_checkpoint(after)
+            case control.PublishCheckpoint():
+                if self.checkpoint_writer is not None:
+                    self.checkpoint_writer.publish(message)
+            case control.WriteAgain(writers=writers, blocks=spans, attempt=attempt):
+                if self._reactor is not None and self.checkpoint_writer is not None:
+                    blocks = tuple(sorted(expand_spans(spans)))
+                    self._reactor.post(events.RewriteRequested(writers, blocks, attempt))
+            case control.WriteModel():
+                self.model_requests.put(message)
+            case control.Dismiss(code=code, why=why):
+                if code:
+                    sys.stderr.write(f"worker {self.worker} is dismissed: {why}\n")
+                    sys.stderr.flush()
+                # End the process without waiting for the script, which has no decisions left.
+                threading.Thread(
+                    target=_exit, name="elastane-dismissal", args=(self, code), daemon=True
+                ).start()
+            case control.Acknowledge():
+                pass  # the link has taken it
+
+    def _take_checkpoint(self, after: int) -> None:
+        """Request a checkpoint after reserving memory for the copy, so that no step waits for the memory."""
+        reactor, writer, member = self._reactor, self.checkpoint_writer, self._member
+        if reactor is None or writer is None or member is None or member.generation is None:
+            return
+        share = 1 / max(1, len(member.generation.members))
+        writer.prepare(share, lambda: reactor.post(events.CheckpointRequested(after)))
+
+    def request_report(self) -> None:
+        """Send a report soon."""
+        if self._link is not None:
+            self._link.request_report()
+
+
+_reporter: Reporter | None = None
+
+
+def get_reporter() -> Reporter | None:
+    """Return the reporter of this process; None: its script has not joined yet."""
+    return _reporter
+
+
+def _find_traffic(reactor: Reactor | None, generation: int) -> control.TrafficBytes | None:
+    meter = None if reactor is None else reactor.traffic
+    return None if meter is None else meter.find_bytes(generation)
+
+
+def _exit(reporter: Reporter, code: int) -> None:
+    reporter.flush(2.0 if code == 0 else 0.2)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

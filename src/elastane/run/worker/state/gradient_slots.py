@@ -1,0 +1,271 @@
+"""Partial sums of gradients: a binary counter over virtual ranks, in slots of memory that peers read.
+
+A worker that has an aligned power of two of virtual ranks needs at most ``log2 V + 1`` slots, and ends with
+one. Complete sums end up in slot 0, from which the optimizer reads the gradient.
+"""
+
+import threading
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+
+from elastane.run.protocol.messages import PartialSum
+from elastane.run.protocol.tree import (
+    Span,
+    find_sibling,
+    find_spans,
+    fold,
+    fold_node,
+    merge_siblings,
+    plan_merges,
+)
+from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.run.worker.state.shared_memory import Arena
+from elastane.run.worker.state.slot_memory import Announce, FinalBlocks, HostSlots
+
+PORTION = 1 << 22
+"""A number of elements; larger gradients are added in portions of this size."""
+
+
+class GradientSlots:
+    """The slots of one worker.
+
+    Args:
+        layout: the layout of the model.
+        exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
+        memory: the memory in which gradients are added.
+
+    Attributes:
+        lock: held while a slot is written; the training thread adds gradients while the reactor thread stores
+            sums that peers have completed.
+        complete_blocks: blocks of slot 0 that hold complete sums, to which nothing may be added.
+        arenas: the memory of each slot that peers read.
+        node_arenas: the memory of each merged part of this worker's node; only the blocks that this worker
+            leads take memory.
+    """
+
+    def __init__(self, layout: ModelLayout, memory: HostSlots, *, exact: bool) -> None:
+        self.layout = layout
+        self.memory = memory
+        self.exact = exact
+        self.lock = threading.RLock()
+        self.complete_blocks: set[int] = set()
+        self.arenas: list[Arena] = []
+        self.node_arenas: list[Arena] = []
+        self._nodes: dict[Span, int] = {}
+        self._size = 0
+        self._views: list[list[torch.Tensor]] = []
+        self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self._open_slot()
+
+    def _open_slot(self) -> None:
+        arena = Arena(f"slot-{len(self.arenas)}", self.layout.sections)
+        self.arenas.append(arena)
+        self.memory.open_slot(arena)
+
+    @property
+    def sums(self) -> tuple[torch.Tensor, ...]:
+        """The sections of slot 0 that peers read."""
+        return self.arenas[0].tensors
+
+    @property
+    def sums_fd(self) -> int:
+        return self.arenas[0].fd
+
+    def find_sections(self, fd: int) -> tuple[torch.Tensor, ...]:
+        """Return the sections of the slot that peers know by this file descriptor."""
+        return next(arena.tensors for arena in chain(self.arenas, self.node_arenas) if arena.fd == fd)
+
+    def touch(self) -> None:
+        """Touch slot 0, so that the kernel provides its memory now instead of during the first step."""
+        for tensor in self.sums:
+            tensor.zero_()
+
+    def begin_round(self, size: int, *, alone: bool) -> None:
+        """Forget all sums: the previous round has committed, so no worker reads them.
+
+        Args:
+            size: the number of virtual ranks of the round.
+            alone: no other worker takes part, so none reads partial sums.
+        """
+        self.complete_blocks.clear()
+        self._nodes.clear()
+        self._size = size
+        self.memory.begin_round(alone=alone)
+
+    def share(self) -> None:
+        """Let peers read the partial sums of a round that this worker began alone."""
+        with self.lock:
+            self.memory.share(self._nodes.values(), self.complete_blocks)
+
+    def list_parts(self) -> tuple[PartialSum, ...]:
+        """Return the partial sums of this worker, as it announces them to the owners of the blocks."""
+        if not self.exact:
+            ranks = (rank for start, stop in self._nodes for rank in range(start, stop))
+            return (PartialSum(find_spans(ranks), self.arenas[0].fd),)
+        return tuple(PartialSum((node,), self.arenas[slot].fd) for node, slot in sorted(self._nodes.items()))
+
+    # -- slots of a virtual rank ---------------------------------------------------------------------------
+
+    def has_sibling(self, rank: int, following: int | None) -> bool:
+        """Return whether the virtual rank ``following`` is the right sibling of ``rank`` in the tree."""
+        if not self.exact or following != rank + 1:
+            return False
+        return find_sibling((rank, rank + 1), self._size) == (rank + 1, rank + 2)
+
+    def assign(self, rank: int, *, with_sibling: bool) -> tuple[int, bool, tuple[tuple[int, int], ...]]:
+        """Choose the slot of a virtual rank.
+
+        Args:
+            rank: the virtual rank.
+            with_sibling: its left sibling goes into the slot together with it.
+
+        Returns:
+            The slot, whether to add to it, and the merges of slots, ``(target, source)``, that follow.
+        """
+        node = (rank, rank + 1)
+        sibling = find_sibling(node, self._size) if self.exact else None
+        if with_sibling and sibling is not None:
+            node = (sibling[0], node[1])
+            sibling = find_sibling(node, self._size)
+        if not self.exact:
+            add, slot = bool(self._nodes), 0
+        elif sibling is not None and sibling in self._nodes:
+            add, slot = True, self._nodes.pop(sibling)
+            node = (min(node[0], sibling[0]), max(node[1], sibling[1]))
+        else:
+            add, slot = False, self._find_free_slot()
+        return slot, add, self._plan_merges(node, slot)
+
+    def _plan_merges(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
+        """Record ``node`` in ``slot`` and merge it with its complete siblings; return these merges."""
+        plan = []
+        while self.exact and (sibling := find_sibling(node, self._size)) in self._nodes:
+            sibling_slot = self._nodes.pop(sibling)
+            # Complete sums end up in slot 0, so the lower slot remains.
+            plan.append((min(slot, sibling_slot), max(slot, sibling_slot)))
+            node, slot = (min(node[0], sibling[0]), max(node[1], sibling[1])), min(slot, sibling_slot)
+        self._nodes[node] = slot
+        return tuple(plan)
+
+    def _find_free_slot(self) -> int:
+        used = set(self._nodes.values())
+        slot = next(number for number in range(len(used) + 1) if number not in used)
+        while slot >= len(self.arenas):
+            self._open_slot()
+        return slot
+
+    def view_parameters(self, slot: int) -> list[torch.Tensor]:
+        """Return the memory of each parameter in a slot, with the parameter's shape."""
+        while len(self._views) <= slot:
+            tensors = self.memory.tensors[len(self._views)]
+            self._views.append([extent.view(tensors) for extent in self.layout.extents])
+        return self._views[slot]
+
+    def add_pair(self, target: torch.Tensor, left: torch.Tensor | None, right: torch.Tensor | None) -> None:
+        """Add the sum of two virtual ranks to the sum of their sibling; None counts as zeros.
+
+        The sum passes through memory that stays in the processor's cache. Adding in place to one of the two
+        would be faster, but the gradient of another parameter may share its memory: for
+        ``a.reshape(3) + b.reshape(3)`` autograd gives both parameters the same tensor.
+
+        Args:
+            target: the sum of the sibling, 1-D.
+            left: the gradient of the left virtual rank, 1-D and of the same length.
+            right: the gradient of the right virtual rank, likewise.
+        """
+        if left is None:
+            left, right = right, None
+        if left is None:
+            target.add_(0)
+            return
+        kind = target.dtype, target.device
+        scratch = self._scratch.get(kind)
+        if scratch is None:
+            largest = max(parameter.numel() for parameter in self.layout.parameters)
+            scratch = torch.empty(min(PORTION, largest), dtype=target.dtype, device=target.device)
+            self._scratch[kind] = scratch
+        for begin in range(0, target.numel(), scratch.numel()):
+            portion = slice(begin, begin + scratch.numel())
+            sums = target[portion]
+            pair_sums = scratch[: sums.numel()]
+            sums.add_(torch.add(left[portion], 0 if right is None else right[portion], out=pair_sums))
+
+    def announce(self, blocks: tuple[int, ...], announce: Announce) -> None:
+        """Announce final blocks as soon as peers can read them; the caller holds the lock."""
+        slots = tuple(sorted(self._nodes.values()))
+        self.memory.publish(FinalBlocks(slots, blocks, self.complete_blocks, announce))
+
+    # -- sums (reactor thread) -----------------------------------------------------------------------------
+
+    def reduce(self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]) -> None:
+        """Sum all parts of a block into slot 0, in the order of the tree.
+
+        Args:
+            block: the number of the block.
+            parts: of each part, its virtual ranks, its elements, and whether this worker may write to them.
+        """
+        nodes = [part[0][0] for part in parts]
+        plan = plan_merges(nodes, self._size) if self.exact else fold(nodes)
+        partial_sums = [part[1] for part in parts]
+        writable = [part[2] for part in parts]
+        with self.lock, self.memory.use_side_stream():
+            self.memory.settle(block)
+            for merge in plan:
+                target, source = partial_sums[merge.target], partial_sums[merge.source]
+                if writable[merge.target]:
+                    target.add_(source)
+                    continue
+                # Addition of two floating-point numbers commutes exactly.
+                in_place = writable[merge.source]
+                partial_sums[merge.target] = source.add_(target) if in_place else target + source
+                writable[merge.target] = True
+            root = partial_sums[plan[-1].target] if plan else partial_sums[0]
+            complete = self.memory.tensors[0] if self.memory.private else self.sums
+            sums = self.layout.view_block(complete, block)
+            if root.data_ptr() != sums.data_ptr():
+                sums.copy_(root)
+            self.complete_blocks.add(block)
+
+    def merge_node(
+        self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]
+    ) -> tuple[PartialSum, ...]:
+        """Merge the partial sums that the workers of this node have of a block; return the rest.
+
+        It only reads the slots of virtual ranks: if a worker dies now, another generation needs them again.
+
+        Args:
+            block: the number of the block.
+            parts: of each part, its virtual ranks, its elements, and whether this worker may write to them.
+        """
+        spans = [part[0] for part in parts]
+        plan = merge_siblings([some[0] for some in spans], self._size) if self.exact else fold_node(spans)
+        partial_sums, writable = [part[1] for part in parts], [part[2] for part in parts]
+        last = {merge.target: merge for merge in plan.merges}
+        places = {number: place for place, (_, number) in enumerate(plan.left)}
+        while len(self.node_arenas) < len(plan.left):
+            self.node_arenas.append(Arena(f"node-{len(self.node_arenas)}", self.layout.sections))
+        views = [self.layout.view_block(arena.tensors, block) for arena in self.node_arenas]
+        for merge in plan.merges:
+            number = merge.target
+            target, source = partial_sums[number], partial_sums[merge.source]
+            if number in places and last[number] is merge:
+                partial_sums[number] = torch.add(target, source, out=views[places[number]])
+            elif writable[number]:
+                target.add_(source)
+            else:
+                partial_sums[number], writable[number] = target + source, True
+        for number, place in places.items():
+            if number not in last:
+                views[place].copy_(partial_sums[number])
+        return tuple(
+            PartialSum(some, arena.fd) for (some, _), arena in zip(plan.left, self.node_arenas, strict=False)
+        )
+
+    def store_sum(self, block: int, sums: torch.Tensor) -> None:
+        """Store the complete sum of a block, which a peer has computed."""
+        with self.lock:
+            self.memory.settle(block)
+            self.layout.view_block(self.sums, block).copy_(sums)
+            self.complete_blocks.add(block)

@@ -1,0 +1,75 @@
+"""Loss scaling for fp16: the user's own ``GradScaler``, updated by decisions that all workers share.
+
+Each virtual rank computes the gradient of its loss times the scale, so the sum of gradients carries the scale
+too. Votes carry the norms of the whole sums. From them all workers decide alike whether a sum overflowed.
+"""
+
+from functools import partial
+from typing import NoReturn
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from elastane.common.errors import BadInput, RunFailed
+
+
+def _refuse(method: str, *_args: object, **_options: object) -> NoReturn:
+    raise BadInput(
+        f"the script called scaler.{method}()",
+        means="the run scales the loss, removes the scale from the sum of gradients, and updates the scale",
+        do="write step.backward(loss) alone, without scaler.scale, unscale_, step and update",
+    )
+
+
+class LossScaling:
+    """A scaler and its optimizer.
+
+    Args:
+        scaler: the user's scaler, enabled; its state contains the scale.
+        optimizer: the user's optimizer.
+        device: the device of the losses.
+    """
+
+    def __init__(self, scaler: GradScaler, optimizer: Optimizer, device: torch.device) -> None:
+        self.scaler = scaler
+        self._optimizer = optimizer
+        # The scaler creates its tensors at the first loss. A worker without a loss in a step needs them too:
+        # it updates the scale with the others.
+        self._overflow = torch.zeros((), dtype=torch.float32, device=device)
+        scaler.scale(self._overflow)
+        # Only on this object: the run itself calls the methods of the class.
+        for name in ("scale", "unscale_", "step", "update"):
+            setattr(scaler, name, partial(_refuse, name))
+
+    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
+        return type(self.scaler).scale(self.scaler, loss)
+
+    @property
+    def inverse(self) -> float:
+        """The factor that removes the scale from a gradient; exact if the scale is a power of two.
+
+        It is rounded to fp32, as ``GradScaler.unscale_`` does.
+        """
+        return torch.tensor(1.0 / self.scaler.get_scale(), dtype=torch.float32).item()
+
+    def update(self, *, overflowed: bool) -> None:
+        """Move the scale as ``GradScaler.update`` does after a step.
+
+        Args:
+            overflowed: an element of the gradient was not finite, so the step was skipped.
+
+        Raises:
+            RunFailed: the scale has fallen to zero.
+        """
+        self._overflow.fill_(float(overflowed))
+        # GradScaler.unscale_ would set this flag, but it sees the gradients of one worker only.
+        state = self.scaler._per_optimizer_states[id(self._optimizer)]  # noqa: SLF001 - torch has no other way in
+        state["found_inf_per_device"] = {self._overflow.device: self._overflow.clone()}
+        type(self.scaler).update(self.scaler)
+        if not self.scaler.get_scale():
+            raise RunFailed(
+                "the gradient scale has fallen to zero",
+                means="the gradients overflow at every scale, so every later step would be skipped",
+                do="look for an infinite or undefined gradient, which no scale can correct",
+            )

@@ -1,0 +1,327 @@
+"""The flat layout of a model: the position of each parameter and buffer, and the division into blocks."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import msgspec
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from elastane.common.errors import BadInput
+from elastane.run.protocol.blocks import Block, cut_blocks
+from elastane.run.worker.state.shared_memory import Section
+from elastane.run.worker.state.tensor_bytes import raw_bytes
+
+TRAINED_ON = ("cpu", "cuda")
+
+WIDENED = {
+    torch.bool: torch.int32,
+    torch.uint8: torch.int32,
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+}
+"""Buffer types too narrow to sum changes in, with the wider type for the sums and for storage."""
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """The position of one tensor: elements ``[start, stop)`` of a section, in the tensor's memory order.
+
+    Args:
+        name: the name of the parameter or buffer in the model.
+        section: the number of the flat buffer.
+        start: the first element.
+        stop: one past the last element.
+        shape: the shape of the tensor.
+        stride: the strides of the tensor, which are dense.
+    """
+
+    name: str
+    section: int
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def view(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return a view of this tensor in an arena's sections."""
+        return tensors[self.section].as_strided(self.shape, self.stride, self.start)
+
+    def flatten(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of this shape as 1-D, in the extent's memory order; a view if possible."""
+        if tensor.stride() == self.stride:
+            return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+        dense = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+        dense.as_strided(self.shape, self.stride).copy_(tensor)
+        return dense
+
+    def view_flat(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return a 1-D view of this tensor's elements in an arena's sections, in memory order."""
+        return tensors[self.section][self.start : self.stop]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """The part of a tensor in one block: elements ``[start, stop)`` of parameter or buffer ``number``."""
+
+    number: int
+    start: int
+    stop: int
+
+
+def _find_device(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Return the device of the first trained parameter; all others must be on the same device."""
+    trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+    return next((parameter.device for parameter in trained), torch.device("cpu"))
+
+
+def _compute_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the tensor's own strides if it is dense (contiguous, channels last), else contiguous ones."""
+    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d]), reverse=True)
+    expected = 1
+    for dim in reversed(order):
+        if tensor.shape[dim] > 1 and tensor.stride(dim) != expected:
+            return tuple(torch.empty(tensor.shape, device="meta").stride())
+        expected *= tensor.shape[dim]
+    return tuple(tensor.stride())
+
+
+def _cut_pieces(block: Block, extents: list[Extent]) -> Iterator[Piece]:
+    for number, extent in enumerate(extents):
+        start, stop = max(extent.start, block.start), min(extent.stop, block.stop)
+        if extent.section == block.section and start < stop:
+            yield Piece(number, start - extent.start, stop - extent.start)
+
+
+class ModelLayout:
+    """The layout: a section per parameter group and data type, then a section of buffers per data type.
+
+    Args:
+        model: any module; parameters shared between modules count once.
+        optimizer: the optimizer that has the trained parameters in its groups.
+
+    Attributes:
+        device: the device of all trained parameters and laid-out buffers.
+        parameters: the trained parameters, in order; tied ones once.
+        extents: the extent of each parameter.
+        groups: the number of each parameter's group.
+        buffers: ``(module, name)`` of every buffer that training may change.
+        buffer_extents: the extent of each buffer.
+        sections: the sections of parameters, then those of buffers.
+        parameter_sections: the number of sections of parameters.
+        blocks: fixed slices of the sections.
+        pieces: per block, the parts of parameters in it; empty for blocks of buffers.
+        buffer_pieces: per block, the parts of buffers in it; empty for blocks of parameters.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        _refuse_lazy(model)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        self._modules = dict(model.named_modules())
+        self._structure = _describe_structure(self._modules.values())
+        self.device = _find_device(optimizer)
+        self.sections: list[Section] = []
+        self.parameters: list[nn.Parameter] = []
+        self.extents: list[Extent] = []
+        self.groups: list[int] = []
+        self._place_parameters(names, optimizer)
+        self.parameter_sections = len(self.sections)
+        self.buffers: list[tuple[nn.Module, str]] = []
+        self.buffer_dtypes: list[torch.dtype] = []
+        self.buffer_extents: list[Extent] = []
+        self._place_buffers(model)
+        trained = {id(parameter) for parameter in self.parameters}
+        self.frozen = [p for p in names if id(p) not in trained]
+        in_groups = [p for group in optimizer.param_groups for p in group["params"]]
+        self._frozen_in_groups = [(names.get(p, "?"), p) for p in in_groups if not p.requires_grad]
+        self._groups = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
+        self.blocks: tuple[Block, ...] = cut_blocks([section.elements for section in self.sections])
+        self.pieces = tuple(tuple(_cut_pieces(block, self.extents)) for block in self.blocks)
+        self.buffer_pieces = tuple(tuple(_cut_pieces(block, self.buffer_extents)) for block in self.blocks)
+        self.parameter_blocks = self._find_parameter_blocks()
+
+    def _place_parameters(self, names: dict[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> None:
+        for number, group in enumerate(optimizer.param_groups):
+            by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    by_dtype.setdefault(parameter.dtype, []).append(parameter)
+            for dtype, parameters in by_dtype.items():
+                start = 0
+                for parameter in parameters:
+                    self._check_device("parameter", names.get(parameter, "?"), parameter)
+                    if parameter not in names:
+                        raise BadInput(
+                            "the optimizer has a parameter that the model does not",
+                            means="a worker that joins could not receive it",
+                            do="pass the module that holds every trained parameter to run.prepare",
+                        )
+                    stop = start + parameter.numel()
+                    self.parameters.append(parameter)
+                    self.groups.append(number)
+                    shape, stride = tuple(parameter.shape), _compute_stride(parameter)
+                    section = len(self.sections)
+                    self.extents.append(Extent(names[parameter], section, start, stop, shape, stride))
+                    start = stop
+                self.sections.append(Section(dtype, start))
+        if not self.parameters:
+            raise BadInput(
+                "the optimizer trains no parameter",
+                means="none of its parameters requires a gradient",
+                do="check requires_grad and the parameters given to the optimizer",
+            )
+
+    def _place_buffers(self, model: nn.Module) -> None:
+        seen: set[int] = set()
+        by_dtype: dict[torch.dtype, list[tuple[nn.Module, str, str]]] = {}
+        for prefix, module in model.named_modules():
+            for name, buffer in module.named_buffers(prefix="", recurse=False):
+                is_cache = name in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no accessor
+                stored_dtype = WIDENED.get(buffer.dtype, buffer.dtype)
+                is_supported = (
+                    stored_dtype.is_floating_point
+                    or stored_dtype.is_complex
+                    or stored_dtype in (torch.int64, torch.int32)
+                )
+                # Torch defines non-persistent buffers as caches, so every worker has its own.
+                if is_cache or not is_supported or buffer.numel() == 0 or id(buffer) in seen:
+                    continue
+                seen.add(id(buffer))
+                full = f"{prefix}.{name}" if prefix else name
+                self._check_device("buffer", full, buffer)
+                by_dtype.setdefault(stored_dtype, []).append((module, name, full))
+        for dtype, buffers in by_dtype.items():
+            start = 0
+            for module, name, full in buffers:
+                buffer = module.get_buffer(name)
+                stop = start + buffer.numel()
+                shape, stride = tuple(buffer.shape), _compute_stride(buffer)
+                self.buffers.append((module, name))
+                self.buffer_dtypes.append(buffer.dtype)
+                self.buffer_extents.append(Extent(full, len(self.sections), start, stop, shape, stride))
+                start = stop
+            self.sections.append(Section(dtype, start))
+
+    def _check_device(self, kind: str, name: str, tensor: torch.Tensor) -> None:
+        if tensor.device.type not in TRAINED_ON:
+            raise BadInput(
+                f"{kind} {name} is on {tensor.device}",
+                means="a model is trained on the CPU or on a CUDA device",
+                do='move the model before the optimizer is built: model.to("cuda"), or leave it on the CPU',
+            )
+        if tensor.device != self.device:
+            raise BadInput(
+                f"{kind} {name} is on {tensor.device}, the first parameter on {self.device}",
+                means="a worker trains on one device",
+                do="move the whole model to one device before the optimizer is built",
+            )
+
+    def _find_parameter_blocks(self) -> tuple[tuple[int, ...], ...]:
+        blocks_of_parameters: list[list[int]] = [[] for _ in self.parameters]
+        for block, pieces in enumerate(self.pieces):
+            for piece in pieces:
+                blocks_of_parameters[piece.number].append(block)
+        return tuple(tuple(blocks) for blocks in blocks_of_parameters)
+
+    @property
+    def elements(self) -> int:
+        """The number of trained elements."""
+        return sum(section.elements for section in self.sections[: self.parameter_sections])
+
+    def view_block(self, tensors: tuple[torch.Tensor, ...], number: int) -> torch.Tensor:
+        """Return a 1-D view of block ``number`` in an arena's sections."""
+        block = self.blocks[number]
+        return tensors[block.section][block.start : block.stop]
+
+    def is_buffers(self, block: int) -> bool:
+        return self.blocks[block].section >= self.parameter_sections
+
+    def check_unchanged(self, optimizer: torch.optim.Optimizer, values: tuple[torch.Tensor, ...]) -> None:
+        """Check that the script has not changed the model's layout since `run.prepare`.
+
+        Args:
+            optimizer: the user's optimizer.
+            values: the sections of which the parameters are views.
+
+        Raises:
+            BadInput: the script replaced parts of the model, moved or unfroze parameters, or changed groups.
+        """
+        # A change shows in the module that contains the added or removed part.
+        structure = _describe_structure(self._modules.values())
+        if structure != self._structure:
+            pairs = zip(self._modules, structure, self._structure, strict=True)
+            path = next(path for path, current, original in pairs if current != original)
+            raise BadInput(
+                f"{path or 'the model'} has other parameters, modules or buffers than in run.prepare",
+                means="run.prepare lays out the trained parameters, so later ones would not be trained",
+                do="build the whole model, prune it and replace its layers before run.prepare",
+            )
+        starts = [section.data_ptr() for section in values[: self.parameter_sections]]
+        moved = [
+            extent.name
+            for parameter, extent in zip(self.parameters, self.extents, strict=True)
+            if parameter.data_ptr() != starts[extent.section] + extent.start * parameter.element_size()
+        ]
+        if moved:
+            raise BadInput(
+                f"{moved[0]} has other memory than in run.prepare, by assigning .data or by moving the model",
+                means="the run trains the memory of run.prepare, so values elsewhere would not be trained",
+                do="copy the values into it: parameter.data.copy_(values)",
+            )
+        unfrozen = next((name for name, parameter in self._frozen_in_groups if parameter.requires_grad), None)
+        if unfrozen is not None:
+            raise BadInput(
+                f"requires_grad of {unfrozen} was set to True after run.prepare",
+                means="run.prepare lays out the trained parameters, and this one was frozen then",
+                do="call run.prepare while it requires a gradient, and freeze it after that",
+            )
+        ids = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
+        if ids != self._groups:
+            raise BadInput(
+                "the parameter groups of the optimizer were changed after run.prepare, as by add_param_group",
+                means="run.prepare lays out the optimizer's state, so later groups would not be trained",
+                do="build the optimizer with all its groups; a group with lr=0 is not trained yet",
+            )
+
+    def digest(self) -> str:
+        """Return the SHA-256 of names, shapes, types and block borders, and of frozen parameters' values."""
+        described = [
+            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.extents),
+            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.buffer_extents),
+            *((b.section, b.start, b.stop) for b in self.blocks),
+        ]
+        digest = hashlib.sha256(repr(described).encode())
+        for parameter in self.frozen:
+            digest.update(raw_bytes(parameter))
+        return digest.hexdigest()
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise BadInput(
+                f"{name} is lazy and has no shape yet",
+                means="run.prepare lays out the trained parameters by their shapes",
+                do="run one forward pass on a batch before the optimizer is built and run.prepare is called",
+            )
+
+
+def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
+    """Identify the parts of each module that a script may not replace: parameters, modules, buffers."""
+    return [
+        (
+            *map(id, module._parameters.values()),  # noqa: SLF001 - torch has no accessor as quick as these
+            *map(id, module._modules.values()),  # noqa: SLF001
+            len(module._buffers.keys() - module._non_persistent_buffers_set),  # noqa: SLF001
+        )
+        for module in modules
+    ]
+
+
+def check_dense(layout: ModelLayout) -> None:
+    """Check that extents tile their sections; a gap or overlap would silently train wrong elements."""
+    for section in range(len(layout.sections)):
+        extents = [p for p in (*layout.extents, *layout.buffer_extents) if p.section == section]
+        borders = [(p.start, p.stop) for p in extents]
+        if any(left[1] != right[0] for left, right in pairwise(borders)):
+            raise AssertionError(f"section {section} has gaps: {borders}")

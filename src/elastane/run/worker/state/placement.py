@@ -1,0 +1,154 @@
+"""The placement of the model's tensors: in the memory that peers read, or on a device with a mirror there.
+
+Sums, votes, digests and all exchange between workers use host memory: arenas that peers on this machine read.
+On the CPU the model trains in the arena itself (`InPlace`). On a GPU it trains in device memory and the
+arena is a mirror (`Mirrored`). Partial sums are copied to the host (`slot_memory`), and complete sums to
+the device before the optimizer runs. Values are copied to the device when a peer has computed them, and
+to the host before a peer reads them.
+
+The protocol orders reads and writes by events that the two threads of a worker post. That order holds on a
+device too: every copy to the host is complete when the call returns, and the reactor thread's stream waits
+for the optimizer's kernels before it uses anything.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias
+
+import torch
+
+from elastane.run.worker.state.devices import SideStream, register_host_memory
+from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.run.worker.state.shared_memory import Arena
+from elastane.run.worker.state.slot_memory import HostSlots, Sections, allocate_on_device, choose_slots
+
+View: TypeAlias = Callable[[Sections], torch.Tensor]
+
+
+class InPlace:
+    """The placement on the CPU: parameters are views of the arena, and nothing is copied.
+
+    Attributes:
+        arena: the memory that peers read: all parameters, and the committed values of all buffers.
+        values: the sections on which the model and the optimizer work.
+        slots: the memory in which gradients are added.
+    """
+
+    def __init__(self, layout: ModelLayout) -> None:
+        self.arena = Arena("values", layout.sections)
+        self.values: Sections = self.arena.tensors
+        self.slots = HostSlots(layout)
+
+    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - all are there
+        """Return the complete sums in memory that the optimizer can read."""
+        return sums
+
+    def allocate_sums(self, sums: Sections) -> Sections:
+        """Return the memory that `place_sums` would return; it is all zeros if ``sums`` are."""
+        return sums
+
+    def copy_to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return tensors of the model's device as tensors on the host; here they are the same tensors."""
+        return list(tensors)
+
+    def mark_computed(self, blocks: Iterable[int]) -> None:
+        """Note that the optimizer has computed new values of these blocks."""
+
+    def update_arena(self, blocks: Iterable[int]) -> None:
+        """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
+
+    def update_model(self, view: View) -> None:
+        """Copy new values from the arena to the model; ``view`` selects the values."""
+
+    def mark_writes(self) -> None:
+        """Let the reactor thread wait for the changes that this thread has queued on the device."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has completed the work that this thread has queued."""
+
+    def use_side_stream(self) -> AbstractContextManager[object]:
+        """Return the context in which the reactor thread uses tensors of the model's device."""
+        return nullcontext()
+
+
+class Mirrored:
+    """The placement on a device, with the parameters and optimizer state; the arena is updated before reads.
+
+    Buffers have no mirror: committed buffers are computed and stored on the host only.
+
+    Args:
+        layout: the layout of the model, with its device. On the CPU the mirror is other memory of the CPU,
+            which differs from a GPU only in that copies are synchronous.
+    """
+
+    def __init__(self, layout: ModelLayout) -> None:
+        self._layout = layout
+        self.arena = Arena("values", layout.sections)
+        self.values: Sections = allocate_on_device(layout, self.arena)
+        # Blocks that have older values in the arena than on the device.
+        self._stale: set[int] = set()
+        self._side_stream = SideStream(layout.device)
+        self.slots = choose_slots(layout, self._side_stream)
+        if layout.device.type == "cuda":
+            trained = self.arena.tensors[: layout.parameter_sections]
+            register_host_memory(self.arena, trained, layout.device)
+
+    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - the slots know them
+        """Return the complete sums in memory that the optimizer can read.
+
+        Args:
+            sums: sections on the host.
+            blocks: the blocks that the optimizer needs.
+        """
+        return self.slots.place_sums(self._select_trained(blocks))
+
+    def allocate_sums(self, sums: Sections) -> Sections:  # noqa: ARG002 - the slots have them
+        """Return the memory that `place_sums` would return; it is zeros before the first round."""
+        return self.slots.sums
+
+    def copy_to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return copies on the host; the copies are complete on return."""
+        copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
+        if copies:
+            self.synchronize()
+        return copies
+
+    def mark_computed(self, blocks: Iterable[int]) -> None:
+        """Note that the optimizer has computed new values of these blocks; its kernels may still run."""
+        self.mark_writes()
+        self._stale |= self._select_trained(blocks)
+
+    def update_arena(self, blocks: Iterable[int]) -> None:
+        """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
+        for block in self._stale & self._select_trained(blocks):
+            values = self._layout.view_block(self.arena.tensors, block)
+            values.copy_(self._layout.view_block(self.values, block))
+            self._stale.discard(block)
+
+    def update_model(self, view: View) -> None:
+        """Copy new values from the arena to the model; ``view`` selects the values."""
+        view(self.values).copy_(view(self.arena.tensors))
+
+    def mark_writes(self) -> None:
+        """Let the reactor thread wait for the changes that this thread has queued on the device."""
+        self._side_stream.mark_writes()
+
+    def synchronize(self) -> None:
+        """Wait until the device has completed the work that this thread has queued."""
+        if self._layout.device.type == "cuda":
+            torch.cuda.current_stream(self._layout.device).synchronize()
+
+    def use_side_stream(self) -> AbstractContextManager[object]:
+        """Return the context in which the reactor thread uses tensors of the model's device."""
+        return self._side_stream.use()
+
+    def _select_trained(self, blocks: Iterable[int]) -> set[int]:
+        return {block for block in blocks if not self._layout.is_buffers(block)}
+
+
+Placement: TypeAlias = InPlace | Mirrored
+
+
+def choose_placement(layout: ModelLayout) -> Placement:
+    """Choose `InPlace` on the CPU, `Mirrored` elsewhere."""
+    return InPlace(layout) if layout.device.type == "cpu" else Mirrored(layout)

@@ -1,0 +1,293 @@
+"""State outside the blocks, which every worker holds: hyperparameters, schedules, flags, ``run.keep``."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from elastane.common.errors import BadInput
+from elastane.run.worker.exhaustion import runs_script
+from elastane.run.worker.state.change_detector import digest_tensor
+from elastane.run.worker.state.json_state import (
+    digest_text,
+    join_tensors,
+    restore_types,
+    split_tensors,
+    to_json,
+    to_json_text,
+)
+from elastane.run.worker.state.live_objects import find_live_objects
+from elastane.run.worker.state.loss_scaling import LossScaling
+from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.run.worker.state.module_attributes import Key, ModuleAttributes, read_scalars, set_attributes
+from elastane.run.worker.state.run_keep import RunKeep
+from elastane.run.worker.state.shared_optimizer_state import SharedOptimizerState
+from elastane.run.worker.state.untrained_tensors import UntrainedTensors
+
+UNTRAINED = "untrained"
+"""The key of the untrained tensors that the script has changed."""
+
+
+class ReplicatedState:
+    """The state that is the same on every worker.
+
+    Args:
+        model: the model of the run.
+        optimizer: the user's optimizer.
+        layout: the layout of the model.
+        scheduler: the user's schedule; the run steps it once after every training step, unless the step
+            needs a metric.
+        scaling: the scaling of the loss; None: gradients are not scaled.
+        keep: the values in ``run.keep``.
+
+    Attributes:
+        metrics: the metrics of checkpoints: the loss, and the last measurements of the script.
+        recorded: the digest of the values that the script recorded in the last step; empty: none.
+        untrained: the tensors of the model that no block holds.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        layout: ModelLayout,
+        *,
+        scheduler: LRScheduler | None,
+        scaling: LossScaling | None,
+        keep: RunKeep,
+    ) -> None:
+        self._model, self._modules = model, tuple(model.modules())
+        self._optimizer, self._scheduler, self._scaling = optimizer, scheduler, scaling
+        self._keep, self._parameters = keep, layout.parameters
+        self._shared = SharedOptimizerState(optimizer)
+        self.untrained = UntrainedTensors(model, layout)
+        self.metrics: dict[str, float] = {}
+        self.recorded = ""
+        self._schedule_before = ""
+        self._flags = self._read_flags()
+        self._groups_before = ""
+        # Plain attributes of modules from the script, and the keys of those that a forward pass sets.
+        self._attributes = ModuleAttributes(model)
+        self._named_modules = tuple(model.named_modules())
+        self._scalars = read_scalars(self._named_modules)
+        self._excluded: frozenset[Key] = frozenset()
+
+    def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Return the state as JSON, and the tensors that the JSON refers to.
+
+        It contains hyperparameters, schedule, scaler, flags of the model, ``run.keep``, and the untrained
+        tensors that the script has changed.
+
+        Raises:
+            BadInput: a value in it cannot be described.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        plain = self._describe_plain() | {
+            # A copy, because one thread reads it while another adds to it.
+            "metrics": self.metrics.copy(),
+            "recorded": self.recorded,
+            "attributes": [
+                [*key, split_tensors(value, f"attributes.{key[0]}.{key[1]}", tensors)]
+                for key, value in self._find_changed_attributes().items()
+            ],
+            UNTRAINED: split_tensors(self.untrained.find_changed_tensors(), UNTRAINED, tensors),
+        }
+        keep, keep_tensors = self._keep.describe()
+        shared, shared_tensors = self._shared.describe()
+        tensors |= {f"keep/{name}": tensor for name, tensor in keep_tensors.items()} | shared_tensors
+        return {**plain, "keep": keep, "optimizer": shared}, tensors
+
+    def _describe_plain(self) -> dict[str, Any]:
+        """Return hyperparameters, schedule, scaler and flags as JSON; every vote compares them.
+
+        Raises:
+            BadInput: a hyperparameter or a value of the schedule is not a number, string, list or None.
+        """
+        groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
+        plain = {
+            "groups": groups,
+            "schedule": self._scheduler.state_dict() if self._scheduler is not None else None,
+            "scaler": self._scaling.scaler.state_dict() if self._scaling is not None else None,
+            # The flags between microbatches: the running microbatch may switch them.
+            "training": _encode_flags(self._flags[0]),
+            "requires_grad": _encode_flags(self._flags[1]),
+        }
+        try:
+            return to_json(plain)  # type: ignore[no-any-return]
+        except TypeError as error:
+            raise BadInput(
+                f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
+                means="only numbers, strings, lists and None can be sent; nothing is unpickled",
+                do="keep other objects out of param_groups and out of the scheduler's state",
+            ) from error
+
+    def _find_changed_attributes(self) -> dict[Key, Any]:
+        # Scalars as between two microbatches, like flags: a running one may disable an adapter for a while.
+        changed = ModuleAttributes(self._model, self._scalars).find_changed(since=self._attributes)
+        return {key: value for key, value in changed.items() if key not in self._excluded}
+
+    def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load the result of `describe` on another worker or in an earlier attempt of the run."""
+        for group, values in zip(self._optimizer.param_groups, described["groups"], strict=True):
+            for key, value in values.items():
+                if isinstance(group.get(key), torch.Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = restore_types(group.get(key), value)
+        if self._scheduler is not None and described["schedule"] is not None:
+            self._scheduler.load_state_dict(
+                restore_types(self._scheduler.state_dict(), described["schedule"])
+            )
+            self.remember_schedule()
+        if self._scaling is not None and described["scaler"] is not None:
+            self._scaling.scaler.load_state_dict(described["scaler"])
+        for parameter, flag in zip(self._parameters, described["requires_grad"], strict=True):
+            parameter.requires_grad_(flag == "1")
+        for module, flag in zip(self._modules, described["training"], strict=False):
+            module.training = flag == "1"
+        attributes = {
+            (path, name): join_tensors(value, tensors) for path, name, value in described["attributes"]
+        }
+        # Others have the values of run.prepare there, although this script may have set them since.
+        self._attributes.restore(but=self._excluded)
+        set_attributes(self._model, attributes)
+        self.remember_flags()
+        self.untrained.load(join_tensors(described[UNTRAINED], tensors))
+        self._shared.load(described["optimizer"], tensors)
+        prefix = "keep/"
+        keep_tensors = {
+            name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
+        }
+        self._keep.load(described["keep"], keep_tensors)
+        self.metrics = dict(described["metrics"])
+        # Checkpoints of earlier versions lack it.
+        self.recorded = described.get("recorded", "")
+
+    # -- equality of workers --------------------------------------------------------------------
+
+    def digest_parts(self) -> dict[str, str]:
+        """Return digests of the shared state outside the blocks; every vote compares them."""
+        plain = self._describe_plain()
+        names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
+        names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
+        digests = {name: digest_text(to_json_text(plain[key])) for key, name in names.items()}
+        recorded = {"what run.log or run.artifact was given": self.recorded} if self.recorded else {}
+        return digests | {"run.keep": self._keep.digest()} | recorded
+
+    def digest(self) -> tuple[str, str]:
+        """Return digests of the tensors outside the blocks, and of the shared optimizer state."""
+        keep_tensors = self._keep.describe()[1]
+        values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in keep_tensors.items()}
+        values |= self.untrained.digest_tensors()
+        shared, tensors = self._shared.describe()
+        states = [to_json_text(shared), *(digest_tensor(tensor) for tensor in tensors.values())]
+        if not values and not tensors and not shared["attributes"]:
+            return "", ""
+        return digest_text(to_json_text(values)), digest_text(to_json_text(states))
+
+    # -- checks of the script ------------------------------------------------------------------
+
+    def exclude_attributes(self, attributes: Iterable[Key]) -> None:
+        """Exclude plain attributes that a forward pass sets; joining workers do not receive them."""
+        self._excluded = frozenset(attributes)
+
+    def remember_flags(self) -> None:
+        """Remember the present flags, hyperparameters and scalars of modules as those of the step."""
+        self._flags = self._read_flags()
+        self._groups_before = self._describe_groups()
+        self._scalars = read_scalars(self._named_modules)
+
+    def restore_flags(self) -> None:
+        """Restore the flags of the step, some of which a microbatch may have switched.
+
+        Otherwise a worker without a microbatch in the step would have other flags.
+
+        Raises:
+            BadInput: the script changed a hyperparameter inside the step.
+        """
+        if self._flags != self._read_flags():
+            modes, gradients = self._flags
+            for module, training in zip(self._modules, modes, strict=True):
+                module.training = training
+            for parameter, required in zip(self._parameters, gradients, strict=True):
+                parameter.requires_grad_(required)
+        if self._groups_before != self._describe_groups():
+            raise BadInput(
+                "a hyperparameter of the optimizer was changed inside a step",
+                means="a worker without a microbatch in the step would keep the old value",
+                do="set it before or after the inner loop, for example from step.number",
+            )
+
+    def _read_flags(self) -> tuple[list[bool], list[bool]]:
+        return [m.training for m in self._modules], [p.requires_grad for p in self._parameters]
+
+    def _describe_groups(self) -> str:
+        return to_json_text([{**group, "params": None} for group in self._optimizer.param_groups])
+
+    @runs_script
+    def step_schedule(self) -> None:
+        """Step the schedule, as a plain training loop does after each step."""
+        if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step()
+
+    def remember_schedule(self) -> None:
+        """Remember the present state of the schedule as that of the step."""
+        self._schedule_before = self._read_schedule()
+
+    def check_schedule(self) -> None:
+        """Check that the script has not stepped the schedule that the run steps.
+
+        Raises:
+            BadInput: the script has stepped it.
+        """
+        if self._read_schedule() != self._schedule_before:
+            raise BadInput(
+                "the script called scheduler.step()",
+                means="the run steps the schedule of run.prepare, so it has been stepped twice",
+                do="leave scheduler.step() out, or keep the schedule: run.keep['schedule'] = scheduler",
+            )
+
+    def _read_schedule(self) -> str:
+        """Return the state of the schedule that the run steps; empty without one."""
+        if self._scheduler is None or isinstance(self._scheduler, ReduceLROnPlateau):
+            return ""
+        return to_json_text(self._scheduler.state_dict())
+
+    def check_schedules_known(self) -> None:
+        """Check that the run knows every schedule of the optimizer.
+
+        Raises:
+            BadInput: the optimizer has a schedule that the run does not know.
+        """
+        schedules = find_live_objects(LRScheduler)
+        known = [self._scheduler, *(value for value in self._keep.values() if isinstance(value, LRScheduler))]
+        # The parts of a schedule refer to the optimizer too.
+        known += [part for schedule in schedules for part in _list_parts(schedule)]
+        for schedule in schedules:
+            if getattr(schedule, "optimizer", None) is not self._optimizer:
+                continue
+            if all(schedule is not other for other in known):
+                raise BadInput(
+                    f"the optimizer has a schedule ({type(schedule).__name__}) that the run does not know",
+                    means="it would begin again in a worker that joins",
+                    do="pass it to the run: run.prepare(..., scheduler=scheduler); or keep it, and step it "
+                    "between the steps: run.keep['schedule'] = scheduler",
+                )
+
+
+def _list_parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
+    """Yield the parts of a schedule that are schedules."""
+    for value in vars(schedule).values():
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, LRScheduler):
+                yield part
+
+
+def _encode_flags(values: Iterable[bool]) -> str:
+    return "".join("1" if value else "0" for value in values)

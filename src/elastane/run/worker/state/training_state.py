@@ -1,0 +1,381 @@
+"""The training state of a worker: values, buffers, optimizer state, schedules.
+
+Units of it move between workers; digests cover its blocks.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from elastane.common.errors import BadInput
+from elastane.run.nouns.records import Digest
+from elastane.run.protocol.layout import REPLICATED_BLOCK
+from elastane.run.protocol.messages import RoundOutcome
+from elastane.run.worker.links.frames import Buffer, Payload
+from elastane.run.worker.state.auxiliary_modules import AuxiliaryModules
+from elastane.run.worker.state.change_detector import digest_tensor
+from elastane.run.worker.state.committed_buffers import CommittedBuffers
+from elastane.run.worker.state.loss_scaling import LossScaling
+from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.run.worker.state.optimizer_guard import OptimizerGuard
+from elastane.run.worker.state.optimizer_shards import OptimizerShards
+from elastane.run.worker.state.payload import pack_state, unpack_state
+from elastane.run.worker.state.placement import Placement
+from elastane.run.worker.state.replicated_state import ReplicatedState
+from elastane.run.worker.state.run_keep import RunKeep
+from elastane.run.worker.state.sharded_optimizer import ShardedOptimizer
+from elastane.run.worker.state.tensor_bytes import raw_bytes
+from elastane.run.worker.state.whole_optimizer import WholeOptimizer
+
+
+class TrainingState:
+    """The state of one worker's copy of the run.
+
+    A unit is a parameter if every worker holds all state, and a block if the state is sharded. The last unit
+    is the replicated state.
+
+    Args:
+        model: the model; its parameters move, in place, into the memory of the placement.
+        optimizer: the user's optimizer.
+        scheduler: the user's schedule; the run steps it once after every training step, unless the step
+            needs a metric.
+        layout: the layout of the model.
+        copies: the number of copies of the optimizer state; None: a copy on every worker.
+        scaling: the scaling of the loss; None: gradients are not scaled.
+        keep: the values in ``run.keep``.
+        placement: the placement of the model's tensors.
+
+    Attributes:
+        buffers: the committed buffers.
+        replicated: the state outside the blocks, which every worker holds.
+        guard: refuses optimizer steps by the script.
+        auxiliary_modules: modules that the script uses beside the model.
+        tokenizer: the tokenizer of the model; its files are written beside the model. None: it has none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: LRScheduler | None,
+        layout: ModelLayout,
+        *,
+        copies: int | None,
+        placement: Placement,
+        scaling: LossScaling | None = None,
+        keep: RunKeep | None = None,
+    ) -> None:
+        self.model = model
+        self.copies = copies
+        self.layout = layout
+        self.scaling = scaling
+        self.keep = RunKeep() if keep is None else keep
+        self.optimizer = optimizer
+        self.placement = placement
+        self.tokenizer: Any = None
+        self.arena = placement.arena
+        self._move_parameters()
+        self.buffers = CommittedBuffers(layout, placement)
+        self.shards: OptimizerShards = (
+            WholeOptimizer(optimizer, layout)
+            if copies is None
+            else ShardedOptimizer(optimizer, layout, placement.values)
+        )
+        self.units = self.shards.units + 1
+        self.guard = OptimizerGuard(
+            optimizer, lambda other: any(value is other for value in self.keep.values()), model
+        )
+        self.auxiliary_modules = AuxiliaryModules(
+            model, lambda: (value for value in self.keep.values() if isinstance(value, nn.Module))
+        )
+        self.replicated = ReplicatedState(
+            model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep
+        )
+
+    def _move_parameters(self) -> None:
+        with torch.no_grad():
+            for parameter, extent in zip(self.layout.parameters, self.layout.extents, strict=True):
+                view = extent.view(self.placement.values)
+                view.copy_(parameter)
+                parameter.data = view
+            self.placement.mark_computed(range(len(self.layout.blocks)))
+
+    def snapshot(self) -> Callable[[], None]:
+        """Copy values, buffers and replicated state; return a function that restores them."""
+        copies = [section.clone() for section in self.placement.values]
+        committed = [buffer.clone() for buffer in self.buffers.tensors]
+        described, tensors = self.replicated.describe()
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+
+        @torch.no_grad()
+        def restore() -> None:
+            for section, copied in zip(self.placement.values, copies, strict=True):
+                section.copy_(copied)
+            for buffer, copied in zip(self.buffers.tensors, committed, strict=True):
+                buffer.copy_(copied)
+            self.buffers.restore()
+            self.replicated.load(described, tensors)
+            # The round has begun, so the reactor thread may be reading.
+            self.placement.synchronize()
+
+        return restore
+
+    # -- between two steps -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def adopt_changes(self, *, first: bool, begins: bool) -> None:
+        """Add the changes that the script made since the last step to the state.
+
+        Args:
+            first: this process has made no step yet; until then every worker runs the same code.
+            begins: the run begins with this worker, which searches for objects that joiners would lack.
+
+        Raises:
+            BadInput: the script made a change that a run does not support.
+        """
+        self.layout.check_unchanged(self.optimizer, self.placement.values)
+        self.replicated.remember_flags()
+        if not first:
+            self.replicated.check_schedule()
+        elif begins:
+            self.auxiliary_modules.find()
+            self.replicated.check_schedules_known()
+        self.buffers.commit()
+        if not first:
+            self.replicated.untrained.changed.update(self.replicated.untrained.find_changed(caches=True))
+        self.replicated.untrained.remember()
+        self.placement.mark_writes()
+
+    def open_to_script(self) -> None:
+        """Show the script the state after the step; its changes from now on are between two steps.
+
+        Raises:
+            BadInput: the script changed something inside the step.
+        """
+        # Some of the buffers may have come from other workers.
+        self.buffers.restore()
+        self.replicated.remember_schedule()
+        changed = self.replicated.untrained.find_changed(caches=False)
+        if changed:
+            raise build_inside_step_error(changed[0])
+        self.replicated.untrained.remember()
+        self.auxiliary_modules.check()
+
+    def read_versions(self) -> list[int]:
+        """Return autograd's counts of in-place changes of tensors that must not change inside a step."""
+        counts = [parameter._version for parameter in self.layout.parameters]  # noqa: SLF001 - torch's name
+        return counts + [tensor._version for tensor in self.keep.list_tensors()]  # noqa: SLF001
+
+    def check_versions(self, before: list[int]) -> None:
+        """Check that a microbatch changed nothing in place.
+
+        Args:
+            before: `read_versions` before the microbatch.
+
+        Raises:
+            BadInput: the microbatch changed a tensor that must not change inside a step.
+        """
+        after = self.read_versions()
+        if after != before:
+            changed = next(n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
+            extents = self.layout.extents
+            raise build_inside_step_error(
+                extents[changed].name if changed < len(extents) else "a tensor in run.keep"
+            )
+
+    def digest_content(self) -> dict[str, str]:
+        """Return digests of parameters and of kept tensors: `read_versions` misses changes of ``.data``."""
+        names = [extent.name for extent in self.layout.extents]
+        parameters = dict(zip(names, self.layout.parameters, strict=True))
+        keep_tensors = {
+            f"run.keep {number}": tensor for number, tensor in enumerate(self.keep.list_tensors())
+        }
+        digests = {name: digest_tensor(tensor) for name, tensor in (parameters | keep_tensors).items()}
+        return digests | self.replicated.untrained.digest_tensors()
+
+    # -- the rehearsal ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def rehearse(self, spare: tuple[torch.Tensor, ...]) -> None:
+        """Run the optimizer once without effect, to warm its code up and allocate its memory.
+
+        Args:
+            spare: sections of an unused arena, all zeros; they are zeros again afterwards.
+        """
+        if isinstance(self.shards, WholeOptimizer):
+            with self.guard.allow_steps():
+                self.shards.rehearse(self.placement.values, self.placement.allocate_sums(spare))
+            self.placement.mark_writes()
+
+    # -- a committed step ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def apply(
+        self,
+        outcome: RoundOutcome,
+        sums: tuple[torch.Tensor, ...],
+        held: frozenset[int],
+        *,
+        scale: float,
+        virtual_ranks: int,
+        skipped: bool = False,
+    ) -> None:
+        """Run the optimizer on the units held.
+
+        Args:
+            outcome: the outcome of the step.
+            sums: sections of the summed gradients.
+            held: units to update.
+            scale: the factor of every gradient (from clipping, weights and the scaler).
+            virtual_ranks: the number of virtual ranks with samples; buffers take the mean of their changes.
+            skipped: the optimizer does not run, because the gradient overflowed. Buffers and the schedule go
+                on, as they do in a loop with a ``GradScaler``.
+        """
+        if skipped:
+            self.shards.skip(held)
+        else:
+            untouched = frozenset(outcome.untouched)
+            gradients = self.placement.place_sums(sums, self.shards.list_blocks(held))
+            with self.guard.allow_steps():
+                self.shards.apply(gradients, held, untouched, scale)
+            self.placement.mark_computed(self.shards.list_blocks(held))
+        blocks = range(len(self.layout.blocks))
+        held_buffers = [
+            block
+            for block in blocks
+            if self.layout.is_buffers(block) and self.shards.holds_buffers(block, held)
+        ]
+        self.buffers.apply(sums, held_buffers, virtual_ranks)
+        if self.scaling is not None:
+            self.scaling.update(overflowed=skipped)
+        # Otherwise schedulers, including those of the script, warn that the optimizer has not stepped.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
+        self.replicated.step_schedule()
+
+    # -- moving --------------------------------------------------------------------------------------------
+
+    def update_arena(self, units: Iterable[int]) -> None:
+        """Copy the values of these units to the arena; call this before anything reads them there."""
+        with self.placement.use_side_stream():
+            self.placement.update_arena(self.shards.list_blocks(units))
+
+    def update_model(self, unit: int) -> None:
+        """Copy the new values of a unit from the arena to the model."""
+        with self.placement.use_side_stream():
+            self.placement.update_model(partial(self.view_values, unit))
+
+    def pack(self, values: Iterable[int], states: Iterable[int]) -> list[Buffer]:
+        """Pack the values of some units and the optimizer state of others."""
+        values = tuple(values)
+        self.update_arena(values)
+        tensors: dict[str, torch.Tensor] = {}
+        plain: dict[str, Any] = {}
+        for unit in values:
+            if unit == self.units - 1:
+                plain["rest"], extra = self.replicated.describe()
+                tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
+                if self.copies is None:
+                    # With shards, buffers are in blocks like all values.
+                    tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self.buffers.tensors)}
+            else:
+                tensors[f"value/{unit}"] = self.view_values(unit, self.arena.tensors)
+        for unit in states:
+            if unit != self.units - 1:
+                for key, entry in self.shards.read_state(unit).items():
+                    if isinstance(entry, torch.Tensor):
+                        # An optimizer on a device may have a counter on the host, which must stay there.
+                        kind = "state" if entry.device == self.layout.device else "host"
+                        tensors[f"{kind}/{unit}/{key}"] = entry.contiguous()
+                    else:
+                        plain[f"state/{unit}/{key}"] = entry
+        with self.placement.use_side_stream():
+            return pack_state(tensors, plain)
+
+    @torch.no_grad()
+    def unpack(self, payload: Payload) -> None:
+        """Load the payload that another worker made with `pack`."""
+        tensors, plain = unpack_state(payload)
+        states: dict[int, dict[str, Any]] = {}
+        # Copies, because the replicated state holds some of them and the payload is freed.
+        extra = {
+            key.removeprefix("extra/"): tensors.pop(key).clone()
+            for key in [*tensors]
+            if key.startswith("extra/")
+        }
+        for key, entry in (*tensors.items(), *plain.items()):
+            kind, *path = key.split("/", 2)
+            if kind == "value":
+                self.view_values(int(path[0]), self.arena.tensors).copy_(entry)
+                self.update_model(int(path[0]))
+            elif kind == "buffer":
+                self.buffers.tensors[int(path[0])].copy_(entry)
+            elif kind in ("state", "host"):
+                states.setdefault(int(path[0]), {})[path[1]] = self._move_to_device(entry, kind)
+            else:
+                self.replicated.load(entry, extra)
+        with self.placement.use_side_stream():
+            for unit, state in states.items():
+                self.shards.set_state(unit, state)
+            self.placement.synchronize()
+
+    def _move_to_device(self, entry: object, kind: str) -> object:
+        """Return an entry of the optimizer's state on the kind of device that it has at the sender."""
+        if not isinstance(entry, torch.Tensor) or kind == "host":
+            return entry
+        with self.placement.use_side_stream():
+            return entry.to(self.layout.device)
+
+    @property
+    def nbytes(self) -> int:
+        """An estimate of the state in bytes: values, and twice as much optimizer state, as with Adam."""
+        return sum(section.nbytes for section in self.layout.sections) + sum(self.shards.unit_bytes)
+
+    def view_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return the values of a unit, 1-D, in an arena of this layout."""
+        return self.shards.view_values(unit, tensors)
+
+    # -- digests -------------------------------------------------------------------------------------------
+
+    def digest(self, block: int) -> tuple[str, str]:
+        """Return the SHA-256 of a block's values and of its optimizer state; equal on all its holders."""
+        values, states = hashlib.sha256(), hashlib.sha256()
+        with self.placement.use_side_stream():
+            self.placement.update_arena((block,))
+            values.update(raw_bytes(self.layout.view_block(self.arena.tensors, block)))
+            for piece in self.layout.pieces[block]:
+                for key, entry in sorted(self.shards.read_piece_state(block, piece).items()):
+                    states.update(key.encode())
+                    states.update(
+                        raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
+                    )
+        return values.hexdigest(), states.hexdigest()
+
+
+def build_inside_step_error(name: str) -> BadInput:
+    """Return the error for a change that other workers do not make in the same way."""
+    return BadInput(
+        f"{name} was changed inside a step",
+        means="each worker runs the inner loop for different microbatches, so the changes would differ",
+        do="change it after the inner loop, between two steps; initialise it from data before run.prepare",
+    )
+
+
+def combine_digests(blocks: Mapping[int, tuple[str, str]]) -> Digest:
+    """Combine the digests of all blocks and of the state outside them into the digest of the whole state.
+
+    See `TrainingState.digest` and `ReplicatedState.digest`.
+    """
+    pairs = [blocks[block] for block in sorted(blocks.keys() - {REPLICATED_BLOCK})]
+    values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    replicated = blocks.get(REPLICATED_BLOCK, ("", ""))
+    return Digest(
+        parameters=hashlib.sha256("".join([*values, replicated[0]]).encode()).hexdigest(),
+        optimizer=hashlib.sha256("".join([*states, replicated[1]]).encode()).hexdigest(),
+        parameter_blocks=tuple(value[:16] for value in values),
+        optimizer_blocks=tuple(value[:16] for value in states),
+    )

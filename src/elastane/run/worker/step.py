@@ -1,0 +1,426 @@
+"""One training step: an iterator over the microbatches of this worker's virtual ranks."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+from elastane.common.errors import BadInput, RunFailed
+from elastane.run.nouns.heartbeat_file import Phase
+from elastane.run.protocol import events
+from elastane.run.protocol.messages import Leaf
+from elastane.run.worker.arguments import check_scalers, list_used_scalers
+from elastane.run.worker.data.batch_sources import Batch, BatchPlan, BatchSource
+from elastane.run.worker.gathered_values import GatheredValues
+from elastane.run.worker.losses import (
+    build_no_microbatch_error,
+    build_unused_microbatch_error,
+    check_loss,
+    check_summed,
+    check_weight,
+    explain_second_pass,
+)
+from elastane.run.worker.state.devices import LateNumber
+from elastane.run.worker.state.run_keep import do_nothing
+from elastane.run.worker.step_record import check_unused_names, compute_means, weigh_values
+from elastane.run.worker.step_rehearsal import StepRehearsal
+from elastane.run.worker.trainer import Trainer
+from elastane.run.worker.worker_exit import exit_for_replacement
+from elastane.run.worker.worker_round import WorkerRound
+
+
+class TrainingStep:
+    """One training step; iterate over it for the microbatches that this worker computes.
+
+    A worker's first iteration begins with a rehearsal: it computes a microbatch and drops the gradients, so
+    that everything is loaded and warm before other workers wait for this one. At the beginning of a run it
+    computes the microbatch twice, to check that the script's loop computes the same each time.
+
+    Attributes:
+        begun: the script has begun to iterate over the step.
+        ended: the step is complete: all workers have committed it, and this worker has applied it.
+        loss: the loss of the whole step, the same on every worker; known after the iteration.
+        norm: the norm of its gradient before clipping; None unless the run clips gradients.
+        learning_rates: see `elastane.run.nouns.records.LedgerLine`.
+        workers: the workers that computed its microbatches.
+        gathered: the numbers of each microbatch, which all workers have after the iteration.
+        stopped: the run stops after this step.
+        cut_short: the user stopped the run before its last step.
+        skipped: the scaled gradient overflowed, so the step did not change the parameters.
+        last: the loop over the steps ends after this step.
+        ended_epoch: with this step, the run has seen every sample of the epoch.
+        means: the means over samples of the values that microbatches logged, the same on every worker.
+        samples: the number of samples in the step.
+    """
+
+    def __init__(self, trainer: Trainer, plan: BatchPlan, source: BatchSource) -> None:
+        self._trainer = trainer
+        self._plan = plan
+        self._source = source
+        self._number = trainer.step + 1
+        self._rehearsal: StepRehearsal | None = None
+        self._pending_leaf: Leaf | None = None
+        self._computed_leaf: Leaf | None = None
+        self.begun = self.ended = False
+        self._number_read = False
+        self._round: WorkerRound | None = None
+        self._restore_state: Callable[[], None] = do_nothing
+        self._logged: dict[str, float] = {}
+        self._present: tuple[int, Any] = (0, None)
+        self._counts: dict[int, float] = {}
+        self.gathered = GatheredValues()
+        if not trainer.rehearsed and not trainer.initial:
+            trainer.keep.before_read = self._learn_number
+        self.loss = math.nan
+        self.norm: float | None = None
+        self.learning_rates: tuple[float, ...] = ()
+        self.workers: tuple[int, ...] = ()
+        self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
+        self.means: dict[str, float] = {}
+        self.samples = 0
+
+    @property
+    def number(self) -> int:
+        """The number of the step, from 1."""
+        self._learn_number()
+        return self._number
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 0."""
+        self._learn_number()
+        return self._source.find_epoch(self._number)
+
+    @property
+    def under_way(self) -> bool:
+        """The script is inside the loop over the step, or has left it early."""
+        return self.begun and not self.ended
+
+    def _learn_number(self) -> None:
+        """Determine the number of the step, if the script reads it before its inner loop.
+
+        A worker that joins learns the number with its first round. So it joins first, and computes its first
+        microbatch without a rehearsal.
+        """
+        trainer = self._trainer
+        if self.begun:
+            return
+        self._number_read = True
+        trainer.keep.before_read = do_nothing
+        if trainer.rehearsed or trainer.initial:
+            return
+        trainer.take_script_changes()
+        trainer.end_rehearsal()
+        self._round = round_ = self._enter(newcomer=True)
+        round_.begin_now()
+        self._number = round_.step
+        # The state has the changes that other workers' scripts made before their inner loops.
+        self._restore_state = trainer.state.snapshot()
+        trainer.seeds.seed_ahead(self._number)
+        trainer.heartbeat.beat(Phase.USER)
+
+    def _enter(self, *, newcomer: bool) -> WorkerRound:
+        trainer = self._trainer
+        round_ = trainer.create_round(
+            "train", self._plan.virtual_ranks, checkpoint=trainer.schedule.is_due_after(trainer.step + 1)
+        )
+        round_.newcomer = newcomer
+        return round_
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.begun:
+            raise BadInput(
+                f"step {self._number} was iterated twice",
+                means="a step computes each of its microbatches once",
+                do="loop over the step once, and compute several losses in the same iteration",
+            )
+        with self._trainer.iterate_exclusively("a step"):
+            yield from self._iterate_microbatches()
+        self._apply()
+
+    def _iterate_microbatches(self) -> Iterator[Any]:
+        trainer = self._trainer
+        trainer.keep.before_read = do_nothing
+        newcomer = not trainer.rehearsed
+        if self._round is None:
+            trainer.take_script_changes()
+        else:
+            self._restore_state()
+        if newcomer:
+            self.begun = trainer.keep.locked = True
+            yield from self._rehearse()
+        self.begun = trainer.keep.locked = True
+        round_ = self._round = self._round or self._enter(newcomer=newcomer)
+        versions: list[int] | None = None
+        for rank in round_:
+            self._check_number(round_.step)
+            batch = self._load_batch(round_, rank)
+            # A worker that joins has its values only after the round has begun.
+            if versions is None:
+                versions = trainer.state.read_versions()
+            began_s = time.perf_counter()
+            announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
+            trainer.gradients.begin_leaf(rank, announce, round_.following)
+            checksum, cursor = batch.checksum, batch.cursor
+            leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=checksum, cursor=cursor)
+            if not batch.samples:
+                changes = trainer.state.buffers.make_zeros()
+            else:
+                self._pending_leaf, self._logged = leaf, {}
+                self._present = rank, batch.inputs
+                self.gathered.begin()
+                trainer.state.guard.position = ("step", self._number, rank, began_s)
+                yield batch.inputs
+                leaf = self._take_computed()
+                trainer.state.check_versions(versions)
+                trainer.state.replicated.restore_flags()
+                changes = trainer.state.buffers.take_changes()
+            untouched = trainer.gradients.end_leaf(changes)
+            round_.seconds["compute"] += time.perf_counter() - began_s
+            round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched))
+
+    def _load_batch(self, round_: WorkerRound, rank: int) -> Batch:
+        assert round_.begin is not None, "a round begins before it is computed"
+        heartbeat = self._trainer.heartbeat
+        with round_.measure("deal"):
+            heartbeat.beat(Phase.DATA)
+            self._source.expect(round_.begin, (rank, *round_.waiting))
+            batch = self._source.load(self._number, rank)
+            heartbeat.beat(Phase.COMPUTE)
+        return batch
+
+    def _check_number(self, number: int) -> None:
+        """Replace this worker if its script has read a number other than that of the round."""
+        if self._number_read and number != self._number:
+            exit_for_replacement(
+                f"the script read step number {self._number}, but this worker joins the run at step {number}"
+            )
+        self._number = number
+
+    def backward(
+        self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, summed: bool = False
+    ) -> None:
+        """Run the backward pass of the current microbatch.
+
+        Args:
+            loss: scalar; the mean over the microbatch's samples, or, with ``weight``, the sum.
+            weight: the weight of this microbatch, such as its number of tokens. The step divides its gradient
+                by the sum of all weights.
+            summed: the loss is a term of the step's loss, which is the sum of the losses of all microbatches;
+                the step does not divide its gradient.
+
+        Raises:
+            BadInput: the loss or the weight is invalid, or the microbatch has had its backward pass.
+            RunFailed: the loss is not finite.
+        """
+        loss = check_loss(loss)
+        checked_weight = None if weight is None else check_weight(weight)
+        if summed:
+            check_summed(checked_weight, self._source.count_samples(1))
+        try:
+            self._backward(loss, checked_weight, summed=summed)
+        except RuntimeError as error:
+            refusal = explain_second_pass(error)
+            if refusal is not None:
+                raise refusal from None
+            raise
+
+    def _backward(self, loss: torch.Tensor, weight: float | None, *, summed: bool) -> None:
+        if self._rehearsal is not None:
+            self._rehearsal.backward(loss)
+            return
+        leaf, self._pending_leaf = self._pending_leaf, None
+        if leaf is None:
+            raise build_no_microbatch_error()
+        late_value = LateNumber(loss)
+        count = self._source.count_samples(self._number)
+        by_samples = weight is None and count is None
+        if by_samples:
+            # The number of samples in a stream's step is known when all are loaded: divide by it then.
+            self._run_backward(loss * leaf.samples)
+        elif weight is None and not summed:
+            assert count is not None, "decided above"
+            self._run_backward(loss, share=leaf.samples / count)
+        else:
+            self._run_backward(loss)
+        # Read it after the backward pass is queued, so that a GPU computes while the host waits.
+        value = late_value.read()
+        if not math.isfinite(value):
+            raise RunFailed(
+                f"the loss of step {self._number}, virtual rank {leaf.virtual_rank} is {value}",
+                means="the step was not committed, so the model is that of the step before",
+                do="check the learning rate and this microbatch; the same seed gives the same step again",
+            )
+        if by_samples:
+            value, weight = value * leaf.samples, leaf.samples
+        if summed:
+            assert count is not None, "checked before"
+            # The step's loss is the mean over samples of what its leaves carry.
+            term = value * count / leaf.samples
+            self._computed_leaf = msgspec.structs.replace(leaf, loss=term, weight=float(leaf.samples))
+        elif weight is None:
+            self._computed_leaf = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
+        else:
+            mean = value / weight if weight else 0.0
+            self._computed_leaf = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
+
+    def _run_backward(self, loss: torch.Tensor, share: float | None = None) -> None:
+        """Run the backward pass of a loss, scaled if the run scales losses.
+
+        Args:
+            loss: of the current microbatch.
+            share: the gradient of the loss; None: 1.
+        """
+        scaling = self._trainer.scaling
+        scaled = loss if scaling is None else scaling.scale_loss(loss)
+        gradient = None if share is None else torch.full_like(scaled, share)
+        self._trainer.gradients.backward(scaled, gradient)
+
+    def count(self, measure: Callable[[Any], float | torch.Tensor]) -> float:
+        """Return the sum of a measure over all microbatches of the step, before they are computed.
+
+        A loss may need it, such as the number of tokens of the whole step. Call it first in the inner loop.
+        Each worker loads every microbatch of the step for it; without a collate function that is cheap.
+
+        Args:
+            measure: takes a microbatch, as collated, and returns a number.
+
+        Raises:
+            BadInput: the run reads a stream.
+        """
+        number = self._number if self._rehearsal is None else 1
+        if number not in self._counts or self._rehearsal is not None:
+            batches = self._source.load_step(number, present=self._present)
+            self._counts[number] = math.fsum(float(measure(batch)) for batch in batches)
+        return self._counts[number]
+
+    def log(self, values: dict[str, float]) -> None:
+        """Record values of the current microbatch; the step gets their mean over its samples.
+
+        Raises:
+            BadInput: no microbatch is current, or it has a value of this name already.
+        """
+        if self._rehearsal is not None:
+            self._rehearsal.log(values)
+            return
+        if self._pending_leaf is None and self._computed_leaf is None:
+            raise BadInput(
+                "run.log was called in a step, but outside the loop over its microbatches",
+                means="a value logged in a step belongs to a microbatch",
+                do="call run.log in the loop over the step, or after it",
+            )
+        check_unused_names(self._logged, values)
+        self._logged.update(values)
+
+    def check_ended(self) -> None:
+        """Refuse a step that the script has left early.
+
+        Raises:
+            BadInput: the script has left it early.
+        """
+        if not self.ended:
+            raise BadInput(
+                f"step {self._number} was not iterated to its end",
+                means="the samples of the step would be lost, and the other workers would wait forever",
+                do="loop over the whole step, without break or return",
+            )
+
+    def _take_computed(self) -> Leaf:
+        leaf, self._computed_leaf = self._computed_leaf, None
+        if leaf is None:
+            raise build_unused_microbatch_error(f"step {self._number}: ")
+        sums = self.gathered.take(leaf.virtual_rank)
+        if self._logged:
+            sums |= weigh_values(self._logged, leaf.samples)
+        return msgspec.structs.replace(leaf, sums=sums) if sums else leaf
+
+    def _rehearse(self) -> Iterator[Any]:
+        trainer = self._trainer
+        rehearsal = self._rehearsal = StepRehearsal(
+            trainer.state, trainer.gradients, compared=trainer.compares, probed=trainer.probes
+        )
+        scalers = list_used_scalers() if trainer.initial else []
+        for pass_number in range(2 if trainer.compares else 1):
+            # Load it again: the dataset must return the same, and a script may change its batch in place.
+            inputs = self._load_first_batch()
+            self.gathered.begin()
+            trainer.state.guard.position = ("rehearsal", pass_number)
+            trainer.heartbeat.beat(Phase.STARTING)
+            rehearsal.begin()
+            yield inputs
+            rehearsal.end()
+            trainer.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
+        self._rehearsal = None
+        if trainer.initial:
+            check_scalers(scalers)
+        probe = rehearsal.build_probe()
+        rehearsal.leave_no_trace()
+        trainer.end_rehearsal(probe)
+
+    def _load_first_batch(self) -> Any:
+        """Return the first microbatch of the run that has samples.
+
+        Raises:
+            BadInput: no microbatch of the first step has samples.
+        """
+        for rank in range(self._plan.virtual_ranks):
+            batch = self._source.load(1, rank)
+            self._present = rank, batch.inputs
+            if batch.samples:
+                return batch.inputs
+        raise BadInput(
+            "the stream is empty",
+            means="no shard has a sample to train on",
+            do="check that the function or dataset given to run.steps yields samples",
+        )
+
+    def _apply(self) -> None:
+        round_ = self._round
+        assert round_ is not None, "the microbatches are computed in a round"
+        begin = round_.begin
+        assert round_.commit is not None, "a round that has ended is committed"
+        assert begin is not None, "and it has begun before that"
+        outcome = round_.outcome
+        self._number = outcome.step
+        self._trainer.heartbeat.beat(Phase.COMPUTE)
+        with round_.measure("apply"):
+            applied = self._trainer.apply(round_.commit)
+        round_.wait_for_release()
+        self._trainer.open_to_script(outcome.step)
+        self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, applied.skipped
+        self.norm, self.learning_rates = applied.norm, applied.learning_rates
+        self.workers = tuple(sorted(outcome.shares))
+        self.gathered.complete(outcome.sums)
+        finished = self._source.is_finished(outcome)
+        self.last, self.cut_short = finished or outcome.stop, outcome.stop and not finished
+        self.ended_epoch = self._source.has_ended_epoch(outcome)
+        self.ended = True
+        self._trainer.keep.locked = False
+        self.means, self.samples = compute_means(outcome.sums), outcome.samples
+        self._trainer.record.begin(self.means)
+        due = outcome.step % self._trainer.spec.digest_every == 0 or self.last
+        self._trainer.reporter.report_step(
+            round_,
+            self._source.describe_samples(outcome, begin.cursors),
+            applied.norm,
+            digest_due=due,
+            skipped=applied.skipped,
+            learning_rates=applied.learning_rates,
+            logged=self.means,
+        )
+
+
+class _Announcer:
+    """Announces final blocks to the reactor during the last backward pass."""
+
+    def __init__(self, trainer: Trainer, assignment: int) -> None:
+        self._reactor, self._gradients = trainer.reactor, trainer.gradients
+        self._assignment = assignment
+
+    def __call__(self, blocks: tuple[int, ...]) -> None:
+        self._reactor.post_result(
+            events.PartialSumsFinal(self._assignment, blocks, self._gradients.slots.list_parts())
+        )

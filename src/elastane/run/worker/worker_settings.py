@@ -1,0 +1,36 @@
+"""The settings of this process: those of a worker of a run, or of a process that trains alone."""
+
+import msgspec
+
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import Resumed, RunSpec
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that `elastane.join` reads.
+
+    Args:
+        spec: the spec of the run; the defaults when alone, so that both train the same bytes.
+        worker: the number of this worker.
+        run_dir: the run directory; None: the process trains alone.
+        resumed: the start of this attempt of the run; None: it is the first attempt.
+    """
+
+    spec: RunSpec
+    worker: int = 0
+    run_dir: RunDir | None = None
+    resumed: Resumed | None = None
+
+
+_settings = WorkerSettings(spec=RunSpec(name="alone", script=""))
+
+
+def get_settings() -> WorkerSettings:
+    """Return the settings of this process."""
+    return _settings
+
+
+def set_settings(run_dir: RunDir, worker: int, spec: RunSpec, resumed: Resumed | None = None) -> None:
+    """Make this process a worker of a run, before its script begins."""
+    global _settings  # noqa: PLW0603 - a process has one run, known before the script runs
+    _settings = WorkerSettings(spec=spec, worker=worker, run_dir=run_dir, resumed=resumed)

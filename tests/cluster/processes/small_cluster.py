@@ -1,0 +1,99 @@
+"""A real cluster on this machine: store, scheduler, loop, API and engine, for tests with jobs."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from typer.testing import CliRunner
+
+import elastane
+from elastane.cli.main import app
+from elastane.cluster.controller.bootstrap import make_first_token
+from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.loop import Loop, Scheduler
+from elastane.cluster.controller.rest.app import build_application
+from elastane.cluster.controller.rest.context import Controller
+from elastane.cluster.controller.store import documents
+from elastane.cluster.controller.store.database import Store
+from elastane.cluster.engines.local.engine import LocalEngine
+from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.scheduler.explanations import explain_decision
+from elastane.cluster.scheduler.plan import plan
+from elastane.common.connections.controller_context import Context, save_context
+from elastane.run.agent.presence import list_present_processes
+from tests.run.processes.stage import SCRIPTS, Stage
+from tests.waiting import wait_until
+
+SOURCES = Path(elastane.__file__).parents[1]
+TRAINING = str(SCRIPTS / "training.py")
+
+
+@contextmanager
+def open_cluster(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: SchedulingRules | None = None
+) -> Iterator[Callable]:
+    """Start a cluster of six devices and yield a function that runs a command there."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
+    # A cluster of one machine may look more often than a large one.
+    monkeypatch.setattr("elastane.cluster.controller.loop.LOOK_S", 0.2)
+    monkeypatch.setattr("elastane.cluster.controller.jobs.observation_record.PROGRESS_S", 0.2)
+    monkeypatch.setattr("elastane.cli.jobs.job_polling.LOOK_S", 0.1)
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    with store.begin_write() as tx:
+        pool = Pool(name="local", device="cpu", devices=6)
+        config = Config(pools=(pool,), rules=rules)
+        documents.write_documents(tx, diff_configs(Config(), config), time.time())
+        token = make_first_token(tx, "ada", time.time())
+    loop = Loop(
+        store,
+        LocalEngine(home, agent=stage.build_command("elastane.run.attempts.__main__")),
+        Scheduler(plan=plan, explain=explain_decision),
+    )
+    api = build_application(Controller(store, wake=loop.wake, plan=plan, explain=explain_decision))
+    server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="warning"))
+    threads = [threading.Thread(target=asyncio.run, args=(loop.run(),)), threading.Thread(target=server.run)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: server.started, "the API listens")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    save_context(Context(url=f"http://127.0.0.1:{port}", token=token))
+
+    def run(*words, code=0):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == code, result.output
+        return result
+
+    try:
+        yield run
+    finally:
+        api.state.closing.set()
+        server.should_exit = True
+        loop.close()
+        for thread in threads:
+            thread.join()
+        store.close()
+        for run_dir in map(EngineDirectories(home).get_run_dir, EngineDirectories(home).list_unsettled()):
+            for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
+                os.kill(pid, signal.SIGKILL)
+
+
+def read_json(run_elastane, *words):
+    return json.loads(run_elastane(*words, "--json").stdout)
+
+
+def submit_training(run_elastane, name: str, *options: str, args: tuple[str, ...] = ()) -> None:
+    # The package may not be installed, so the job needs its path.
+    where = ("--env", f"PYTHONPATH={SOURCES}")
+    run_elastane("submit", TRAINING, "--name", name, *where, *options, "--", *args)

@@ -1,0 +1,122 @@
+"""The small training of most tests, with everything that could make bits differ.
+
+Dropout, batch norm, AdamW in two groups, clipping, a schedule, bf16 autocast, epochs with a short last step.
+"""
+
+import argparse
+import time
+
+import faults
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import elastane
+from elastane.run.worker import assembly
+from elastane.run.worker.state.placement import Mirrored
+
+LENGTH, GLOBAL_BATCH, MICROBATCH = 52, 16, 2
+EVALUATED_STEP = 7
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=30)
+parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
+parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
+parser.add_argument("--hold", action="append", default=[], help="MOMENT[:STEP]")
+parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of each virtual rank")
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--mirrored", action="store_true", help="train as on a device, whatever the device is")
+parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
+parser.add_argument("--keep-at", type=int, help="the script asks for a checkpoint after this step")
+parser.add_argument("--apply-late", help="WORKER:STEP; this worker waits for the file apply")
+parser.add_argument("--corrupt", help="WORKER:STEP; after it this worker's optimizer state is wrong")
+parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is wrong")
+parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
+parser.add_argument("--withhold-from", type=int, help="the first machine reports no step from this one on")
+parser.add_argument("--unfit", help="the script cannot be imported on this machine")
+parser.add_argument("--record-sent-sums", action="store_true")
+parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate after the last step, too")
+parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
+parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
+options = parser.parse_args()
+
+faults.record_work()
+if options.unfit is not None:
+    faults.fail_import(options.unfit)
+if options.record_sent_sums:
+    faults.record_sent_sums()
+if options.lose_gathered:
+    faults.lose_gathered_tensors()
+if options.withhold_from is not None:
+    faults.withhold_reports(options.withhold_from)
+if options.renew_bytes is not None:
+    faults.renew_keys(options.renew_bytes)
+for fault in options.fault:
+    faults.arm(fault)
+for hold in options.hold:
+    faults.hold(hold)
+if options.mirrored:
+    assembly.choose_placement = Mirrored
+if options.load_late is not None:
+    faults.delay_loading(options.load_late)
+if options.corrupt is not None:
+    faults.corrupt(*map(int, options.corrupt.split(":")))
+if options.corrupt_values:
+    faults.corrupt_values(*map(int, options.corrupt_values.split(":")))
+if options.apply_late is not None:
+    faults.delay_applying(*map(int, options.apply_late.split(":")))
+if options.late is not None:
+    faults.wait_if_worker(options.late, "late")
+
+faults.pace(options.paced_from)
+run = elastane.join()
+model = nn.Sequential(
+    nn.Linear(12, 256, bias=False),
+    nn.BatchNorm1d(256),
+    nn.ReLU(),
+    nn.Dropout(0.2),
+    nn.Linear(256, 500),
+    nn.Tanh(),
+    nn.Linear(500, 4),
+).to(options.device)
+optimizer = torch.optim.AdamW(
+    [{"params": model[:5].parameters(), "weight_decay": 0.1}, {"params": model[5:].parameters(), "lr": 2e-3}],
+    lr=1e-2,
+)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
+model, optimizer = run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=0.5)
+
+generator = torch.Generator().manual_seed(1)
+inputs = torch.randn(LENGTH, 12, generator=generator)
+data = TensorDataset(inputs, inputs[:, :4].argmax(1))
+
+
+def evaluate():
+    score = run.evaluate(data, microbatch=10)
+    model.eval()
+    with torch.no_grad():
+        for batch, targets in score:
+            predicted = model(batch.to(options.device)).argmax(1).cpu()
+            score.add(right=(predicted == targets).sum(), seen=len(targets))
+            score.outputs.add(predicted=predicted)
+    model.train()
+    run.print("evaluated", score.sums["right"], score.sums["seen"])
+    run.print("predicted", *torch.cat(score.outputs["predicted"]).tolist())
+
+
+for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps):
+    for batch, targets in step:
+        if options.seconds:
+            time.sleep(options.seconds * faults.get_slowdown())
+        with torch.autocast(options.device, dtype=torch.bfloat16):
+            loss = functional.cross_entropy(model(batch.to(options.device)), targets.to(options.device))
+        step.backward(loss)
+    if step.number == EVALUATED_STEP:
+        evaluate()
+    if step.number == options.keep_at:
+        run.checkpoint(asked_for=1.5, unknown=float("nan"))
+if options.evaluate_at_end:
+    evaluate()
+if run.digest is not None:
+    run.print("digest", run.digest.parameters, run.digest.optimizer)

@@ -1,0 +1,294 @@
+"""A simulated worker: the real `MemberMachine`, a simulated training thread, and reports to the coordinator.
+
+The shell follows the rules of the real one. It performs the actions of one `handle` in order before the next
+event. It drops a message with memory that it cannot reach because the sender is dead.
+"""
+
+import msgspec
+
+from elastane.run.nouns.control import (
+    Acknowledge,
+    Dismiss,
+    ModelWritten,
+    Propose,
+    PublishCheckpoint,
+    StopTraining,
+    TakeCheckpoint,
+    ToWorker,
+    WorkerFailed,
+    WorkerState,
+    WriteAgain,
+    WriteModel,
+)
+from elastane.run.nouns.membership import Generation, WorkerId
+from elastane.run.protocol import actions, events, messages
+from elastane.run.protocol.layout import STORE
+from elastane.run.protocol.member_machine import MemberMachine
+from tests.run.simulator.checkpoint_writer import CheckpointWriter
+from tests.run.simulator.exchange import Exchange
+from tests.run.simulator.memory import Memory
+from tests.run.simulator.network import Payload
+from tests.run.simulator.process import WorkerProcess
+from tests.run.simulator.reference_run import compute_digests, compute_norm, get_reference
+from tests.run.simulator.reports import Reporter
+from tests.run.simulator.storage import StoredCheckpoint
+from tests.run.simulator.training import TrainingThread
+from tests.run.simulator.world import WorkerWorld
+
+
+class SimWorker(WorkerProcess):
+    """One worker's process.
+
+    Args:
+        worker: the number of the worker.
+        world: the parts that it can reach.
+        slowness: the factor on the durations of its virtual ranks.
+
+    Attributes:
+        fuse: the number of actions that it still performs before it dies; None: unlimited.
+        trigger: the kind of action or event before which it dies, and the number of them that come before.
+    """
+
+    def __init__(self, worker: WorkerId, world: WorkerWorld, slowness: float = 1.0) -> None:
+        member = MemberMachine(worker, world.shape.layout, _make_outcome(world.origin))
+        super().__init__(worker, world, slowness, Memory(get_reference(world.shape)), member)
+        self.world = world
+        self.fuse: int | None = None
+        self.trigger: tuple[str, int] | None = None
+        self._reporter = Reporter(worker, world, self.member)
+        self._exchange = Exchange(worker, world, self.memory, self.member)
+        self._training = TrainingThread(self, world, self._reporter)
+        self.checkpoint_writer = CheckpointWriter(self, world, self._reporter)
+        self.schedule(self.draw_duration(world.pace.start_s) + 0.05, self._finish_rehearsal)
+        self.schedule(0.01, self._report_regularly)
+
+    # -- the coordinator ---------------------------------------------------------------------------------
+
+    def _finish_rehearsal(self) -> None:
+        self.state = "ready"
+        self._training.enter("train" if self.member.step < self.world.shape.steps else "settle")
+
+    def _report_regularly(self) -> None:
+        self._reporter.repeat(self._update_state(), self._training.compute_s)
+        self.schedule(self.world.silence.report_every_s, self._report_regularly)
+
+    def reconnect(self) -> None:
+        """Send everything again over a new connection to the coordinator."""
+        self.guard(lambda: self._reporter.repeat(self._update_state(), self._training.compute_s))()
+
+    def report(self) -> None:
+        self._reporter.report(self._update_state(), self._training.compute_s)
+
+    def _update_state(self) -> WorkerState:
+        if self.state == "ready" and self.member.works_in:
+            self.state = "member"
+        return self.state
+
+    def receive_order(self, message: ToWorker) -> None:
+        """Handle a message from the coordinator."""
+        self.guard(lambda: self._handle_order(message))()
+
+    def _handle_order(self, message: ToWorker) -> None:
+        match message:
+            case Propose(generation=generation):
+                self._connect(generation)
+                self.handle(events.GenerationProposed(generation))
+            case Acknowledge(step=step):
+                self._reporter.acknowledge(step)
+            case StopTraining():
+                self.handle(events.StopRequested())
+            case WriteModel():
+                if self.state == "finished":
+                    self.schedule(
+                        0.01, lambda: self.world.send_to_coordinator(ModelWritten(worker=self.worker))
+                    )
+            case TakeCheckpoint(after=after):
+                self.handle(events.CheckpointRequested(after))
+            case PublishCheckpoint():
+                self.checkpoint_writer.publish(message)
+            case WriteAgain():
+                self.checkpoint_writer.write_again(message)
+            case Dismiss(code=code):
+                self.world.checker.record_dismissal(self.worker)
+                self.die(code)
+
+    # -- peers -------------------------------------------------------------------------------------------
+
+    def _connect(self, generation: Generation) -> None:
+        workers = [peer.worker for peer in (*generation.members, *generation.leaving)]
+        if self.worker in workers:
+            for peer in workers:
+                self.world.peer_network.connect(self.worker, peer)
+
+    def receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        self.guard(lambda: self._receive(sender, message, payload))()
+
+    def _receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        if self.world.share_memory(self.worker, sender) and not self._exchange.is_readable(sender, message):
+            return
+        self._exchange.store_payload(sender, payload)
+        if isinstance(message, messages.State) and message.reports:
+            self._reporter.take_over(message.reports)
+        if isinstance(message, messages.Proposal):
+            self._connect(message.proposed)
+        self.handle(events.Received(sender, message))
+
+    def handle_lost_peer(self, peer: WorkerId) -> None:
+        self.guard(lambda: self.handle(events.ConnectionLost(peer)))()
+
+    # -- the shell ---------------------------------------------------------------------------------------
+
+    def handle(self, event: events.Event) -> None:
+        """Pass an event to the member and perform its actions, in order, before anything else happens."""
+        if self._is_triggered(type(event).__name__):
+            self.die()
+            return
+        for action in self.member.handle(event):
+            if not self.alive:
+                return
+            if self._is_death_due(action):
+                self.die()
+                return
+            self._perform(action)
+        if self.alive:
+            self.report()
+
+    def _is_death_due(self, action: actions.Action) -> bool:
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                return True
+        return self._is_triggered(self.get_name(action))
+
+    def _is_triggered(self, name: str) -> bool:
+        if self.trigger is None or self.trigger[0] != name:
+            return False
+        kind, left = self.trigger
+        self.trigger = (kind, left - 1)
+        return left == 0
+
+    @staticmethod
+    def get_name(action: actions.Action) -> str:
+        """Return the name of the action or, for a sent message, of the message."""
+        named = action.message if isinstance(action, actions.Send) else action
+        return type(named).__name__
+
+    def _perform(self, action: actions.Action) -> None:  # noqa: C901, PLR0912, PLR0915 - one row per kind
+        match action:
+            case actions.Send(peer, message):
+                self.world.trace(lambda: f"worker {self.worker} sends {peer}: {message}")
+                if isinstance(message, messages.Vote):
+                    self.world.narrate(lambda: f"{self._format_position()} votes")
+                self.world.peer_network.send(
+                    self.worker, peer, message, self._exchange.build_payload(peer, message)
+                )
+            case actions.SendState(peer, fetch):
+                reports = self._reporter.hand_over() if fetch.needs_reports else b""
+                self._exchange.send_state(peer, fetch, reports)
+            case actions.LoadState(peer, state):
+                transfer = _describe_transfer(peer, state)
+                self.world.narrate(
+                    lambda: f"  after step {self.member.step}: worker {self.worker} {transfer}"
+                )
+                self._exchange.load(peer, state)
+            case actions.Reduce(blocks, parts):
+                self.world.narrate(
+                    lambda: f"{self._format_position()} sums block {' '.join(map(str, blocks))}"
+                )
+                self._exchange.reduce(blocks, parts)
+            case actions.MergeSums(generation, blocks, parts):
+                merged = events.SumsMerged(generation, blocks, self._exchange.merge(blocks, parts))
+                self.schedule(self.draw_duration(self.world.pace.measure_s), lambda: self.handle(merged))
+            case actions.TakeSums(peer, blocks):
+                self._exchange.take_sums(peer, blocks)
+            case actions.TakeValues(peer, units):
+                self._exchange.take_values(peer, units)
+            case actions.BeginRound():
+                self._training.begin(action)
+                self.world.trace(lambda: f"worker {self.worker} begins {action}")
+                self._narrate_begin()
+            case actions.Compute(virtual_ranks, assignment):
+                self.world.narrate(
+                    lambda: f"{self._format_position()} computes {' '.join(map(str, virtual_ranks))}"
+                )
+                self._training.compute(virtual_ranks, assignment)
+            case actions.Measure():
+                self.schedule(
+                    self.draw_duration(self.world.pace.measure_s), lambda: self._answer_measurement(action)
+                )
+            case actions.TakeSnapshot():
+                self.checkpoint_writer.copy(action)
+            case actions.RestoreState():
+                self._restore(action)
+            case actions.CommitRound():
+                self.checkpoint_writer.write_snapshot()
+                self._training.finish_round(action)
+            case actions.ReleaseScript():
+                self._training.continue_script()
+            case actions.LeaveTraining():
+                self.state = "leaving"
+                self._training.leave()
+            case actions.EndProcess():
+                self.die()
+            case actions.ReportLostPeer(peer):
+                self._reporter.report_lost_peer(peer)
+            case actions.FailLostState(units):
+                if self.state == "finished":
+                    return  # the script has left its last round, and the model needs only values
+                self.world.checker.record_lost_state(self.worker, units)
+                self.world.send_to_coordinator(
+                    WorkerFailed(worker=self.worker, traceback=f"state of units {units} is lost")
+                )
+                # The script ends with the error.
+                self.schedule(0.1, lambda: self.die(1))
+            case actions.FailDisagreement(why):
+                raise AssertionError(f"all simulated workers run one script, but {why}")
+            case actions.FailDivergence(why):
+                raise AssertionError(why)
+
+    def _narrate_begin(self) -> None:
+        generation = self.member.generation
+        if generation is not None:
+            workers = " ".join(str(worker) for worker in generation.workers)
+            self.world.narrate(lambda: f"generation {generation.number}: {workers} ({generation.why})")
+
+    def _format_position(self) -> str:
+        return f"  {self._training.kind} {self._training.step}: worker {self.worker}"
+
+    # -- checkpoints -------------------------------------------------------------------------------------
+
+    def _restore(self, restore: actions.RestoreState) -> None:
+        origin = self.world.origin
+        if origin is None:
+            raise AssertionError(f"worker {self.worker} restores, but there is no checkpoint")
+        for unit in restore.values:
+            self.memory.parameters[unit] = origin.units[unit][0]
+        for unit in restore.states:
+            self.memory.optimizer[unit] = origin.units[unit][1]
+        state = messages.State(
+            generation=restore.generation, committed=0, values=restore.values, states=restore.states
+        )
+        self.schedule(0.001, lambda: self.handle(events.Received(STORE, state)))
+
+    # -- digests -----------------------------------------------------------------------------------------
+
+    def _answer_measurement(self, action: actions.Measure) -> None:
+        norms = {block: compute_norm(self.memory.slots[0][block]) for block in action.norms}
+        digests = {block: self._compute_digest(block) for block in action.digests}
+        self.handle(events.Measured(action.request, norms, digests))
+
+    def _compute_digest(self, block: int) -> tuple[str, str]:
+        units = self.world.shape.list_units(block)
+        states = [state for unit in units if (state := self.memory.optimizer[unit]) is not None]
+        values, digest = compute_digests([self.memory.parameters[unit] for unit in units], states)
+        return values, digest if self.member.keeps_state_of(block) else ""
+
+
+def _make_outcome(origin: StoredCheckpoint | None) -> messages.RoundOutcome | None:
+    return None if origin is None else msgspec.structs.replace(messages.BEGINNING, step=origin.step)
+
+
+def _describe_transfer(peer: WorkerId, state: messages.State) -> str:
+    parts = [f"values {' '.join(map(str, state.values))}"] if state.values else []
+    parts += [f"optimizer state {' '.join(map(str, state.states))}"] if state.states else []
+    return f"receives {' and '.join(parts)} from {peer}"

@@ -1,0 +1,66 @@
+"""A worker hangs if its heartbeats stop for longer than its own intervals allow."""
+
+import pytest
+
+from elastane.run.agent.hang_detection import HeartbeatFile, is_awaiting_data, is_hung, update_pulse
+from elastane.run.nouns.heartbeat_file import SLOT, Phase, compute_slot_offset
+
+
+def make_pulse(phase, rhythm_s=0.0, now=0.0):
+    return update_pulse(None, 1, phase, rhythm_s, now)
+
+
+def test_a_quick_worker_is_hung_after_two_seconds() -> None:
+    assert not is_hung(make_pulse(Phase.COMPUTE, 0.05), 1.9)
+    assert is_hung(make_pulse(Phase.COMPUTE, 0.05), 2.2)
+
+
+def test_a_slow_worker_is_hung_after_twenty_of_its_usual_intervals() -> None:
+    assert not is_hung(make_pulse(Phase.COMPUTE, 3.0), 59.0)
+    assert is_hung(make_pulse(Phase.COMPUTE, 3.0), 61.0)
+
+
+def test_a_worker_that_has_not_computed_yet_is_hung_after_two_minutes() -> None:
+    assert not is_hung(make_pulse(Phase.COMPUTE), 119.0)
+    assert is_hung(make_pulse(Phase.COMPUTE), 121.0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "patient_s", "hung_s"),
+    [(Phase.STARTING, 1799, 1801), (Phase.USER, 59, 61), (Phase.DATA, 599, 601)],
+)
+def test_a_worker_in_another_phase_is_hung_after_the_limit_of_that_phase(phase, patient_s, hung_s) -> None:
+    assert not is_hung(make_pulse(phase), patient_s)
+    assert is_hung(make_pulse(phase), hung_s)
+
+
+def test_a_worker_is_reported_as_waiting_for_data_long_before_it_counts_as_hung() -> None:
+    assert not is_awaiting_data(make_pulse(Phase.DATA, 0.01), 4.9)
+    assert is_awaiting_data(make_pulse(Phase.DATA, 0.01), 5.1)
+    assert not is_awaiting_data(make_pulse(Phase.COMPUTE, 10.0), 5.1)
+
+
+def test_a_finished_worker_never_counts_as_hung() -> None:
+    assert not is_hung(make_pulse(Phase.FINISHED), 1e6)
+
+
+def test_any_heartbeat_is_progress() -> None:
+    moved = update_pulse(make_pulse(Phase.STEP, 0.1), 2, Phase.STEP, 0.1, 0.9)
+    assert not is_hung(moved, 2.8)
+    assert is_hung(update_pulse(moved, 2, Phase.STEP, 0.1, 1.8), 3.0)
+
+
+def test_silence_while_the_agent_itself_was_stalled_does_not_count() -> None:
+    assert not is_hung(update_pulse(make_pulse(Phase.STEP, 0.1), 1, Phase.STEP, 0.1, 500.0), 500.0)
+
+
+def test_the_file_holds_a_slot_per_worker(tmp_path) -> None:
+    beats = HeartbeatFile(tmp_path / "beats")
+    with (tmp_path / "beats").open("r+b") as file:
+        file.seek(compute_slot_offset(3))
+        file.write(SLOT.pack(41, Phase.STEP, 0.1))
+    assert beats.read(3) == (41, Phase.STEP, 0.1)
+    assert beats.read(2) == (0, Phase.STARTING, 0.0)
+    beats.clear(3)
+    assert beats.read(3) == (0, Phase.STARTING, 0.0)
+    beats.close()
