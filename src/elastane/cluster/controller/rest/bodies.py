@@ -1,8 +1,8 @@
 """Bodies of requests and answers, decoded and encoded by msgspec.
 
-FastAPI uses models of pydantic. The types of `elastane.cluster.nouns` are those of msgspec, and are the schema that
-Python, files and the API share. So bodies bypass FastAPI, and `elastane.cluster.controller.rest.description`
-describes them.
+FastAPI uses models of pydantic. The types of `elastane.cluster.nouns` are those of msgspec, and are the
+schema that Python, files and the API share. So bodies bypass FastAPI, and
+`elastane.cluster.controller.rest.description` describes them.
 """
 
 import json
