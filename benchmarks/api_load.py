@@ -41,7 +41,7 @@ WARM_UP_S = 2.0
 
 def fill_store(store: Store, count: int) -> None:
     """Store jobs of many teams, of which a third has run and ended."""
-    rng = random.Random(1)  # noqa: S311 - the same jobs each time
+    rng = random.Random(1)
     for begin in range(0, count, IN_ONE_TRANSACTION):
         with store.begin_write() as tx:
             for number in range(begin, min(begin + IN_ONE_TRANSACTION, count)):
@@ -81,7 +81,7 @@ async def send_requests(
     base: str, token: str, count: int, rate: float, seconds: float
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each request, by kind of request; raise if one fails."""
-    rng = random.Random(2)  # noqa: S311 - the same requests each time
+    rng = random.Random(2)
     took: dict[str, list[float]] = {"list": [], "describe": []}
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
     async with httpx.AsyncClient(

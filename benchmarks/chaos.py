@@ -77,7 +77,7 @@ class Disturbance:
 
 
 def draw_plan(seed: int, events: int) -> list[Disturbance]:
-    dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
+    dice = random.Random(seed)
     return [
         Disturbance(dice.choice(KINDS), dice.randint(1, 10), dice.uniform(0, 0.15), dice.random())
         for _ in range(events)
@@ -85,7 +85,7 @@ def draw_plan(seed: int, events: int) -> list[Disturbance]:
 
 
 def draw_layout(seed: int) -> Layout:
-    dice = random.Random(f"way {seed}")  # noqa: S311 - likewise
+    dice = random.Random(f"way {seed}")
     return Layout(dice.choice(("all", "2", "3")), dice.choice(("shared", "tcp")))
 
 
@@ -201,7 +201,7 @@ def kill_coordinator(run: ElastaneRun, choice: float) -> str:
 def kill_everything(run: ElastaneRun, choice: float) -> str:
     """Kill all processes after the first checkpoint, and resume with other numbers of workers and copies."""
     run.wait(lambda: bool(run.read_events("checkpoint.saved")), "the first checkpoint")
-    count = run.kill_everything(random.Random(choice))  # noqa: S311 - an order, not a secret
+    count = run.kill_everything(random.Random(choice))
     before = run.read_events("run.resumed")
     workers, copies = 1 + int(choice * MOST_WORKERS), "all" if choice < 0.5 else "2"
     run.resume(start=workers, copies=copies)

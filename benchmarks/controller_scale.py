@@ -314,7 +314,7 @@ def measure_deaths(store: Store, pipe: Connection, names: list[str]) -> dict[str
     """Return how many of these agents were found dead, and how long that took."""
     died: dict[str, float] = {}
     took: dict[str, float] = {}
-    rng = random.Random(3)  # noqa: S311 - the same deaths each time
+    rng = random.Random(3)
     begin_s, left = time.monotonic(), list(names)
     while len(took) < len(names) and time.monotonic() - begin_s < DEATHS_S:
         if left and rng.random() < 0.3:

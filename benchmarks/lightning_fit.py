@@ -44,7 +44,7 @@ def train(strategy: str, epochs: int, width: int) -> float:
             return loss
 
         def on_train_batch_end(self, *_args: object) -> None:
-            if not self.trainer.fit_loop.epoch_loop._should_accumulate():  # noqa: SLF001 - once per step
+            if not self.trainer.fit_loop.epoch_loop._should_accumulate():
                 self.times = (*self.times, time.perf_counter())
 
         def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -22,7 +22,7 @@ VIRTUAL_RANKS = 6
 SAVED_BY = 2
 WORKERS = (1, 2)
 EVERY = "4 steps"
-DICE = random.Random(0)  # noqa: S311 - the order in which processes are killed
+DICE = random.Random(0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:

@@ -40,7 +40,7 @@ PLANS_TO_REST = 4
 
 def make_cluster(jobs: int, seed: int) -> Snapshot:
     """Return a cluster with a demand of about twice its devices, with spot and two kinds of devices."""
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     devices = jobs * DEVICES_PER_JOB
     pools = (
         Pool(name="h100", device="h100", devices=devices // 2, price=3.0),
@@ -200,7 +200,7 @@ def advance(snapshot: Snapshot, made: Plan, seconds: float) -> Snapshot:
 
 
 def disturb(snapshot: Snapshot, seed: int) -> Snapshot:
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     stay = [state for state in snapshot.jobs if rng.random() > 0.01]
     come = range(len(snapshot.jobs), 2 * len(snapshot.jobs) - len(stay))
     first, *others = snapshot.pools

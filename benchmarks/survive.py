@@ -73,7 +73,7 @@ class History:
 
 
 def draw_history(seed: int) -> History:
-    dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
+    dice = random.Random(seed)
 
     def draw_shape() -> Shape:
         return Shape(dice.randint(1, 3), dice.choice(["all", "2"]))
@@ -158,7 +158,7 @@ def play(history: History, folder: Path, command: Sequence[str], warm_pid: int) 
     Raises:
         RuntimeError: an attempt ended otherwise than planned.
     """
-    dice = random.Random(history.seed)  # noqa: S311 - an order, not a secret
+    dice = random.Random(history.seed)
     first = history.first
     job = Job(SIZE, STEPS, VIRTUAL_RANKS, folder / "ticks")
     with ElastaneRun(

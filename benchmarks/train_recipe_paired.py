@@ -58,7 +58,7 @@ def train_with_script(named: str, times: PairedTimes) -> None:
 
     Run.steps = pair_steps  # type: ignore[method-assign]
     # A run refuses a second optimizer: a worker that joins would lack its state. Here no worker joins.
-    OptimizerGuard._check_step = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
+    OptimizerGuard._check_step = lambda *_: None  # type: ignore[method-assign]
     sys.argv[1:] = [named]
     train.main()
 

@@ -49,7 +49,7 @@ def run_rank(rank: int, world: int, folder: str) -> None:
     with suppress(dist.DistBackendError):
         dist.all_reduce(values)
     began = time.perf_counter()
-    dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - the only way to ncclCommAbort
+    dist.distributed_c10d._abort_process_group()
     report(rank, "abort after the death", began)
     began = time.perf_counter()
     begin_group(f"{folder}/again", rank, world - 1)

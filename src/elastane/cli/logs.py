@@ -11,7 +11,7 @@ from elastane.cli.runs.logs import show_run_logs
 from elastane.common.errors import BadInput
 
 
-def logs(  # noqa: PLR0917 - options of a command
+def logs(
     name: Name,
     process: Annotated[
         str | None,

@@ -26,7 +26,7 @@ def generate_name(stem: str) -> str:
     taken = {entry.name for entry in find_runs_home().iterdir()} if find_runs_home().is_dir() else set()
     while True:
         # The name must not depend on the user's seed, and is not secret.
-        word, number = random.choice(WORDS), random.randrange(10, 1000)  # noqa: S311 - a name, not a secret
+        word, number = random.choice(WORDS), random.randrange(10, 1000)
         name = f"{clean_stem(stem)}-{word}-{number}"
         if name not in taken:
             return name

@@ -30,7 +30,7 @@ def run_module(module: str, options: Sequence[str], kind: type[T]) -> T:
     require("torch", "this command needs torch")
     # -P keeps the working directory out of the module path, where a user may have a logging.py.
     command = [sys.executable, "-P", "-m", module, *options]
-    process = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own module
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     lines = process.stdout.splitlines()
     try:
         answer: T | ExportRefusal = msgspec.json.decode(

@@ -227,7 +227,7 @@ def _define_representer(base: Any) -> Any:
     class Representer(base):  # type: ignore[misc]
         """Writes lists of scalars on one line, and no aliases."""
 
-        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of the library
+        def ignore_aliases(self, data: object) -> bool:
             return True
 
     def represent_list(representer: Any, value: list[Any]) -> Any:

@@ -78,7 +78,7 @@ class RandomUser:
 
     def __init__(self, url: str, token: str, seed: int) -> None:
         self._cluster = Cluster(url, token, timeout_s=240.0)
-        self._drawn = random.Random(seed)  # noqa: S311 - repeatable
+        self._drawn = random.Random(seed)
         self._numbers = itertools.count(1)
         self.submitted: dict[str, int] = {}
         self.cancelled: set[str] = set()
@@ -289,7 +289,7 @@ def fork_server(folder: Path):
 def free_port() -> int:
     """Return a free port that outgoing connections do not use: otherwise a client could connect to itself."""
     while True:
-        port = random.randrange(20_000, 30_000)  # noqa: S311 - any will do
+        port = random.randrange(20_000, 30_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
@@ -460,7 +460,7 @@ def run_story(url: str, kills: int, seed: int, training: int, folder: Path) -> d
     Raises:
         PromiseBroken: a promise is broken.
     """
-    drawn = random.Random(seed)  # noqa: S311 - repeatable
+    drawn = random.Random(seed)
     operator, submitter = make_token(url, "operator", ""), make_token(url, "submitter", "t")
     home, port = folder / "home", free_port()
     wish = ControllerSettings(home=str(home), store=url, port=port, devices=DEVICES + training * 2)

@@ -29,7 +29,7 @@ LONGEST_S = 0.05
 
 def write_for_ever(url, prefix, seed, acknowledged):
     """Make transactions of every kind, and write each promise into the pipe."""
-    store, drawn = Store(url), random.Random(seed)  # noqa: S311 - repeatable
+    store, drawn = Store(url), random.Random(seed)
     os.write(acknowledged, b"open\n")
     names = []
     for number in itertools.count():
@@ -124,7 +124,7 @@ def look(url, promised, changes):
 
 
 def main(url, rounds, seed):
-    drawn = random.Random(seed)  # noqa: S311 - repeatable
+    drawn = random.Random(seed)
     promised, changes = [], 0
     Store(url).close()
     for round_ in range(rounds):

@@ -123,7 +123,7 @@ def running(start, tmp_path, store):
 
 def garble(path):
     """Overwrite all pages but the first with noise, as a broken disk does."""
-    noise = random.Random(0).randbytes(path.stat().st_size - 4096)  # noqa: S311
+    noise = random.Random(0).randbytes(path.stat().st_size - 4096)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(noise)

@@ -208,7 +208,7 @@ def test_every_link_with_resolved_values_leads_to_a_successful_request(cluster, 
 
 def test_random_walks_over_the_links_break_nothing(cluster, capsys):
     """Values of an answer may be outdated, because other links were followed before."""
-    chance, followed, refused = Random(SEED), Counter(), Counter()  # noqa: S311 - a repeatable walk
+    chance, followed, refused = Random(SEED), Counter(), Counter()
     leads = outgoing()
     for _ in range(WALKS):
         label = chance.choice(leads).source.label

@@ -156,7 +156,7 @@ def run_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
 
 def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     seed = time.time_ns()
-    dice = Random(seed)  # noqa: S311 - the instant of a death, not a secret
+    dice = Random(seed)
     warm = stage.build_command("elastane.run.attempts.__main__")
     places, store = EngineDirectories(tmp_path), Store(tmp_path / "stored.json")
     lifecycles = {

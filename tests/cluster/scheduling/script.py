@@ -35,7 +35,7 @@ class Story:
 
     def __init__(self) -> None:
         snapshot = Snapshot(now_s=MONDAY.timestamp(), priorities=PRIORITIES, rules=SchedulingRules())
-        self._cluster = Cluster(snapshot, random.Random(1))  # noqa: S311 - nothing is drawn
+        self._cluster = Cluster(snapshot, random.Random(1))
         self._jobs = 0
         self._last: dict[str, Decision] = {}
         self.lines: list[str] = []

@@ -139,7 +139,7 @@ def start_claimant(kind, slots):
 
 def test_killed_processes_leave_no_gap_and_no_doubt(kind):
     """Three processes claim; two are killed at random times, and successors start."""
-    slots, chance = 15, random.Random(5)  # noqa: S311
+    slots, chance = 15, random.Random(5)
     started = [start_claimant(kind, slots) for _ in range(3)]
     seen = []
     for _ in range(3):

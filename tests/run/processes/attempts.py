@@ -132,7 +132,7 @@ class Attempts:
         """
         if not self._attempts:
             return
-        dice = order or Random(0)  # noqa: S311 - an order, not a secret
+        dice = order or Random(0)
         # A process that is forked just now is found the next time, if its lifeline has not ended it.
         while pids := [
             *find_run_processes(self.run_dir),

@@ -116,7 +116,7 @@ def test_the_checkpoint_that_an_attempt_began_with_is_kept_for_later_workers(
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_all_processes_may_die_again_and_again(attempts, assert_attempts_equal_reference, first_seed, seed):
     """The instants and the numbers of workers and copies follow from the seed."""
-    dice = random.Random(first_seed + seed)  # noqa: S311 - a plan, not a secret
+    dice = random.Random(first_seed + seed)
 
     def shape() -> tuple[str, str]:
         return f"--start={dice.randint(1, 4)}", f"--copies={dice.choice(['all', '1', '2', '3'])}"

@@ -120,7 +120,7 @@ def make_line(step, outcome, samples):
     seed=st.integers(0, 2**63),
     chance=st.integers(0, 2**32).map(Random),
 )
-def test_every_sample_of_a_map_style_dataset_counts_once(  # noqa: PLR0917
+def test_every_sample_of_a_map_style_dataset_counts_once(
     length, virtual_ranks, microbatch, epochs, seed, chance
 ):
     batch = virtual_ranks * microbatch

@@ -27,7 +27,7 @@ def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def main(  # noqa: PLR0917 - options, named on the command line
+def main(
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     histories: Annotated[int, typer.Option(help="Number of histories per number of copies.")] = 1000,
     copies: Annotated[str, typer.Option(help="all, 1, 2, 3 or every.")] = "every",

@@ -16,7 +16,7 @@ class Clock:
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
-        self.random = Random(seed)  # noqa: S311 - a simulation must be repeatable, not secret
+        self.random = Random(seed)
         self._heap: list[tuple[float, int, Callback]] = []
         self._count = 0
 

@@ -103,7 +103,7 @@ class SimCoordinator:
         self._tokens += 1
         self.receive(CommandRequest(self._tokens, ask))
 
-    def receive(self, *events: Input) -> None:  # noqa: C901 - one row per kind of action
+    def receive(self, *events: Input) -> None:
         """Handle inputs that have arrived; without any, only time has passed."""
         if not self.alive:
             return

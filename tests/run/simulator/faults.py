@@ -181,7 +181,7 @@ def build_layout(virtual_ranks: int, blocks: int, copies: int | None, parameters
 
 def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history of a run with this number of copies; a change here changes all seeds' histories."""
-    chance = Random(seed)  # noqa: S311 - a simulation must be repeatable, not secret
+    chance = Random(seed)
     virtual_ranks, blocks = chance.randint(1, 12), chance.randint(1, 5)
     shape = Shape(
         layout=build_layout(virtual_ranks, blocks, copies, chance.randint(1, 5)),
@@ -227,7 +227,7 @@ def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
 
 def draw_storm(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history with faults all the time; workers start fast."""
-    chance = Random(seed)  # noqa: S311 - as above
+    chance = Random(seed)
     shape = Shape(
         layout=build_layout(chance.randint(1, 6), chance.randint(2, 4), copies, chance.randint(2, 4)),
         steps=12,
@@ -262,7 +262,7 @@ def add_checkpoints(plan: HistoryPlan) -> HistoryPlan:
 
 def _draw_refusals(plan: HistoryPlan) -> tuple[RefuseStorage, ...]:
     """Draw the workers that cannot write, independently of all other random choices of the history."""
-    chance = Random(f"refusals of {plan.seed}")  # noqa: S311 - as above
+    chance = Random(f"refusals of {plan.seed}")
     last_s = max((fault.at_s for fault in plan.faults), default=0.5)
     return tuple(
         RefuseStorage(chance.random() * last_s, chance.randrange(5), chance.choice((0.3, 5.0, 1e6, 1e6)))

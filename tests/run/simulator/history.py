@@ -294,7 +294,7 @@ class History:
         self._joiners_killed += 1
         return self._joiners_killed <= MOST_JOINERS_KILLED
 
-    def inject(self, fault: faults.Fault) -> None:  # noqa: C901, PLR0912 - one row per kind of fault
+    def inject(self, fault: faults.Fault) -> None:
         """Carry out a fault now."""
         self.record_fault()
         self.trace(lambda: f"fault: {fault}")

@@ -23,7 +23,7 @@ MAX_WORKERS = 5
 
 def draw_network(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history with one to three network faults, and sometimes a few of the usual ones."""
-    chance = Random(f"network of {seed}")  # noqa: S311 - a simulation must be repeatable, not secret
+    chance = Random(f"network of {seed}")
     layout = _draw_layout(chance, copies)
     shape = Shape(
         layout=layout,

@@ -11,7 +11,7 @@ MAX_WORKERS = 7
 
 def draw_node_losses(seed: int, copies: int | None) -> HistoryPlan:
     """Draw one of the usual histories, on two or three nodes of which one or two are lost."""
-    chance = Random(f"nodes of {seed}")  # noqa: S311 - a simulation must be repeatable, not secret
+    chance = Random(f"nodes of {seed}")
     usual = chance.choice((draw_plan, draw_storm))(seed, copies)
     few = usual.faults[:: chance.choice((1, 2, 4))]
     latest_s = max((fault.at_s for fault in few), default=1.0)

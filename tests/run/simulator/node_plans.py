@@ -32,7 +32,7 @@ LONG_OUTAGE_S = 75.0
 
 def draw_nodes(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history of two to four nodes, with one to four faults of theirs and sometimes usual ones."""
-    chance = Random(f"nodes of {seed}")  # noqa: S311 - a simulation must be repeatable, not secret
+    chance = Random(f"nodes of {seed}")
     start = chance.choice((1, 1, 2, 2, 3))
     nodes = tuple(chance.choice((1, 1, 2)) for _ in range(chance.choice((1, 2, 2, 3))))
     shape = Shape(
@@ -70,7 +70,7 @@ def draw_nodes(seed: int, copies: int | None) -> HistoryPlan:
 def draw_leaving_nodes(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history of `draw_nodes` in which nodes also leave, and some of them join again."""
     plan = draw_nodes(seed, copies)
-    chance = Random(f"leaves of {seed}")  # noqa: S311 - as above
+    chance = Random(f"leaves of {seed}")
     leaves = tuple(
         LeaveNode(
             1.0 + chance.random() * 8.0,
@@ -91,7 +91,7 @@ def draw_outages(seed: int, copies: int | None) -> HistoryPlan:
     for less long or for a few nodes only, or slow, and sometimes a node dies while the run begins.
     """
     plan = draw_nodes(seed, copies)
-    chance = Random(f"outages of {seed}")  # noqa: S311 - as above
+    chance = Random(f"outages of {seed}")
     nodes = range(1 + len(plan.nodes))
     at_s, for_s = 1.5 + chance.random() * 6.0, chance.choice((1.0, 4.0, 7.0, 12.0, 20.0))
     early_s, late_s = chance.choice(

@@ -173,7 +173,7 @@ class SimWorker(WorkerProcess):
         named = action.message if isinstance(action, actions.Send) else action
         return type(named).__name__
 
-    def _perform(self, action: actions.Action) -> None:  # noqa: C901, PLR0912, PLR0915 - one row per kind
+    def _perform(self, action: actions.Action) -> None:
         match action:
             case actions.Send(peer, message):
                 self.world.trace(lambda: f"worker {self.worker} sends {peer}: {message}")

@@ -62,7 +62,7 @@ def flip_bit(path, bit):
 
 def test_a_flipped_bit_in_any_file_is_found(three):
     assert three.verify(format_checkpoint_name(3)) == ()
-    seeded = random.Random(7)  # noqa: S311 - the same bits every time
+    seeded = random.Random(7)
     for path in list_files(three, 3):
         whole = path.read_bytes()
         every_bit = range(8 * len(whole))

@@ -36,7 +36,7 @@ class Data:
         return self.length
 
     def __getitem__(self, index):
-        return make_sample(self.kind, self.value), torch.rand(1) + random.random() + np.random.rand()  # noqa: NPY002, S311
+        return make_sample(self.kind, self.value), torch.rand(1) + random.random() + np.random.rand()
 
 
 @pytest.mark.parametrize("kind", ["tensor", "half", "array", "objects", "text", "nested", "dataclass"])

@@ -42,7 +42,7 @@ class Augmented:
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         inputs, target = self.samples[index]
         for _ in range(index % 3 + 1):
-            noise = torch.randn(FEATURES) + random.random() + torch.tensor(np.random.rand(FEATURES))  # noqa: NPY002, S311
+            noise = torch.randn(FEATURES) + random.random() + torch.tensor(np.random.rand(FEATURES))
         return (inputs + 0.1 * noise).float(), target
 
 

@@ -35,7 +35,7 @@ class Numbers(IterableDataset):
         while self.at < len(self.own):
             number = self.own[self.at]
             self.at += 1
-            noise = torch.rand(1).item() + random.random() + np.random.rand()  # noqa: NPY002, S311
+            noise = torch.rand(1).item() + random.random() + np.random.rand()
             yield torch.full((FEATURES,), number + noise), number
         self.at = 0
 

@@ -123,7 +123,7 @@ def start_controller(
 
 def _spawn_controller(log: Path, ready_fd: int, *, detach: bool) -> "subprocess.Popen[bytes]":
     with os.fdopen(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as stream:
-        return subprocess.Popen(  # noqa: S603 - our own module
+        return subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "elastane.cluster.controller"),
                 f"--ready-fd={ready_fd}",

@@ -63,7 +63,7 @@ def format_change(noun: str, name: str, before: msgspec.Struct | None, after: ms
     return f"{noun} {name} changed: {', '.join(words)}"
 
 
-def add_document_commands(  # noqa: PLR0917 - a table's columns
+def add_document_commands(
     app: typer.Typer,
     noun: str,
     kind: type[D],

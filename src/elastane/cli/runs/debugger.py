@@ -48,7 +48,7 @@ class DebugTerminal:
     def say(self, line: str) -> None:
         self._console.print(line, markup=False)
 
-    def view(self, record: RunRecord) -> "DebugTerminal":  # noqa: ARG002 - all attempts look alike here
+    def view(self, record: RunRecord) -> "DebugTerminal":
         return self
 
     async def follow(self) -> None:

@@ -41,7 +41,7 @@ MACHINES_S = 10.0
 """How long a run may take to name a machine of it that answers."""
 
 
-def join_run(  # noqa: PLR0917 - options of a command
+def join_run(
     run: RunName,
     slots: Annotated[
         int | None,

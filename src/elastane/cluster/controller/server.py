@@ -101,7 +101,7 @@ def serve(
             os.close(home)
 
 
-def _serve(  # noqa: PLR0917 - the parts of a process
+def _serve(
     settings: ControllerSettings,
     store: Store,
     lease: Lease,

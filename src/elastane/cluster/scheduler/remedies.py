@@ -26,7 +26,7 @@ TIMEOUTS: dict[type[Why], str] = {
 }
 
 
-def suggest_remedy(why: Why) -> str:  # noqa: C901 - a table with one row per reason
+def suggest_remedy(why: Why) -> str:
     """Return a sentence about what would change a reason; empty if nothing can be said."""
     match why:
         case NoRoom(pool=pool, need=need, room=room, node=None):

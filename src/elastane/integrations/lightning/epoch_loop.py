@@ -50,7 +50,7 @@ class StepsOfEpoch(_TrainingEpochLoop):
     def on_run_start(self, data_fetcher: Any) -> None:
         """Do nothing: the run loads the data."""
 
-    def advance(self, data_fetcher: Any) -> None:  # noqa: ARG002 - the run loads the data
+    def advance(self, data_fetcher: Any) -> None:
         """Make one step of the run, and then do everything that follows a batch in Lightning's loop.
 
         Raises:

@@ -171,7 +171,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
 
     # -- a step ----------------------------------------------------------------------------------------------
 
-    def backward(self, tensor: torch.Tensor, module: nn.Module | None, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - Lightning's
+    def backward(self, tensor: torch.Tensor, module: nn.Module | None, *args: Any, **kwargs: Any) -> None:
         """Run the backward pass of a microbatch.
 
         Raises:
@@ -181,7 +181,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
         assert self._training.step is not None, "a microbatch belongs to a step"
         self._training.step.backward(tensor)
 
-    def optimizer_step(self, optimizer: Any, **kwargs: Any) -> None:  # noqa: ARG002 - Lightning's
+    def optimizer_step(self, optimizer: Any, **kwargs: Any) -> None:
         """Note that the script is done with the microbatch; the run steps when all gradients are summed.
 
         Raises:
@@ -206,11 +206,11 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
 
     def clip_gradients_norm(
         self,
-        module: nn.Module,  # noqa: ARG002 - Lightning's
-        optimizer: Optimizer,  # noqa: ARG002
+        module: nn.Module,
+        optimizer: Optimizer,
         max_norm: float,
         norm_type: float = 2.0,
-        error_if_nonfinite: bool = True,  # noqa: ARG002
+        error_if_nonfinite: bool = True,
     ) -> Any:
         """Check that the run clips as the script asks; it clips the whole gradient of the step.
 
@@ -224,7 +224,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
                 do=f"use Fabric(strategy=ElastaneFabricStrategy(clip_grad_norm={max_norm})), with the 2-norm",
             )
 
-    def clip_gradients_value(self, module: nn.Module, optimizer: Optimizer, clip_val: float) -> None:  # noqa: ARG002
+    def clip_gradients_value(self, module: nn.Module, optimizer: Optimizer, clip_val: float) -> None:
         """Refuse to clip by value.
 
         Raises:

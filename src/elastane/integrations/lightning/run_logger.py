@@ -41,7 +41,7 @@ class RunLogger(Logger):
         """An object that accepts every call of a logger's experiment and does nothing."""
         return _DummyExperiment()
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:  # noqa: ARG002 - Lightning's
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Record metrics of the step just made; outside a run's steps they are not recorded."""
         self._training.record(
             {clean_name(name): value for name, value in metrics.items() if name not in NOT_RECORDED}

@@ -121,9 +121,9 @@ class ElasticTrainer(transformers.Trainer):
 
     def _inner_training_loop(
         self,
-        batch_size: int | None = None,  # noqa: ARG002 - the signature of the Trainer
+        batch_size: int | None = None,
         args: Any = None,
-        resume_from_checkpoint: str | None = None,  # noqa: ARG002 - as above
+        resume_from_checkpoint: str | None = None,
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
@@ -307,7 +307,7 @@ class ElasticTrainer(transformers.Trainer):
                     lambda path: transformers.Trainer.save_model(self, str(path), _internal_call=True),
                 )
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:  # noqa: ARG002 - the signature of the Trainer
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run_dir, state = Path(self._get_output_dir(trial=trial)), self.state
         folder = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         self.store_flos()
@@ -350,7 +350,7 @@ def clip_gradient(trainer: ElasticTrainer, _optimizer: Any, _args: Any, _options
     """Clip the gradient of a step as the Trainer does, before its optimizer steps."""
     # A worker that joins runs the optimizer without gradients until it has its state.
     if any(parameter.grad is not None for parameter in trainer.model.parameters()):
-        trainer._clip_grad_norm(trainer.model)  # noqa: SLF001 - subclasses override it
+        trainer._clip_grad_norm(trainer.model)
 
 
 def as_dataset(samples: Any) -> Any:

@@ -32,7 +32,7 @@ def describe_progress(trainer: Any) -> str:
             "state": {name: _to_plain(getattr(trainer.state, name)) for name in STATE_FIELDS},
             "control": {name: getattr(trainer.control, name) for name in CONTROL_FIELDS},
             "loop": {name: getattr(trainer, name) for name in LOOP_FIELDS},
-            "loss": trainer._tr_loss.item(),  # noqa: SLF001 - the Trainer has no accessor
+            "loss": trainer._tr_loss.item(),
             "callbacks": [callback.state() for callback in list_stateful_callbacks(trainer)],
             "values": trainer.values.export(),
         },
@@ -49,7 +49,7 @@ def restore_progress(trainer: Any, text: str) -> None:
         setattr(trainer.control, name, value)
     for name, value in known["loop"].items():
         setattr(trainer, name, value)
-    trainer._tr_loss.fill_(known["loss"])  # noqa: SLF001 - as above
+    trainer._tr_loss.fill_(known["loss"])
     for callback, state in zip(list_stateful_callbacks(trainer), known["callbacks"], strict=True):
         for name, value in state.get("attributes", {}).items():
             setattr(callback, name, value)

@@ -115,7 +115,7 @@ class TrainingLoop:
         trainer.values.begin()
         loss = trainer.training_step(model, inputs, items)
         values = trainer.values.end()
-        trainer._track_num_input_tokens(inputs)  # noqa: SLF001 - the loop of the Trainer calls it
+        trainer._track_num_input_tokens(inputs)
         tokens = trainer.state.num_input_tokens_seen - tokens_before
         trainer.state.num_input_tokens_seen = tokens_before
         flos = float(trainer.floating_point_ops(inputs))
@@ -124,7 +124,7 @@ class TrainingLoop:
     def _count_items(self, step: TrainingStep, inputs: Any) -> torch.Tensor | None:
         """Return the number of items in the whole step, by which the loss is divided; None: not needed."""
         trainer = self._trainer
-        count, device = trainer._get_num_items_in_batch, trainer.args.device  # noqa: SLF001 - as above
+        count, device = trainer._get_num_items_in_batch, trainer.args.device
         own = count([inputs], device)
         if own is None:
             return None
@@ -199,7 +199,7 @@ class TrainingLoop:
     def _add_numbers(self, step: TrainingStep) -> None:
         trainer, gathered = self._trainer, step.gathered
         for loss in gathered["loss"]:
-            trainer._tr_loss += loss  # noqa: SLF001 - the Trainer has no accessor
+            trainer._tr_loss += loss
         flos: Any = sum(gathered["flos"])
         trainer.current_flos += flos
         trainer.state.num_input_tokens_seen += int(sum(gathered["tokens"]))
@@ -211,8 +211,8 @@ class TrainingLoop:
         assert step is not None, "a step has ended"
         norm = None if step.norm is None else torch.tensor(step.norm)
         rate = step.learning_rates[0] if step.learning_rates else None
-        trainer._maybe_log_save_evaluate(  # noqa: SLF001 - subclasses override it
-            trainer._tr_loss,  # noqa: SLF001 - as above
+        trainer._maybe_log_save_evaluate(
+            trainer._tr_loss,
             norm,
             model,
             None,
@@ -235,4 +235,4 @@ class TrainingLoop:
         keep[PROGRESS] = describe_progress(self._trainer)
         keep[HISTORY] = "\n".join(self._history)
         # RunKeep returns the object itself until another worker's value replaces it.
-        self._kept = keep._values[PROGRESS]  # noqa: SLF001 - a read would make a joining worker wait
+        self._kept = keep._values[PROGRESS]

@@ -24,15 +24,15 @@ class TrlMetrics(MicrobatchValues):
 
     def begin(self) -> None:
         trainer = self._trainer
-        self._before = trainer._metrics  # noqa: SLF001 - trl has no accessor
-        self._tokens_before = trainer._total_train_tokens  # noqa: SLF001 - as above
-        trainer._metrics = {mode: defaultdict(list) for mode in self._before}  # noqa: SLF001
+        self._before = trainer._metrics
+        self._tokens_before = trainer._total_train_tokens
+        trainer._metrics = {mode: defaultdict(list) for mode in self._before}
 
     def end(self) -> dict[str, float]:
         trainer = self._trainer
-        collected, trainer._metrics = trainer._metrics, self._before  # noqa: SLF001 - as above
-        tokens = trainer._total_train_tokens - self._tokens_before  # noqa: SLF001
-        trainer._total_train_tokens = self._tokens_before  # noqa: SLF001
+        collected, trainer._metrics = trainer._metrics, self._before
+        tokens = trainer._total_train_tokens - self._tokens_before
+        trainer._total_train_tokens = self._tokens_before
         values = {
             name: float(numbers[0])
             for lists in collected.values()
@@ -43,19 +43,19 @@ class TrlMetrics(MicrobatchValues):
 
     def add(self, mode: str, values: Mapping[str, Sequence[float]]) -> None:
         trainer = self._trainer
-        trainer._total_train_tokens += int(sum(values.get(TOKENS, ())))  # noqa: SLF001
-        lists = trainer._metrics[mode]  # noqa: SLF001
+        trainer._total_train_tokens += int(sum(values.get(TOKENS, ())))
+        lists = trainer._metrics[mode]
         for name, numbers in values.items():
             if name != TOKENS:
                 lists[name].extend(numbers)
-        lists[TOKENS] = [trainer._total_train_tokens]  # noqa: SLF001
+        lists[TOKENS] = [trainer._total_train_tokens]
 
     def export(self) -> Any:
         trainer = self._trainer
-        lists = {name: list(numbers) for name, numbers in trainer._metrics["train"].items()}  # noqa: SLF001
-        return {"train": lists, "tokens": trainer._total_train_tokens}  # noqa: SLF001
+        lists = {name: list(numbers) for name, numbers in trainer._metrics["train"].items()}
+        return {"train": lists, "tokens": trainer._total_train_tokens}
 
     def restore(self, exported: Any) -> None:
         trainer = self._trainer
-        trainer._metrics["train"] = defaultdict(list, exported["train"])  # noqa: SLF001
-        trainer._total_train_tokens = exported["tokens"]  # noqa: SLF001
+        trainer._metrics["train"] = defaultdict(list, exported["train"])
+        trainer._total_train_tokens = exported["tokens"]

@@ -113,7 +113,7 @@ class Child:
             else build_worker_environment(os.environ, threads, numerics)
         )
         with log.open("ab") as stream:
-            self.process = subprocess.Popen(  # noqa: S603 - our own modules
+            self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE if pipe_in else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipe_out else stream,

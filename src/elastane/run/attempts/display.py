@@ -36,7 +36,7 @@ class LogDisplay:
     def say(self, line: str) -> None:
         print(format_entry(line), flush=True)  # noqa: T201 - standard output is the log
 
-    def view(self, record: RunRecord) -> AttemptView:  # noqa: ARG002 - all attempts look alike here
+    def view(self, record: RunRecord) -> AttemptView:
         return self
 
     async def follow(self) -> None:

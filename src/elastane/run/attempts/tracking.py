@@ -129,7 +129,7 @@ class TrackerKeeper:
         if self._grace_s:
             command += ["--grace", str(self._grace_s)]
         with self._run_dir.log("trackers").open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own module
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -108,7 +108,7 @@ def decide_actions(
     return turn.roster, tuple(turn.actions)
 
 
-def _handle(turn: Turn, event: Input) -> None:  # noqa: C901, PLR0912 - one row per kind of message
+def _handle(turn: Turn, event: Input) -> None:
     match event:
         case WorkerReport():
             _handle_worker(turn, event)

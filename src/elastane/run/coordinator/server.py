@@ -180,7 +180,7 @@ class Coordinator:
         self._decided_s = time.perf_counter() - begin_s
         self._carry_out(actions)
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:  # noqa: C901 - one row per kind of action
+    def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case SendToWorker(worker, message):

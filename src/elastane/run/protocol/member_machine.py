@@ -68,7 +68,7 @@ class MemberMachine(MemberState):
         actions, self.actions = self.actions, []
         return actions
 
-    def _apply_event(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row per kind of event
+    def _apply_event(self, event: Event) -> None:
         match event:
             case GenerationProposed(generation) | Received(message=Proposal(proposed=generation)):
                 receive_proposal(self, generation)

@@ -68,7 +68,7 @@ class MLflowStore:
         for batch in _cut_batches(metrics):
             self._client.log_batch(self._run_id, metrics=batch)
 
-    def close(self, outcome: Outcome, step: int) -> None:  # noqa: ARG002 - the metrics have the step
+    def close(self, outcome: Outcome, step: int) -> None:
         self._client.set_terminated(self._run_id, STATUSES[outcome])
 
     def read_last_steps(self) -> dict[str, int]:

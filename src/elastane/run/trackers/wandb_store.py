@@ -56,7 +56,7 @@ class WandbStore:
             self._row = max(row.step, self._row + 1)
             run.log({STEP: row.step, **row.values}, step=self._row)
 
-    def close(self, outcome: Outcome, step: int) -> None:  # noqa: ARG002 - the metrics have the step
+    def close(self, outcome: Outcome, step: int) -> None:
         if self._run is not None or not self.read_last_steps():
             run, self._run = self._begin_run(), None
             run.finish(exit_code=0 if outcome == "finished" else 1)

@@ -175,7 +175,7 @@ def check_process_group() -> None:
 def list_used_scalers() -> list[GradScaler]:
     """Return the scalers that have scaled a loss."""
     # A scaler creates its scale at its first use.
-    return [s for s in find_live_objects(GradScaler) if s.is_enabled() and s._scale is not None]  # noqa: SLF001
+    return [s for s in find_live_objects(GradScaler) if s.is_enabled() and s._scale is not None]
 
 
 def check_scalers(before: list[GradScaler]) -> None:

@@ -304,7 +304,7 @@ class Reactor:
 
     # -- actions out ---------------------------------------------------------------------------------------
 
-    def _act(self, action: actions.Action) -> None:  # noqa: C901, PLR0912 - one case per action
+    def _act(self, action: actions.Action) -> None:
         match action:
             case actions.Send(peer, message):
                 self._send(peer, message, self._payloads.build(peer, message))

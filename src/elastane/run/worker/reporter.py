@@ -268,7 +268,7 @@ class Reporter:
 
     # -- from the coordinator ------------------------------------------------------------------------------
 
-    def _receive(self, message: control.ToWorker) -> None:  # noqa: C901, PLR0912 - one case per kind of message
+    def _receive(self, message: control.ToWorker) -> None:
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:

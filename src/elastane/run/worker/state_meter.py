@@ -76,7 +76,7 @@ def compute_squared_norms(tensors: list[torch.Tensor]) -> list[float]:
         return []
     if tensors[0].is_cuda:
         # A chunk of a tensor is a thread block, and a tensor's chunks are summed in their own order.
-        norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)  # noqa: SLF001 - it has no public name
+        norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)
         return [norm * norm for norm in torch.stack(norms).tolist()]
     return [_square_rows(elements) for elements in tensors]
 

@@ -96,7 +96,7 @@ class Augmented(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         vector, label = VECTORS[index]
-        noise = torch.randn(6) + random.random() + torch.from_numpy(np.random.rand(6)).float()  # noqa: NPY002, S311
+        noise = torch.randn(6) + random.random() + torch.from_numpy(np.random.rand(6)).float()
         return vector + 0.1 * noise, label
 
 

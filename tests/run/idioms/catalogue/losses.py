@@ -129,7 +129,7 @@ def mixup(run: Run) -> None:
     model, optimizer = run.prepare(model, optimizer)
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
-            part = np.random.beta(0.4, 0.4)  # noqa: NPY002 - as most scripts have it
+            part = np.random.beta(0.4, 0.4)
             order = torch.randperm(len(inputs))
             logits = model(part * inputs + (1 - part) * inputs[order])
             one, other = (functional.cross_entropy(logits, labels) for labels in (targets, targets[order]))

@@ -26,7 +26,7 @@ options = parser.parse_args()
 
 def sample(number: int) -> tuple[torch.Tensor, int]:
     inputs = torch.randn(FEATURES, generator=torch.Generator().manual_seed(number))
-    noise = torch.rand(FEATURES) + random.random() + float(np.random.rand())  # noqa: NPY002, S311
+    noise = torch.rand(FEATURES) + random.random() + float(np.random.rand())
     return inputs + 0.1 * noise, int(inputs[:CLASSES].argmax())
 
 

@@ -82,7 +82,7 @@ def test_other_texts_have_no_part_of_a_ticket(text) -> None:
 
 def test_a_damaged_ticket_is_refused_in_words() -> None:
     word = encode_ticket(create_ticket(FINGERPRINT, ADDRESSES)[0])
-    chance = random.Random(1)  # noqa: S311 - a test
+    chance = random.Random(1)
     for _ in range(300):
         place = chance.randrange(len(BEGIN), len(word))
         other = chance.choice("ABCxyz019-_+/= é\0")

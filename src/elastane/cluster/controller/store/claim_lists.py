@@ -31,7 +31,7 @@ class StoredClaimList(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_claim_list(tx: Connection, run: str) -> StoredClaimList | None:
     row = tx.execute(select(claim_lists).where(claim_lists.c.run == run)).one_or_none()
-    return None if row is None else StoredClaimList(**row._mapping)  # noqa: SLF001 - its public name
+    return None if row is None else StoredClaimList(**row._mapping)
 
 
 def list_claim_lists(
@@ -49,7 +49,7 @@ def list_claim_lists(
     if teams is not None:
         query = query.where(claim_lists.c.team.in_(teams))
     rows = tx.execute(query)
-    return tuple(StoredClaimList(**row._mapping) for row in rows)  # noqa: SLF001 - its public name
+    return tuple(StoredClaimList(**row._mapping) for row in rows)
 
 
 def insert_claim_list(tx: Connection, made: StoredClaimList) -> None:

@@ -81,7 +81,7 @@ COLUMNS = {**{FIELDS.get(name, name): name for name in PLAIN}, **JSON}
 
 def decode_job(row: Row[Any]) -> StoredJob:
     """Decode a row of jobs. If the query has not read a column, its field keeps its default."""
-    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - its public name for a mapping
+    columns: dict[str, Any] = dict(row._mapping)
     wrong: list[str] = []
     guessed: list[str] = []
     fields = _read_plain(columns, wrong)

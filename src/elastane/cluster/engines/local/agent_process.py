@@ -70,7 +70,7 @@ class FailedStart:
         self.attempt = attempt
         self.failure = failure
 
-    def is_newer_than(self, newest: int) -> bool:  # noqa: ARG002 - attempts in the directory may be of another job
+    def is_newer_than(self, newest: int) -> bool:
         return True
 
 
@@ -92,7 +92,7 @@ def start_agent(
     presence = hold_presence(run_dir)
     try:
         with open_log(run_dir, log.name) as stream:
-            process = subprocess.Popen(  # noqa: S603 - our own module, without words of the job
+            process = subprocess.Popen(
                 (*command, *build_agent_options(run_dir, order)),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,

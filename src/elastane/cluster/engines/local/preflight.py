@@ -75,7 +75,7 @@ def explain_environment_too_large(job: str) -> BadInput:
     )
 
 
-def _describe_problem(  # noqa: PLR0917 - one row of a table
+def _describe_problem(
     path: Path, what: str, is_one: Callable[[int], bool], noun: str, right: int, use: str
 ) -> str:
     """Describe the problem with a path of the job; empty: there is none.

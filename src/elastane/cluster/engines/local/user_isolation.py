@@ -125,7 +125,7 @@ def _check_reach(account: Account, runs: Path) -> None:
     """
     command = [*USER_LAUNCHER, "--reach", str(runs)]
     try:
-        done = subprocess.run(  # noqa: S603 - our own module
+        done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -184,7 +184,7 @@ def start_agent_as_user(
         with os.fdopen(os.memfd_create("elastane-launch-task"), "w+b") as task_file:
             task_file.write(msgspec.json.encode(task))
             task_file.seek(0)
-            process = subprocess.Popen(  # noqa: S603 - our own module
+            process = subprocess.Popen(
                 [*USER_LAUNCHER, f"--report={writer}"],
                 stdin=task_file,
                 stdout=writer,

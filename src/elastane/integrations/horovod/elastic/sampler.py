@@ -78,7 +78,7 @@ class ElasticSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = list(self.remaining_indices)
         if self.shuffle:
-            random.Random(self.seed + self.epoch).shuffle(order)  # noqa: S311 - an order, not a secret
+            random.Random(self.seed + self.epoch).shuffle(order)
         if order:
             order += (order * self.num_replicas)[: self.total_size - len(order)]
         self.indices = order[self.rank : self.total_size : self.num_replicas]

@@ -100,7 +100,7 @@ class ElasticState(ABC):
         self.load_commit(commit.content)
         return True
 
-    def load_commit(self, content: dict[str, Any]) -> None:  # noqa: ARG002 - of those that derive from it
+    def load_commit(self, content: dict[str, Any]) -> None:
         """Return to a commit of earlier processes.
 
         Raises:

@@ -141,7 +141,7 @@ def _build_optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Opt
 
 def _find_module(model: nn.Module, path: str) -> nn.Module:
     for name in path.split(".") if path else ():
-        if name not in model._modules:  # noqa: SLF001 - torch has no accessor
+        if name not in model._modules:
             model.add_module(name, nn.Module())
         model = model.get_submodule(name)
     return model

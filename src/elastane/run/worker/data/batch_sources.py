@@ -111,7 +111,7 @@ class BatchSource(ABC):
         seed_everything(derive_random_key(self._seed, step, virtual_rank))
         return batch
 
-    def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:  # noqa: ARG002 - a stream
+    def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:
         """Yield the batches of all virtual ranks of a step that have samples, without a trace.
 
         A batch that this worker computes later is not loaded a second time.
@@ -299,7 +299,7 @@ class MapBatchSource(BatchSource):
     def find_epoch(self, step: int) -> int:
         return self._plan.find_samples(step).epoch
 
-    def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
+    def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
         found = self._plan.find_samples(outcome.step)
         return Samples(found.epoch, found.start, found.stop, outcome.samples, f"{outcome.checksum:016x}")
 

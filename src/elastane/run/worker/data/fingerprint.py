@@ -59,7 +59,7 @@ def read_own_fingerprint(dataset: object) -> str | None:
     return None if own is None else str(own)
 
 
-def _add_content(sha: "_Hash", value: Any) -> None:  # noqa: C901 - a sample is the user's; one row per type
+def _add_content(sha: "_Hash", value: Any) -> None:
     """Add the content of a sample; for an unknown type, only its name."""
     sha.update(f"<{type(value).__name__}>".encode())
     match value:

@@ -159,10 +159,10 @@ class StreamBatchSource(BatchSource):
         self._positions = cursors.find_next_positions(begin.cursors, self._plan.virtual_ranks)
         self._open_shards = {rank: shard for rank, shard in self._open_shards.items() if rank in ranks}
 
-    def count_samples(self, step: int) -> int | None:  # noqa: ARG002 - unknown for all steps
+    def count_samples(self, step: int) -> int | None:
         return None
 
-    def find_epoch(self, step: int) -> int:  # noqa: ARG002 - called for the current step
+    def find_epoch(self, step: int) -> int:
         return self._positions[0].epoch
 
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
@@ -324,11 +324,11 @@ class _WorkerInfo:
 @contextmanager
 def _announce(info: _WorkerInfo) -> Iterator[None]:
     worker: Any = _utils.worker
-    worker._worker_info = info  # noqa: SLF001 - the only way to set the result of get_worker_info
+    worker._worker_info = info
     try:
         yield
     finally:
-        worker._worker_info = None  # noqa: SLF001
+        worker._worker_info = None
 
 
 def _has_state(thing: object) -> bool:

@@ -40,7 +40,7 @@ class ChangeDetector:
         """
         address = tensor.data_ptr()
         if tensor.device.type != "cpu" or not tensor.numel():
-            return ChangeMark(address, tensor._version, b"")  # noqa: SLF001 - torch has no accessor
+            return ChangeMark(address, tensor._version, b"")
         view = self._views.get(key)
         if view is None or view[0] != address:
             dense = tensor.detach()
@@ -50,7 +50,7 @@ class ChangeDetector:
         step = max(1, len(view[1]) // SAMPLED_BYTES)
         # The first byte of an element changes most often: numbers are little-endian.
         step -= step % tensor.element_size() if step > tensor.element_size() else 0
-        return ChangeMark(address, tensor._version, view[1][::step].tobytes())  # noqa: SLF001 - likewise
+        return ChangeMark(address, tensor._version, view[1][::step].tobytes())
 
 
 def digest_tensor(tensor: torch.Tensor) -> str:

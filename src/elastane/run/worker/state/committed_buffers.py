@@ -37,7 +37,7 @@ class CommittedBuffers:
         ):
             working.copy_(committed, non_blocking=True)
             # A module may have replaced its buffer with a new tensor instead of writing into it.
-            module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
+            module._buffers[name] = working
         if self._working:
             self._placement.synchronize()
 

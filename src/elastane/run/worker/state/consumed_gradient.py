@@ -29,7 +29,7 @@ class ConsumedGradient(torch.Tensor):
     @classmethod
     def make(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return a stand-in of each parameter's shape."""
-        return [torch.Tensor._make_subclass(cls, _make_empty(parameter)) for parameter in parameters]  # noqa: SLF001 - as_subclass refuses sparse tensors
+        return [torch.Tensor._make_subclass(cls, _make_empty(parameter)) for parameter in parameters]
 
     @classmethod
     def __torch_function__(
@@ -41,7 +41,7 @@ class ConsumedGradient(torch.Tensor):
     ) -> Any:
         name = getattr(func, "__name__", str(func))
         # The compiler reads .grad of the parameters that it compiles for, and Module.to converts .grad.
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as torch's own subclasses do
+        with torch._C.DisableTorchFunctionSubclass():
             if name in CONVERSIONS or CompileContext.try_get() is not None:
                 return func(*args, **(kwargs or {}))
             if func == SET_DATA and args[1].is_sparse:

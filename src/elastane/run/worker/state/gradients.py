@@ -256,7 +256,7 @@ class Gradients:
 
 def _read_current_pass() -> int:
     """Return autograd's number of the current backward pass; a nested pass has its own."""
-    return torch._C._current_graph_task_id()  # noqa: SLF001 - as torch.utils.checkpoint does
+    return torch._C._current_graph_task_id()
 
 
 def _build_late_gradient_error(name: str) -> BadInput:

@@ -84,7 +84,7 @@ class LeafWriter:
             return False
         targets = [self._views[number] for number in gradients]
         if self._adding:
-            pairs = own if waiting is None else torch._foreach_add(siblings, own)  # noqa: SLF001 - as torch.optim
+            pairs = own if waiting is None else torch._foreach_add(siblings, own)
             torch._foreach_add_(targets, pairs)
         else:
             torch._foreach_copy_(targets, own if waiting is None else siblings)

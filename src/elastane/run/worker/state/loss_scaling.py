@@ -64,7 +64,7 @@ class LossScaling:
         """
         self._overflow.fill_(float(overflowed))
         # GradScaler.unscale_ would set this flag, but it sees the gradients of one worker only.
-        state = self.scaler._per_optimizer_states[id(self._optimizer)]  # noqa: SLF001 - torch has no other way in
+        state = self.scaler._per_optimizer_states[id(self._optimizer)]
         state["found_inf_per_device"] = {self._overflow.device: self._overflow.clone()}
         type(self.scaler).update(self.scaler)
         if not self.scaler.get_scale():

@@ -176,7 +176,7 @@ class ModelLayout:
         by_dtype: dict[torch.dtype, list[tuple[nn.Module, str, str]]] = {}
         for prefix, module in model.named_modules():
             for name, buffer in module.named_buffers(prefix="", recurse=False):
-                is_cache = name in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no accessor
+                is_cache = name in module._non_persistent_buffers_set
                 stored_dtype = WIDENED.get(buffer.dtype, buffer.dtype)
                 is_supported = (
                     stored_dtype.is_floating_point
@@ -310,9 +310,9 @@ def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
     """Identify the parts of each module that a script may not replace: parameters, modules, buffers."""
     return [
         (
-            *map(id, module._parameters.values()),  # noqa: SLF001 - torch has no accessor as quick as these
-            *map(id, module._modules.values()),  # noqa: SLF001
-            len(module._buffers.keys() - module._non_persistent_buffers_set),  # noqa: SLF001
+            *map(id, module._parameters.values()),
+            *map(id, module._modules.values()),
+            len(module._buffers.keys() - module._non_persistent_buffers_set),
         )
         for module in modules
     ]

@@ -56,7 +56,7 @@ class ModuleAttributes:
 
     def find_changed(self, since: "ModuleAttributes") -> dict[Key, Any]:
         """Return the attributes that are new or differ from an earlier moment, with their values here."""
-        earlier = since._values  # noqa: SLF001 - another one of this class
+        earlier = since._values
         return {
             key: value
             for key, value in self._values.items()

@@ -34,7 +34,7 @@ def updates_elementwise(optimizer: optim.Optimizer) -> bool:
 
     A hook of the script may couple parameters, such as one that clips the norm of the whole gradient.
     """
-    has_hooks = bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+    has_hooks = bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
     kind = type(optimizer)
     return (kind is SplitAdamW or kind.__module__.partition(".")[0] == "torch") and not has_hooks
 

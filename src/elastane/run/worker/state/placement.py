@@ -39,7 +39,7 @@ class InPlace:
         self.values: Sections = self.arena.tensors
         self.slots = HostSlots(layout)
 
-    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - all are there
+    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:
         """Return the complete sums in memory that the optimizer can read."""
         return sums
 
@@ -93,7 +93,7 @@ class Mirrored:
             trained = self.arena.tensors[: layout.parameter_sections]
             register_host_memory(self.arena, trained, layout.device)
 
-    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:  # noqa: ARG002 - the slots know them
+    def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:
         """Return the complete sums in memory that the optimizer can read.
 
         Args:
@@ -102,7 +102,7 @@ class Mirrored:
         """
         return self.slots.place_sums(self._select_trained(blocks))
 
-    def allocate_sums(self, sums: Sections) -> Sections:  # noqa: ARG002 - the slots have them
+    def allocate_sums(self, sums: Sections) -> Sections:
         """Return the memory that `place_sums` would return; it is zeros before the first round."""
         return self.slots.sums
 

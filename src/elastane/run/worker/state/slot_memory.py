@@ -149,7 +149,7 @@ class SumsOnDevice(HostSlots, ABC):
     def sums(self) -> Sections:
         """The memory of complete sums; zeros before the first round."""
 
-    def begin_round(self, *, alone: bool) -> None:  # noqa: ARG002 - for subclasses
+    def begin_round(self, *, alone: bool) -> None:
         self._complete.clear()
 
     def pin(self, slots: Iterable[int]) -> None:
@@ -204,7 +204,7 @@ class StagedSlots(SumsOnDevice):
             self._sums = allocate_on_device(self._layout, self._arenas[0])
         return self._sums
 
-    def can_hold(self, gradient_bytes: int) -> bool:  # noqa: ARG002 - of the base class
+    def can_hold(self, gradient_bytes: int) -> bool:
         """Return False: the device lacks memory."""
         return False
 
@@ -283,7 +283,7 @@ class DeviceSlots(SumsOnDevice):
             stream.wait_stream(self._stream)
         self._stream = stream
 
-    def can_hold(self, gradient_bytes: int) -> bool:  # noqa: ARG002 - of the base class
+    def can_hold(self, gradient_bytes: int) -> bool:
         """Return True: `choose_slots` has found the memory for many gradients."""
         return True
 

@@ -168,8 +168,8 @@ class TrainingState:
 
     def read_versions(self) -> list[int]:
         """Return autograd's counts of in-place changes of tensors that must not change inside a step."""
-        counts = [parameter._version for parameter in self.layout.parameters]  # noqa: SLF001 - torch's name
-        return counts + [tensor._version for tensor in self.keep.list_tensors()]  # noqa: SLF001
+        counts = [parameter._version for parameter in self.layout.parameters]
+        return counts + [tensor._version for tensor in self.keep.list_tensors()]
 
     def check_versions(self, before: list[int]) -> None:
         """Check that a microbatch changed nothing in place.
@@ -254,7 +254,7 @@ class TrainingState:
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
         # Otherwise schedulers, including those of the script, warn that the optimizer has not stepped.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.replicated.step_schedule()
 
     # -- moving --------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class UntrainedTensors:
                 full = f"{path}.{name}" if path else name
                 if (id(module), name) not in in_blocks:
                     self._buffers[full] = (module, name)
-                    if name in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no accessor
+                    if name in module._non_persistent_buffers_set:
                         self._caches.add(full)
         self._detector = ChangeDetector()
         self._marks: dict[str, ChangeMark] = {}
@@ -44,7 +44,7 @@ class UntrainedTensors:
 
     def find_tensors(self) -> dict[str, torch.Tensor]:
         """Return all untrained tensors, by name."""
-        buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}  # noqa: SLF001
+        buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}
         return {**self._frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
 
     def find_changed_tensors(self) -> dict[str, torch.Tensor]:
@@ -80,7 +80,7 @@ class UntrainedTensors:
                 target.data.copy_(tensor)
             elif full in self._buffers:
                 module, name = self._buffers[full]
-                module._buffers[name] = tensor.clone()  # noqa: SLF001 - setattr would register the same, slower
+                module._buffers[name] = tensor.clone()
         self.changed = set(tensors)
         self.remember()
 
@@ -88,7 +88,7 @@ class UntrainedTensors:
         """Restore buffers from `copy_buffers`."""
         for full, copied in tensors.items():
             module, name = self._buffers[full]
-            module._buffers[name] = copied  # noqa: SLF001 - likewise
+            module._buffers[name] = copied
 
     def copy_buffers(self) -> dict[str, torch.Tensor]:
         """Return copies of the buffers, which a forward pass may change."""

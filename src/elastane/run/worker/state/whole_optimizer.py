@@ -74,7 +74,7 @@ class WholeOptimizer:
         if not self._optimizer.state:
             self._spare = allocated
 
-    def holds_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
+    def holds_buffers(self, block: int, held: frozenset[int]) -> bool:
         return True
 
     def list_blocks(self, units: Iterable[int]) -> Iterator[int]:
@@ -93,7 +93,7 @@ class WholeOptimizer:
             key: _copy_into(spare.get(key), entry, parameter) for key, entry in state.items()
         }
 
-    def read_piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - a piece is enough
+    def read_piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
         parameter = self._layout.parameters[piece.number]
         extent = self._layout.extents[piece.number]
         return {

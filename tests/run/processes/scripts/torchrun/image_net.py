@@ -74,7 +74,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def save(folder, epoch, model, optimizer, scheduler, best, is_best):  # noqa: PLR0917 - as people have it
+def save(folder, epoch, model, optimizer, scheduler, best, is_best):
     state = {
         "epoch": epoch,
         "state_dict": model.state_dict(),
