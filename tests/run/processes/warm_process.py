@@ -20,7 +20,7 @@ from pathlib import Path
 
 from elastane.run.agent import agent
 from elastane.run.agent.processes import Commands
-from elastane.run.scripts.agent import rank_server
+from elastane.run.scripts.agent import rank_processes
 from elastane.run.worker.finished.environment import find_owners_of_modules
 from elastane.run.worker.fork_server import MODULES
 
@@ -117,7 +117,7 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
     if request["program"] == "elastane":
         client = (sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_client.py")), sys.argv[1])
         agent.Commands = lambda: Commands((*client, "coordinator"), (*client, "fork-server"))
-        rank_server.COMMAND = (*client, "script-server")
+        rank_processes.COMMAND = (*client, "script-server")
     os.environ.update(request["environment"])
     if request["program"] in FORK_SERVERS:
         # Workers would inherit the connection.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastane.run.nouns.control import AskDrain, AskEvict, AskResize, AskStop
 from elastane.run.scripts.worlds.decisions import (
     DEATH_GRACE_S,
     MOST_QUICK_DEATHS,
@@ -15,17 +16,13 @@ from elastane.run.scripts.worlds.decisions import (
 from elastane.run.scripts.worlds.environment import WorldAddress, build_rank_environment
 from elastane.run.scripts.worlds.messages import (
     AnnounceStop,
-    DrainRequest,
     EndRun,
-    KillRequest,
     KillWorld,
     OutputSeen,
     RankExited,
-    ResizeRequest,
     ServerLost,
     ServerReady,
     StartWorld,
-    StopRequest,
     WorldGone,
 )
 from elastane.run.scripts.worlds.state import LocalRank, Over, Running, World, WorldRules
@@ -123,9 +120,9 @@ def disturb(machine: Machine, kind: str, number: int) -> None:
     rank = ranks[number % len(ranks)] if ranks else None
     match kind:
         case "resize":
-            machine.feed(ResizeRequest(number, by_hand=True))
+            machine.feed(AskResize(workers=number))
         case "drain":
-            machine.feed(DrainRequest(number))
+            machine.feed(AskDrain(worker=number))
         case "kill" if rank is not None:
             machine.exit(rank, -9)
         case "fail" if rank is not None:
@@ -139,7 +136,7 @@ def disturb(machine: Machine, kind: str, number: int) -> None:
             machine.feed(ServerLost())
             machine.feed(ServerReady())
         case "evict":
-            machine.feed(KillRequest())
+            machine.feed(AskEvict())
         case "wait":
             machine.pass_time(number)
 
@@ -158,7 +155,7 @@ def test_two_worlds_are_never_alive_at_once_and_every_stop_ends(history, workers
     assert isinstance(machine.world.phase, Running)
     if machine.world.phase.finishing_s is None:
         assert machine.world.workers == choose_workers(machine.world)[0]
-    machine.feed(StopRequest("user"))
+    machine.feed(AskStop())
     machine.pass_time(GRACE_S)
     assert machine.over is not None
     assert machine.over.kind == "run.stopped"
@@ -169,7 +166,7 @@ def test_the_oldest_worker_keeps_rank_0_and_the_newest_leave_first(sizes, first)
     machine = start_machine(workers=first)
     for size in sizes:
         before = machine.world.workers
-        machine.feed(ResizeRequest(size, by_hand=True))
+        machine.feed(AskResize(workers=size))
         machine.pass_time(GRACE_S)
         after = machine.world.workers
         assert after[: min(len(before), size)] == before[:size]
@@ -215,9 +212,9 @@ def test_without_a_limit_a_world_may_be_silent_for_ever():
 
 def test_several_changes_within_one_stop_are_one_restart():
     machine = start_machine()
-    machine.feed(ResizeRequest(2, by_hand=True))
-    machine.feed(ResizeRequest(4, by_hand=True))
-    machine.feed(ResizeRequest(3, by_hand=True))
+    machine.feed(AskResize(workers=2))
+    machine.feed(AskResize(workers=4))
+    machine.feed(AskResize(workers=3))
     machine.exit(LocalRank(0, 0), 0)
     assert machine.starts == [(0,), (0, 1, 2)]
 
@@ -233,7 +230,7 @@ def test_the_survivors_of_a_death_get_a_shorter_time_than_others():
 
 def test_a_death_while_others_save_shortens_their_time_too():
     machine = start_machine(workers=3)
-    machine.feed(ResizeRequest(2, by_hand=True))
+    machine.feed(AskResize(workers=2))
     machine.exit(LocalRank(1, 0), -9)
     machine.pass_time(DEATH_GRACE_S)
     assert machine.starts[-1] == (0, 1)
@@ -242,7 +239,7 @@ def test_a_death_while_others_save_shortens_their_time_too():
 def test_a_process_that_ends_early_with_exit_code_0_stops_no_other():
     machine = start_machine(workers=2)
     machine.exit(LocalRank(1, 0), 0)
-    machine.feed(ResizeRequest(4, by_hand=True))
+    machine.feed(AskResize(workers=4))
     machine.pass_time(10 * GRACE_S)
     assert machine.starts == [(0, 1)]
     machine.exit(LocalRank(0, 0), 0)

@@ -12,7 +12,7 @@ from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
 from elastane.run.observability.run_files import decode_event_line
 from elastane.run.observability.tail import Tail
-from elastane.run.scripts.agent.rank_requests import name_rank_log
+from elastane.run.scripts.agent.rank_processes import name_rank_log
 
 LOOK_S = 0.1
 STARTED = "generation.started"

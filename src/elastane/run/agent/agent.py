@@ -211,7 +211,7 @@ class Agent:
             self._fork_server = ForkServerHandle(child)
             self.workers.attach_fork_server(self._fork_server)
             try:
-                reading = self._group.create_task(self._read_messages(self._fork_server))
+                reading = self._group.create_task(self._read_answers(self._fork_server))
                 code = await child.wait()
                 # A worker may have inherited the server's output and keep it open.
                 await asyncio.wait((reading,), timeout=LAST_MESSAGES_S)
@@ -228,10 +228,10 @@ class Agent:
             if self._over is not None:
                 return
 
-    async def _read_messages(self, fork_server: ForkServerHandle) -> None:
+    async def _read_answers(self, fork_server: ForkServerHandle) -> None:
         try:
-            async for message in fork_server.read_messages():
-                self.workers.handle_message(message)
+            async for answer in fork_server.read_answers():
+                self.workers.handle_answer(answer)
         except Malformed as error:
             # Its workers keep running, and another fork server follows.
             self._write_log(

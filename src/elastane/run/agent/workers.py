@@ -6,13 +6,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from elastane.run.agent.fork_server import (
-    ForkServerHandle,
-    ForkServerMessage,
-    ForkServerReady,
-    WorkerExited,
-    WorkerForked,
-)
+from elastane.common.untrusted_data import Malformed
+from elastane.run.agent.fork_server import ForkAnswer, ForkServerHandle, ProcessStart
 from elastane.run.agent.hang_detection import (
     READ_EVERY_S,
     HeartbeatFile,
@@ -103,29 +98,31 @@ class WorkerProcesses:
             if not code.done():
                 code.set_result(KILLED)
 
-    def handle_message(self, message: ForkServerMessage) -> None:
-        """Handle a message of the fork server."""
-        match message:
-            case ForkServerReady():
+    def handle_answer(self, answer: ForkAnswer) -> None:
+        """Handle an answer of the fork server."""
+        match answer:
+            case ForkAnswer(event="ready"):
                 if self._fork_server is not None:
                     self._fork_server.state = "ready"
                     self.worker_set = keep_missing_requests(self.worker_set)
-                    for worker in self.worker_set.requested:
-                        self._fork_server.request_worker(worker)
+                    if self.worker_set.requested:
+                        self._fork_server.start(map(ProcessStart, self.worker_set.requested))
                 self._start_missing()
-            case WorkerForked(worker, pid):
+            case ForkAnswer(event="started", worker=worker, pid=pid):
                 self.worker_set = record_start(self.worker_set, worker, pid)
                 self._codes[worker] = asyncio.get_running_loop().create_future()
                 self._group.create_task(self._watch(worker, pid))
-            case WorkerExited(worker, 0, code):
+            case ForkAnswer(event="exited", worker=worker, pid=0, code=code):
                 # The fork server could not fork the worker. Retry a little later; the coordinator counts
                 # failures.
                 self.worker_set = record_exit(self.worker_set, WorkerExit(worker=worker, pid=0, code=code))
                 asyncio.get_running_loop().call_later(RETRY_FORK_S, self._start_missing)
-            case WorkerExited(worker, _, code):
+            case ForkAnswer(event="exited", worker=worker, code=code):
                 future = self._codes.get(worker)
                 if future is not None and not future.done():
                     future.set_result(code)
+            case _:
+                raise Malformed(f"workers have no event {answer.event!r}")
         self._changed.set()
 
     def _start_missing(self) -> None:
@@ -138,7 +135,8 @@ class WorkerProcesses:
         self.worker_set, numbers = request_missing(self.worker_set)
         for worker in numbers:
             self._heartbeats.clear(worker)
-            fork_server.request_worker(worker)
+        if numbers:
+            fork_server.start(map(ProcessStart, numbers))
 
     # -- watching -------------------------------------------------------------------------------------------
 

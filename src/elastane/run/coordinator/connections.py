@@ -5,16 +5,22 @@ Sending only puts a message into the connection's outbox, so a peer that does no
 """
 
 import asyncio
+import socket
+import ssl
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from elastane.common.untrusted_data import Malformed
+from elastane.run.connections.authentication import serve_authenticated
 from elastane.run.connections.short_reports import ProposedGenerations, complete_steps
 from elastane.run.coordinator.actions import CommandRequest, Disconnected, Input
 from elastane.run.nouns.control import (
+    LARGEST_MESSAGE_BYTES,
     AgentReport,
+    Answer,
     AskCheckpoint,
     AskDrain,
     AskDrainNode,
@@ -70,6 +76,19 @@ class Connections:
         self.requesters: dict[int, Outbox] = {}
         self._last_token = 0
         self._nodes: tuple[NodeAddress, ...] = ()
+
+    def listen(
+        self, listening: socket.socket, secret: str, context: ssl.SSLContext | None = None
+    ) -> AbstractAsyncContextManager[Server]:
+        """Return a server of connections with the secret of the run, see `serve_authenticated`."""
+        return serve_authenticated(
+            self.serve, listening, secret, largest_bytes=LARGEST_MESSAGE_BYTES, context=context
+        )
+
+    def reply(self, token: int, answer: Answer) -> None:
+        """Answer a `CommandRequest`, unless its connection has ended."""
+        if (requester := self.requesters.pop(token, None)) is not None:
+            requester.put(answer)
 
     async def serve(self, connection: ServerConnection) -> None:
         """Read one connection to its end."""

@@ -1,4 +1,4 @@
-"""Requests from the command line and the controller, and the reasons for refusals."""
+"""Requests from the command line and the controller are carried out here; `refusals` says which cannot be."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -8,6 +8,7 @@ from elastane.run.coordinator.checkpointing import request_checkpoint
 from elastane.run.coordinator.event_summary import DRAINED_NODE
 from elastane.run.coordinator.generations import list_leaving
 from elastane.run.coordinator.nodes import describe_node
+from elastane.run.coordinator.refusals import Changeable, find_refusal
 from elastane.run.coordinator.roster import Roster
 from elastane.run.coordinator.status import build_status
 from elastane.run.coordinator.turn import Turn
@@ -23,75 +24,34 @@ from elastane.run.nouns.control import (
     KillWorker,
     StopTraining,
 )
-from elastane.run.nouns.membership import FIRST_NODE_WORD, NodeName, WorkerId
+from elastane.run.nouns.membership import NodeName, WorkerId
 
 
 def answer_request(turn: Turn, asked: CommandRequest) -> None:
     """Carry out a request, or answer with the reason for a refusal; a refusal changes nothing."""
-    refusal = find_refusal(turn.roster, asked.ask)
+    refusal = find_refusal(_describe_changeable(turn.roster), turn.roster.spec, asked.ask)
     if not refusal:
         _carry_out(turn, asked.ask)
     turn.reply(asked.token, build_status(turn.roster, ok=not refusal, why=refusal, time_s=turn.wall_s))
 
 
-def find_refusal(roster: Roster, ask: Ask) -> str:
-    """Return why a request cannot be met; empty if it can."""
-    if isinstance(ask, AskStatus | AskEvict):
-        return ""
-    if roster.over is not None:
-        return f"the run is over: {roster.over.why}"
-    if isinstance(ask, AskStop):
-        return ""
-    if roster.stopping is not None or roster.finishing is not None:
-        return "the run is ending: its workers make the last step, so nothing can be changed any more"
-    if roster.wanted.target is None:
-        return "the coordinator has just started and does not know its workers yet; try again"
-    if isinstance(ask, AskDrain):
-        return _find_drain_refusal(roster, ask.worker, roster.wanted.target)
-    if isinstance(ask, AskDrainNode):
-        return _find_node_refusal(roster, ask.node)
-    if isinstance(ask, AskCheckpoint):
-        if roster.spec.checkpoints is not None:
-            return ""
-        return "this run takes no checkpoints: it was started with --checkpoint-every never"
-    return _find_resize_refusal(roster, ask)
-
-
-def _find_resize_refusal(roster: Roster, ask: AskResize) -> str:
-    if ask.unless_by_hand and roster.wanted.by_hand:
-        return "a user has set its number of workers"
-    low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
-    if not low <= ask.workers <= high:
-        return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
-    sizes = roster.spec.sizes
-    if sizes and ask.limits is None and ask.workers not in sizes:
-        return f"{ask.workers} is not a legal size of this run: choose {', '.join(map(str, sizes))}"
-    if roster.pinned is not None and ask.workers > roster.pinned.virtual_ranks:
-        ranks = roster.pinned.virtual_ranks
-        return f"{ask.workers} workers cannot share {ranks} virtual ranks: choose at most {ranks}"
-    return ""
-
-
-def _find_drain_refusal(roster: Roster, worker: WorkerId, target: int) -> str:
-    if worker not in roster.started or worker in roster.dismissed:
-        present = ", ".join(str(number) for number in roster.started)
-        return f"no worker {worker} in this run; running: {present or 'none'}"
-    if target <= 1 and worker not in roster.wanted.draining:
-        return f"worker {worker} cannot leave: a run needs one worker; to end the run, use `elastane stop`"
-    return ""
-
-
-def _find_node_refusal(roster: Roster, node: NodeName) -> str:
+def _describe_changeable(roster: Roster) -> Changeable:
     reports = roster.nodes.reports
-    if node not in reports:
-        names = ", ".join(name or FIRST_NODE_WORD for name in sorted(reports))
-        return f"no machine {node or FIRST_NODE_WORD} in this run; taking part: {names or 'none'}"
-    leaving = roster.nodes.drained | {name for name, report in reports.items() if report.leaving}
-    if node not in leaving and reports.keys() <= leaving | {node}:
-        return (
-            f"{describe_node(node)} cannot leave: no other machine stays; to end the run, use `elastane stop`"
-        )
-    return ""
+    is_ending = roster.stopping is not None or roster.finishing is not None
+    return Changeable(
+        over="" if roster.over is None else roster.over.why,
+        ending="its workers make the last step" if is_ending else "",
+        target=roster.wanted.target,
+        workers=tuple(worker for worker in roster.started if worker not in roster.dismissed),
+        draining=roster.wanted.draining,
+        by_hand=roster.wanted.by_hand,
+        virtual_ranks=None if roster.pinned is None else roster.pinned.virtual_ranks,
+        no_checkpoint=""
+        if roster.spec.checkpoints is not None
+        else "this run takes no checkpoints: it was started with --checkpoint-every never",
+        nodes=reports.keys(),
+        leaving_nodes=roster.nodes.drained | {name for name, report in reports.items() if report.leaving},
+    )
 
 
 def _carry_out(turn: Turn, ask: Ask) -> None:

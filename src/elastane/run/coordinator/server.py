@@ -11,7 +11,6 @@ import msgspec
 
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import ElastaneError
-from elastane.run.connections.authentication import serve_authenticated
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.connections.run_certificate import load_server_context
 from elastane.run.coordinator.actions import (
@@ -38,7 +37,6 @@ from elastane.run.coordinator.ledger import Ledger
 from elastane.run.coordinator.roster import NO_TAKEOVER, Roster, Takeover, create_roster
 from elastane.run.machines.claims.decisions import DecisionClaims
 from elastane.run.nouns.control import (
-    LARGEST_MESSAGE_BYTES,
     Acknowledge,
     Propose,
     PublishCheckpoint,
@@ -137,13 +135,8 @@ class Coordinator:
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
-        server = serve_authenticated(
-            self._connections.serve,
-            listening,
-            self._secret,
-            largest_bytes=LARGEST_MESSAGE_BYTES,
-            context=load_server_context(self._run_dir) if self._record.spec.listen else None,
-        )
+        context = load_server_context(self._run_dir) if self._record.spec.listen else None
+        server = self._connections.listen(listening, self._secret, context)
         # An error in a task of the group ends this coordinator, and the next one takes over.
         async with server, asyncio.TaskGroup() as self._group:
             if self._durable_step is not None:
@@ -195,8 +188,7 @@ class Coordinator:
                     self._record = msgspec.structs.replace(self._record, pinned=pinned)
                     self._pinned_on_disk = False
                 case SendReply(token, answer):
-                    if (requester := self._connections.requesters.pop(token, None)) is not None:
-                        requester.put(answer)
+                    self._connections.reply(token, answer)
                 case ClaimSlot(subject):
                     self._group.create_task(self._claim(subject))
                 case _:

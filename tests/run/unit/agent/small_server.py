@@ -112,7 +112,7 @@ def main() -> None:
     options = parser.parse_args()
     workers: dict[int, int] = {}
 
-    def say(**message: int) -> None:
+    def say(**message: int | str) -> None:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
@@ -120,18 +120,19 @@ def main() -> None:
         for pid in list(workers):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                say(exited=workers.pop(pid), pid=pid, code=os.waitstatus_to_exitcode(status))
+                code = os.waitstatus_to_exitcode(status)
+                say(event="exited", worker=workers.pop(pid), pid=pid, code=code)
 
     signal.signal(signal.SIGCHLD, reap)
-    say(ready=True)
+    say(event="ready")
     for line in sys.stdin:
-        worker = json.loads(line)["start"]
-        pid = os.fork()
-        if pid == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os._exit(take_part(RunDir(options.run_dir), worker))
-        workers[pid] = worker
-        say(started=worker, pid=pid)
+        for start in json.loads(line)["start"]:
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os._exit(take_part(RunDir(options.run_dir), start["worker"]))
+            workers[pid] = start["worker"]
+            say(event="started", worker=start["worker"], pid=pid)
 
 
 main()

@@ -49,14 +49,14 @@ def warm(tmp_path):
 
 def test_the_fork_server_forks_workers_logs_their_output_and_reports_exit_codes(warm) -> None:
     process, run_dir, _ = warm
-    assert json.loads(process.stdout.readline()) == {"ready": True}
+    assert json.loads(process.stdout.readline()) == {"event": "ready"}
     # Threads do not survive a fork, so there must be none.
     assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
-    process.stdin.write(b'{"start": 3}\n')
+    process.stdin.write(b'{"start": [{"worker": 3}]}\n')
     started = json.loads(process.stdout.readline())
-    assert started["started"] == 3
+    assert (started["event"], started["worker"]) == ("started", 3)
     ended = json.loads(process.stdout.readline())
-    assert ended == {"exited": 3, "pid": started["pid"], "code": 7}
+    assert ended == {"event": "exited", "worker": 3, "pid": started["pid"], "code": 7}
     # A module of ``preload`` that is missing stops nothing.
     assert "hello from the script True" in run_dir.log("worker-3").read_text()
     process.stdin.close()

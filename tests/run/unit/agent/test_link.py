@@ -112,7 +112,10 @@ def test_the_controller_takes_a_malformed_answer_for_no_answer(malformed_coordin
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("said", ["no json", '{"ready": 1}', '{"started": "x"}', "[" * 3000, "y" * 10_000])
+@pytest.mark.parametrize(
+    "said",
+    ["no json", '{"event": "gone"}', '{"event": "started", "worker": "x"}', "[" * 3000, "y" * 70_000],
+)
 def test_a_fork_server_that_writes_malformed_lines_is_replaced(play_run, tmp_path, said):
     script = 'if mkdir "$0" 2>/dev/null; then printf "%s\\n" "$1"; sleep 60; else shift; exec "$@"; fi'
     malformed = ("sh", "-c", script, str(tmp_path / "once"), said, *SMALL)

@@ -4,17 +4,16 @@ import json
 
 import pytest
 
-from elastane.run.nouns.control import AskCheckpoint, AskDrain, AskEvict, AskResize, AskStatus, AskStop
+from elastane.run.coordinator.refusals import find_refusal
+from elastane.run.nouns.control import Ask, AskCheckpoint, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec, TorchrunContract
 from elastane.run.scripts.agent.failure_report import find_error_file, read_failure
-from elastane.run.scripts.agent.requests import build_world_status, describe_world, find_world_refusal
+from elastane.run.scripts.agent.status import build_world_status, describe_changeable, describe_world
 from elastane.run.scripts.worlds.decisions import advance
 from elastane.run.scripts.worlds.messages import (
     RankExited,
-    ResizeRequest,
     ServerReady,
-    StopRequest,
     WorldGone,
 )
 from elastane.run.scripts.worlds.state import LocalRank, World, WorldRules
@@ -22,6 +21,10 @@ from elastane.run.scripts.worlds.state import LocalRank, World, WorldRules
 SPEC = RunSpec(
     name="trial", script="/train.py", max_workers=4, contract=TorchrunContract(processes=2, grace_s=5.0)
 )
+
+
+def find_world_refusal(world: World, ask: Ask) -> str:
+    return find_refusal(describe_changeable(world), SPEC, ask)
 
 
 def start_world(workers: int = 2) -> World:
@@ -43,25 +46,27 @@ def start_world(workers: int = 2) -> World:
     ],
 )
 def test_a_request_is_refused_in_words_or_accepted(ask, refusal):
-    assert find_world_refusal(start_world(), SPEC, ask) == refusal
+    assert find_world_refusal(start_world(), ask) == refusal
 
 
 def test_a_checkpoint_is_left_to_the_script():
-    assert "its script writes its own snapshots" in find_world_refusal(start_world(), SPEC, AskCheckpoint())
+    assert "its script writes its own snapshots" in find_refusal(
+        describe_changeable(start_world()), SPEC, AskCheckpoint()
+    )
 
 
 def test_a_run_that_ends_accepts_no_change():
-    world, _ = advance(start_world(), [StopRequest("user")], 1.0)
-    assert find_world_refusal(world, SPEC, AskResize(workers=3)).startswith("the run is ending")
+    world, _ = advance(start_world(), [AskStop()], 1.0)
+    assert find_world_refusal(world, AskResize(workers=3)).startswith("the run is ending")
     ends = [RankExited(1, rank, 0) for rank in world.ranks]
     over, _ = advance(world, [*ends, WorldGone(1)], 2.0)
-    assert find_world_refusal(over, SPEC, AskStop()) == "the run is over: stopped by request"
+    assert find_world_refusal(over, AskStop()) == "the run is over: stopped by request"
 
 
 def test_a_user_decides_before_a_controller():
-    world, _ = advance(start_world(), [ResizeRequest(3, by_hand=True)], 1.0)
+    world, _ = advance(start_world(), [AskResize(workers=3)], 1.0)
     ask = AskResize(workers=2, limits=(1, 4), unless_by_hand=True)
-    assert find_world_refusal(world, SPEC, ask) == "a user has set its number of workers"
+    assert find_world_refusal(world, ask) == "a user has set its number of workers"
 
 
 def test_the_status_counts_workers_by_their_first_process():
@@ -82,9 +87,9 @@ def test_the_state_of_a_run_is_one_word():
     assert describe_world(World(WorldRules(), target=1), ()) == "starting"
     finishing, _ = advance(world, [RankExited(1, LocalRank(0, 0), 0)], 1.0)
     assert describe_world(finishing, finishing.ranks) == "finishing"
-    changing, _ = advance(world, [ResizeRequest(3, by_hand=True)], 1.0)
+    changing, _ = advance(world, [AskResize(workers=3)], 1.0)
     assert describe_world(changing, changing.ranks) == "changing"
-    stopping, _ = advance(world, [StopRequest("user")], 1.0)
+    stopping, _ = advance(world, [AskStop()], 1.0)
     assert describe_world(stopping, stopping.ranks) == "stopping"
 
 

@@ -16,7 +16,7 @@ DECODERS = {
     "to a worker": control.decode_to_worker,
     "to the agent": control.decode_to_agent,
     "an answer": control.decode_answer,
-    "a line of the fork server": fork_server.decode_fork_server_line,
+    "a line of the fork server": fork_server.decode_fork_answer,
 }
 MESSAGES = (
     control.WorkerReport(worker=0, pid=1, host="127.0.0.1", port=2, state="ready"),

@@ -4,24 +4,29 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
+from elastane.run.agent.fork_server import ForkAnswer, ForkServerHandle, ProcessStart
 from elastane.run.agent.presence import list_present_processes
+from elastane.run.agent.processes import Child
 from elastane.run.agent.restarts import Deaths
 from elastane.run.nouns.control import ProcessInfo
+from elastane.run.nouns.membership import WorkerId
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec, TorchrunContract
 from elastane.run.observability.tail import read_end_of_text
 from elastane.run.scripts.agent.failure_report import find_error_file
-from elastane.run.scripts.agent.rank_requests import RankServerAnswer, RankStart, name_rank_log
-from elastane.run.scripts.agent.rank_server import LOG, RankServerHandle
 from elastane.run.scripts.worlds.environment import RUN_DIRECTORY, WorldAddress, build_rank_environment
 from elastane.run.scripts.worlds.messages import RankExited, ServerLost, ServerReady, WorldGone, WorldInput
 from elastane.run.scripts.worlds.state import LocalRank, World
 
+COMMAND = (sys.executable, "-P", "-m", "elastane.run.scripts.processes.script_server")
+"""The command of the fork server, up to its options; ``-P`` as for the other processes of a run."""
+LOG = "fork-server"
 LAST_ANSWERS_S = 0.2
 SWEEP_S = 0.02
 SHOWN_LOG_BYTES = 10_000
@@ -54,7 +59,7 @@ class RankProcesses:
         self._report = report
         self._give_up = give_up
         self._command = command
-        self._server: RankServerHandle | None = None
+        self._server: ForkServerHandle | None = None
         self._ending = asyncio.Event()
 
     @property
@@ -76,7 +81,7 @@ class RankProcesses:
         starts = tuple(self._build_start(world, rank, address) for rank in world.ranks)
         # A server that has just died forks nothing; its loss is the next input.
         if self._server is not None:
-            self._server.start(world.generation, starts)
+            self._server.start(starts, world.generation)
 
     def signal(self, number: signal.Signals) -> None:
         """Signal every process of the newest world."""
@@ -94,10 +99,7 @@ class RankProcesses:
         """
         deaths = Deaths(within_s=60)
         while not self._ending.is_set():
-            server = RankServerHandle(
-                self._run_dir, lifeline=lifeline, threads=self._spec.threads, command=self._command
-            )
-            self._server = server
+            server = self._server = ForkServerHandle(self._start_server(lifeline))
             reading = asyncio.create_task(self._read_answers(server))
             try:
                 code = await server.child.wait()
@@ -121,6 +123,17 @@ class RankProcesses:
                 self._give_up(why)
                 return
 
+    def _start_server(self, lifeline: int) -> Child:
+        options = ("--run-dir", str(self._run_dir.root), "--lifeline", str(lifeline))
+        return Child(
+            (*(self._command or COMMAND), *options),
+            self._run_dir.log(LOG),
+            pass_fds=(lifeline,),
+            pipe_in=True,
+            pipe_out=True,
+            threads=self._spec.threads if "OMP_NUM_THREADS" not in os.environ else None,
+        )
+
     async def _sweep(self) -> None:
         """Kill what a dead fork server has left behind: every process that holds the lock of the run."""
         own = os.getpid()
@@ -130,7 +143,7 @@ class RankProcesses:
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(SWEEP_S)
 
-    async def _read_answers(self, server: RankServerHandle) -> None:
+    async def _read_answers(self, server: ForkServerHandle) -> None:
         try:
             async for answer in server.read_answers():
                 self._handle_answer(server, answer)
@@ -139,7 +152,7 @@ class RankProcesses:
                 log.write(f"the agent ended the fork server: {escape_line(str(error))}\n")
             server.child.kill()
 
-    def _handle_answer(self, server: RankServerHandle, answer: RankServerAnswer) -> None:
+    def _handle_answer(self, server: ForkServerHandle, answer: ForkAnswer) -> None:
         rank = LocalRank(answer.worker, answer.local)
         match answer.event:
             case "ready":
@@ -152,13 +165,11 @@ class RankProcesses:
                 self._report(RankExited(answer.generation, rank, answer.code))
             case "gone":
                 self._report(WorldGone(answer.generation))
-            case _:
-                raise Malformed(f"unknown event {answer.event!r}")
 
-    def _build_start(self, world: World, rank: LocalRank, address: WorldAddress) -> RankStart:
+    def _build_start(self, world: World, rank: LocalRank, address: WorldAddress) -> ProcessStart:
         log = name_rank_log(rank.worker, rank.local, world.rules.processes)
         error_file = find_error_file(self._run_dir, log, world.generation)
-        return RankStart(
+        return ProcessStart(
             worker=rank.worker,
             local=rank.local,
             place=world.workers.index(rank.worker),
@@ -167,3 +178,8 @@ class RankProcesses:
             | {"TORCHELASTIC_ERROR_FILE": str(error_file), RUN_DIRECTORY: str(self._run_dir.root)},
             log=log,
         )
+
+
+def name_rank_log(worker: WorkerId, local: int, processes: int) -> str:
+    """Return the name of a process's log: ``worker-2``, or ``worker-2-1`` of several in a worker."""
+    return f"worker-{worker}" + (f"-{local}" if processes > 1 else "")

@@ -1,44 +1,47 @@
 """The agent of a run under the contract of torchrun: it acts on `elastane.run.scripts.worlds.decisions`."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
 from elastane.common.exit_codes import ExitCode
+from elastane.common.log_lines import configure_handler
 from elastane.run.agent.directory_guard import DirectoryGuard
 from elastane.run.connections.endpoint import CoordinatorEndpoint, read_secret
+from elastane.run.coordinator.actions import CommandRequest
 from elastane.run.coordinator.append_file import AppendFile
-from elastane.run.nouns.control import Answer, Ask, ProcessInfo, RunOver
+from elastane.run.coordinator.connections import Connections
+from elastane.run.coordinator.refusals import find_refusal
+from elastane.run.nouns.control import Answer, Ask, AskEvict, AskStop, ProcessInfo, RunOver
 from elastane.run.nouns.records import OUTCOMES, EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import Resumed, RunSpec, TorchrunContract
-from elastane.run.scripts.agent.control_server import ControlServer, log_connections_to
 from elastane.run.scripts.agent.failure_report import read_failure
-from elastane.run.scripts.agent.output_sizes import OutputSizes
-from elastane.run.scripts.agent.rank_processes import RankProcesses
-from elastane.run.scripts.agent.rank_requests import name_rank_log
-from elastane.run.scripts.agent.requests import build_world_status, find_world_refusal, translate_request
+from elastane.run.scripts.agent.rank_processes import RankProcesses, name_rank_log
+from elastane.run.scripts.agent.status import build_world_status, describe_changeable
 from elastane.run.scripts.worlds.decisions import advance, find_next_time
 from elastane.run.scripts.worlds.messages import (
     AnnounceStop,
     EndRun,
-    KillRequest,
     KillWorld,
     OutputSeen,
     RecordChange,
     StartWorld,
-    StopRequest,
     WorldAction,
     WorldInput,
+    WorldRequest,
 )
-from elastane.run.scripts.worlds.state import Over, World, WorldRules
+from elastane.run.scripts.worlds.state import LocalRank, Over, World, WorldRules
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
@@ -103,12 +106,12 @@ class ScriptAgent:
 
     def stop(self) -> None:
         """Announce the stop to every process, and end the run after the last one."""
-        self._inbox.put_nowait(StopRequest("user"))
+        self._inbox.put_nowait(AskStop())
 
     def kill(self) -> None:
         """Kill every process of the run."""
-        self._inbox.put_nowait(StopRequest("user"))
-        self._inbox.put_nowait(KillRequest())
+        self._inbox.put_nowait(AskStop())
+        self._inbox.put_nowait(AskEvict())
 
     async def run(self) -> RunOver:
         """Run until the end of the attempt and of all its processes; return the outcome.
@@ -123,7 +126,7 @@ class ScriptAgent:
             self._run_dir.ledger.touch()
             self._events = AppendFile(self._run_dir.events)
             with (
-                log_connections_to(self._run_dir.log("coordinator")),
+                _log_connections_to(self._run_dir.log("coordinator")),
                 socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listening,
             ):
                 over = await self._run_until_end(listening, guard)
@@ -143,7 +146,6 @@ class ScriptAgent:
     # -- the parts ------------------------------------------------------------------------------------------
 
     async def _run_until_end(self, listening: socket.socket, guard: DirectoryGuard) -> RunOver:
-        control = ControlServer(read_secret(self._run_dir), self._answer)
         listening.setblocking(False)
         address = listening.getsockname()
         self._run_dir.endpoint.write_bytes(msgspec.json.encode(CoordinatorEndpoint(*address)))
@@ -151,7 +153,7 @@ class ScriptAgent:
         try:
             async with asyncio.TaskGroup() as group:
                 services = [
-                    group.create_task(control.serve(listening)),
+                    group.create_task(self._serve_requests(listening)),
                     group.create_task(self._watch_directory(guard)),
                     group.create_task(self._watch_output()),
                 ]
@@ -193,6 +195,16 @@ class ScriptAgent:
             received.append(self._inbox.get_nowait())
         return received
 
+    async def _serve_requests(self, listening: socket.socket) -> None:
+        """Answer requests; this process is the parent of all others, so no coordinator has to outlive it."""
+        connections = Connections()
+        async with connections.listen(listening, read_secret(self._run_dir)):
+            while True:
+                received = await connections.inbox.get()
+                # Messages of workers and agents have no meaning here.
+                if isinstance(received, CommandRequest):
+                    connections.reply(received.token, self._answer(received.ask))
+
     async def _watch_directory(self, guard: DirectoryGuard) -> None:
         while True:
             # Check in a thread: a file system that hangs must not delay decisions.
@@ -205,7 +217,7 @@ class ScriptAgent:
         """Report each growth of a log, if a limit of the silence of the script needs it."""
         if self._contract.stall_s is None:
             return
-        known = OutputSizes(self._run_dir, self._contract.processes)
+        known = _OutputSizes(self._run_dir, self._contract.processes)
         while True:
             await asyncio.sleep(min(LOOK_S, self._contract.stall_s / LOOKS))
             world = self._world
@@ -269,10 +281,9 @@ class ScriptAgent:
     # -- requests -------------------------------------------------------------------------------------------
 
     def _answer(self, ask: Ask) -> Answer:
-        refusal = find_world_refusal(self._world, self._spec, ask)
-        request = None if refusal else translate_request(ask)
-        if request is not None:
-            self._inbox.put_nowait(request)
+        refusal = find_refusal(describe_changeable(self._world), self._spec, ask)
+        if not refusal and isinstance(ask, WorldRequest):
+            self._inbox.put_nowait(ask)
         return build_world_status(
             self._world, self._spec, self._processes.pids, self._list_own_processes(), why=refusal
         )
@@ -281,3 +292,49 @@ class ScriptAgent:
         agent = ProcessInfo(role="agent", pid=os.getpid(), state="running")
         server = self._processes.server
         return (agent,) if server is None else (agent, server)
+
+
+class _OutputSizes:
+    """Remembers how large each log was.
+
+    Args:
+        run_dir: of the run.
+        processes: of each worker.
+    """
+
+    def __init__(self, run_dir: RunDir, processes: int) -> None:
+        self._run_dir, self._processes = run_dir, processes
+        self._sizes: dict[LocalRank, int] = {}
+
+    def update(self, ranks: Iterable[LocalRank]) -> bool:
+        """Return whether a log of these processes has another size than at the last call."""
+        sizes = {rank: self._read_size(rank) for rank in ranks}
+        changed = any(size != self._sizes.get(rank) for rank, size in sizes.items())
+        self._sizes = sizes
+        return changed
+
+    def _read_size(self, rank: LocalRank) -> int:
+        log = self._run_dir.log(name_rank_log(rank.worker, rank.local, self._processes))
+        try:
+            return log.lstat().st_size
+        except OSError:
+            return 0
+
+
+@contextmanager
+def _log_connections_to(path: Path) -> Iterator[None]:
+    """Write warnings about connections to a file instead of the terminal."""
+    handler = configure_handler(logging.FileHandler(path, delay=True))
+    # On a full disk, logging itself fails; that must not end the run.
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
+    loggers = [logging.getLogger(name) for name in ("elastane.run.coordinator", "websockets.server")]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+            logger.propagate = True
+        handler.close()

@@ -7,10 +7,10 @@ import types
 from pathlib import Path
 from types import TracebackType
 
+from elastane.run.agent.fork_server import ProcessStart
 from elastane.run.attempts.script_modules import find_package_root
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
-from elastane.run.scripts.agent.rank_requests import RankStart
 from elastane.run.scripts.processes.world_store import detach_process
 from elastane.run.worker.state.gpu_assignment import VISIBLE
 from elastane.run.worker.worker_log import open_worker_log
@@ -19,7 +19,7 @@ OWN_FRAMES = 2
 """Frames of a traceback between the uncaught exception and the script."""
 
 
-def prepare_process(run_dir: RunDir, start: RankStart, server: int, port: int) -> None:
+def prepare_process(run_dir: RunDir, start: ProcessStart, server: int, port: int) -> None:
     """Give a forked process its own session, signals, output and environment.
 
     Args:
@@ -44,7 +44,7 @@ def prepare_process(run_dir: RunDir, start: RankStart, server: int, port: int) -
         numpy.random.seed()
 
 
-def show_gpus(start: RankStart, processes: int) -> None:
+def show_gpus(start: ProcessStart, processes: int) -> None:
     """Make the GPUs of its worker visible to this process; without a GPU nothing happens."""
     import torch
 

@@ -10,25 +10,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from elastane.run.nouns.control import AskDrain, AskEvict, AskResize, AskStop
 from elastane.run.nouns.membership import WorkerId
 from elastane.run.scripts.worlds.exits import describe_rank_end, is_death, name_rank
 from elastane.run.scripts.worlds.messages import (
     AnnounceStop,
-    DrainRequest,
     EndRun,
-    KillRequest,
     KillWorld,
     OutputSeen,
     RankExited,
     RecordChange,
-    ResizeRequest,
     ServerLost,
     ServerReady,
     StartWorld,
-    StopRequest,
     WorldAction,
     WorldGone,
     WorldInput,
+    WorldRequest,
 )
 from elastane.run.scripts.worlds.state import (
     LocalRank,
@@ -151,21 +149,21 @@ def _receive(turn: _Turn, received: WorldInput) -> None:
         case WorldGone(generation=generation):
             if generation == turn.world.generation:
                 _leave_world(turn)
-        case ResizeRequest() | DrainRequest() | StopRequest() | KillRequest():
+        case AskResize() | AskDrain() | AskStop() | AskEvict():
             _receive_request(turn, received)
         case _:
             assert_never(received)
 
 
-def _receive_request(turn: _Turn, request: ResizeRequest | DrainRequest | StopRequest | KillRequest) -> None:
+def _receive_request(turn: _Turn, request: WorldRequest) -> None:
     match request:
-        case ResizeRequest(workers=workers, by_hand=by_hand):
-            _resize(turn, workers, by_hand=by_hand)
-        case DrainRequest(worker=worker):
+        case AskResize(workers=workers, limits=limits):
+            _resize(turn, workers, by_hand=limits is None)
+        case AskDrain(worker=worker):
             _drain(turn, worker)
-        case StopRequest():
+        case AskStop():
             _request_stop(turn, request)
-        case KillRequest():
+        case AskEvict():
             _settle(turn)
             if isinstance(turn.world.phase, Running) and _is_change_wanted(turn.world):
                 _stop_world(turn, "resize", "the number of workers must change at once", grace_s=0.0)
@@ -249,7 +247,7 @@ def _drain(turn: _Turn, worker: WorkerId) -> None:
     turn.update(target=max(1, world.target - 1), leaving=world.leaving | {worker}, by_hand=True)
 
 
-def _request_stop(turn: _Turn, request: StopRequest) -> None:
+def _request_stop(turn: _Turn, request: AskStop) -> None:
     if turn.world.stop_why:
         return
     why = "stopped by request" + (f": {request.why.removesuffix('.')}" if request.why else "")

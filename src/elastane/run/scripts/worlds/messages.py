@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from elastane.run.nouns.control import AskDrain, AskEvict, AskResize, AskStop
 from elastane.run.nouns.membership import WorkerId
 from elastane.run.scripts.worlds.state import LocalRank, Over
 
@@ -43,45 +44,9 @@ class WorldGone:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeRequest:
-    """The next world should have this many workers."""
-
-    workers: int
-    by_hand: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DrainRequest:
-    """The next world must not contain this worker, and has one worker fewer."""
-
-    worker: WorkerId
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequest:
-    """The run must end."""
-
-    who: str
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class KillRequest:
-    """A stop that was announced must end now."""
-
-
-WorldInput: TypeAlias = (
-    ServerReady
-    | ServerLost
-    | RankExited
-    | OutputSeen
-    | WorldGone
-    | ResizeRequest
-    | DrainRequest
-    | StopRequest
-    | KillRequest
-)
+WorldRequest: TypeAlias = AskResize | AskDrain | AskStop | AskEvict
+"""Requests that change a run. `AskEvict` ends at once what was announced, or a world that must change."""
+WorldInput: TypeAlias = ServerReady | ServerLost | RankExited | OutputSeen | WorldGone | WorldRequest
 
 # -- actions -----------------------------------------------------------------------------------------------
 
