@@ -28,6 +28,10 @@ def test_tools_that_users_install_have_the_same_bounds_everywhere():
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
 
 
+def test_the_measures_of_this_version_are_kept():
+    assert f"\n## {elastane.__version__}\n" in (ROOT / "docs/measures.md").read_text()
+
+
 def test_the_citation_has_the_version_of_the_package():
     assert f"\nversion: {elastane.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
