@@ -73,7 +73,7 @@ def is_reported(run_dir: RunDir, worker: int) -> bool:
 def take_part(run_dir: RunDir, worker: int) -> int:
     threading.Thread(target=beat, args=(run_dir, worker), daemon=True).start()
     while not is_reported(run_dir, worker):
-        time.sleep(0.01)  # not a wait: paces the looks
+        time.sleep(0.01)  # not a wait: this program imports nothing from tests
     said = {"worker": worker, "pid": os.getpid(), "host": "127.0.0.1", "port": 1, "pinned": PINNED}
     said |= {"state": "ready"}
     while True:
