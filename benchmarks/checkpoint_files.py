@@ -21,7 +21,7 @@ from elastane.run.nouns.checkpoints import Manifest, format_checkpoint_name, for
 from elastane.run.worker.checkpoints.part_encoding import EncodedPart, TensorSlice
 from elastane.run.worker.checkpoints.publisher import publish_checkpoint
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
-from elastane.run.worker.checkpoints.staging_buffer import StagingBuffer
+from elastane.run.worker.checkpoints.copier import StagingBuffer
 from elastane.run.worker.state.tensor_bytes import view_bytes
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from elastane.run.machines.claims.time_limit import NotAnswered, TimeLimit
+from elastane.run.machines.claims.claim_list import NotAnswered, TimeLimit
 
 
 def test_results_and_errors_come_back():

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from elastane.run.agent.worker_set import WorkerSet, follow_order, take_numbers
-from elastane.run.machines.agents.departure import has_left, is_last_machine
+from elastane.run.machines.agents.node_agent import has_left, is_last_machine
 from elastane.run.nouns.control import (
     AgentReport,
     KillWorker,

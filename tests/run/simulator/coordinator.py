@@ -14,9 +14,9 @@ from elastane.run.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.run.coordinator.awake_clock import AwakeClock
 from elastane.run.coordinator.decide import decide_actions
 from elastane.run.coordinator.roster import Roster, create_roster
+from elastane.run.coordinator.server import AwakeClock
 from elastane.run.nouns.control import Acknowledge, Answer, Ask, StepReports, ToAgent, ToWorker
 from elastane.run.nouns.membership import NodeName, WorkerId
 from elastane.run.nouns.records import EventLine, LedgerLine

@@ -5,7 +5,7 @@ import multiprocessing
 import pytest
 import torch
 
-from elastane.run.worker.data.batch_messages import SMALL_BYTES, pack_batch, unpack_batch
+from elastane.run.worker.data.loaders import SMALL_BYTES, pack_batch, unpack_batch
 
 BATCHES = {
     "small": torch.arange(12).reshape(3, 4),

@@ -24,8 +24,7 @@ from elastane.run.checkpoints.rectangles import compute_dense_stride, sort_dims
 from elastane.run.checkpoints.storage import local
 from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.nouns.checkpoints import METADATA, PLAIN, format_checkpoint_name
-from elastane.run.worker.checkpoints.envelope import make_envelope
-from elastane.run.worker.checkpoints.part_encoding import EncodedPart, TensorSlice, slice_whole
+from elastane.run.worker.checkpoints.part_encoding import EncodedPart, TensorSlice, make_envelope, slice_whole
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
 
 from .checkpoint_stage import OPTIMIZERS, Small, build_state, iterate_leaves, save, train

@@ -11,9 +11,9 @@ from elastane.run.coordinator.checkpoints import (
     divide_blocks,
 )
 from elastane.run.coordinator.deaths import format_worker_list
-from elastane.run.coordinator.metric_warning import warn_of_missing_metric
 from elastane.run.coordinator.roster import Roster
 from elastane.run.coordinator.turn import Turn
+from elastane.run.coordinator.warnings import warn_of_missing_metric
 from elastane.run.nouns.checkpoints import UNORDERED
 from elastane.run.nouns.control import CheckpointKept, PublishCheckpoint, TakeCheckpoint, WriteAgain
 from elastane.run.nouns.membership import WorkerId

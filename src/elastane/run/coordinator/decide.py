@@ -37,6 +37,7 @@ from elastane.run.coordinator.deaths import (
     describe_exit,
     draft_death,
     drop_draft,
+    exclude_lost_workers,
     is_script_exit,
     record_death,
     record_overdue_deaths,
@@ -44,7 +45,6 @@ from elastane.run.coordinator.deaths import (
 from elastane.run.coordinator.event_summary import ENDS, find_key_step
 from elastane.run.coordinator.exhaustion import count_exhausted
 from elastane.run.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
-from elastane.run.coordinator.join_warning import warn_of_unjoined
 from elastane.run.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.run.coordinator.placement import build_orders, is_order_known
 from elastane.run.coordinator.reachability import exclude_unreachable, receive_peer_lost
@@ -54,7 +54,7 @@ from elastane.run.coordinator.run_end import end_as_claimed, end_when_done, fail
 from elastane.run.coordinator.step_times import add_step_report, take_complete
 from elastane.run.coordinator.traffic import record_traffic
 from elastane.run.coordinator.turn import Turn
-from elastane.run.coordinator.unwritten_ends import exclude_lost_workers
+from elastane.run.coordinator.warnings import warn_of_unjoined
 from elastane.run.nouns.control import (
     AgentReport,
     AskStop,
@@ -87,7 +87,7 @@ def decide_actions(
     Args:
         roster: the roster before the inputs.
         events: the inputs in the order of their arrival; empty: only time has passed.
-        now: seconds on a clock that does not jump, see `elastane.run.coordinator.awake_clock`.
+        now: seconds on a clock that does not jump, see `elastane.run.coordinator.server`.
         wall_s: seconds since 1970, the time of recorded events.
     """
     turn = Turn(roster, now, wall_s)

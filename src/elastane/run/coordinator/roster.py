@@ -290,7 +290,7 @@ class WrittenEvents:
 
 @dataclass(frozen=True)
 class Roster:
-    """The coordinator's state. Times are in seconds, on the clock of `elastane.run.coordinator.awake_clock`.
+    """The coordinator's state. Times are in seconds, on the clock of `elastane.run.coordinator.server`.
 
     It does not change, so each derived value is computed at most once, when a rule first asks for it.
 

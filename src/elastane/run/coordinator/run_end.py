@@ -9,9 +9,8 @@ from elastane.run.coordinator.checkpointing import (
     is_last_checkpoint_settled,
     reopen_last_checkpoint,
 )
-from elastane.run.coordinator.deaths import describe_causes, record_all_deaths
+from elastane.run.coordinator.deaths import describe_causes, exclude_unheard_workers, record_all_deaths
 from elastane.run.coordinator.turn import Turn
-from elastane.run.coordinator.unwritten_ends import exclude_unheard_workers
 from elastane.run.nouns.control import ModelWritten, RunOver, WriteModel
 from elastane.run.nouns.membership import WorkerId
 from elastane.run.nouns.records import SCRIPT, RunEnd

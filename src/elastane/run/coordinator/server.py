@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 import msgspec
@@ -28,11 +28,10 @@ from elastane.run.coordinator.actions import (
     WriteEvent,
 )
 from elastane.run.coordinator.append_file import AppendFile, open_copy_to_append, open_to_append
-from elastane.run.coordinator.awake_clock import AwakeClock
 from elastane.run.coordinator.claiming import claim_slot
 from elastane.run.coordinator.connections import Connections
 from elastane.run.coordinator.decide import decide_actions
-from elastane.run.coordinator.event_log import read_changes
+from elastane.run.coordinator.event_summary import read_changes
 from elastane.run.coordinator.ledger import Ledger
 from elastane.run.coordinator.roster import NO_TAKEOVER, Roster, Takeover, create_roster
 from elastane.run.machines.claims.decisions import DecisionClaims
@@ -290,3 +289,31 @@ class Coordinator:
     ) -> None:
         event = EventLine(time=now, kind=kind, who="coordinator", why=why, detail=detail or {})
         self._events.append(msgspec.json.encode(event))
+
+
+# The clock of the coordinator's judgements: it counts only the time in which this process could listen.
+
+
+class AwakeClock:
+    """Seconds since its first reading, without the time in which the process was stopped.
+
+    A coordinator that a debugger, a hypervisor or a slow disk has stopped for a while finds all reports old.
+    If it took its own pause for the silence of the others, it would exclude healthy workers. Changes of the
+    wall clock do not matter either.
+
+    Args:
+        longest_gap_s: the most that two readings in sequence count. Usually the coordinator reads its clock
+            every 0.1 s.
+        read_s: returns the seconds of a clock that never goes back.
+    """
+
+    def __init__(self, longest_gap_s: float, read_s: Callable[[], float] = time.monotonic) -> None:
+        self._longest_gap_s, self._read_s = longest_gap_s, read_s
+        self._last_s = read_s()
+        self._awake_s = 0.0
+
+    def read(self) -> float:
+        """Return the present time in seconds; call it at least every `longest_gap_s`."""
+        last_s, self._last_s = self._last_s, self._read_s()
+        self._awake_s += min(self._last_s - last_s, self._longest_gap_s)
+        return self._awake_s

@@ -17,14 +17,13 @@ from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.nouns.membership import Generation, Member
 from elastane.run.nouns.records import Digest
 from elastane.run.nouns.rundir import GATHERED
-from elastane.run.nouns.spec import Probe
+from elastane.run.nouns.spec import CheckpointPolicy, Probe
 from elastane.run.protocol import actions, events
 from elastane.run.protocol.layout import REPLICATED_BLOCK
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.messages import RoundOutcome
 from elastane.run.worker import assembly
 from elastane.run.worker.arguments import check_arguments, check_not_wrapped, check_process_group
-from elastane.run.worker.checkpoint_schedule import CheckpointSchedule
 from elastane.run.worker.checkpoints.starting_checkpoint import StartingCheckpoint
 from elastane.run.worker.data.batch_sources import BatchPlan
 from elastane.run.worker.data.determinism import ScriptSeeds
@@ -322,3 +321,27 @@ def read_learning_rates(optimizer: Optimizer) -> tuple[float, ...]:
     if len(numbers) < len(rates) or not all(map(math.isfinite, numbers)):
         return ()
     return tuple(numbers[:1] if len(set(numbers)) == 1 else numbers)
+
+
+# -- the schedule by which a run takes checkpoints -------------------------------------------------------
+
+
+class CheckpointSchedule:
+    """The steps and events after which a policy requests a checkpoint.
+
+    Args:
+        policy: the policy of the run; None: the run has no checkpoints.
+
+    Attributes:
+        each_epoch: take a checkpoint at the end of each epoch.
+        each_evaluation: take a checkpoint after each evaluation.
+    """
+
+    def __init__(self, policy: CheckpointPolicy | None) -> None:
+        self._every_steps = policy.every_steps if policy is not None else None
+        self.each_epoch = policy is not None and policy.each_epoch
+        self.each_evaluation = policy is not None and policy.each_evaluation
+
+    def is_due_after(self, step: int) -> bool:
+        """Return whether the state after this training step becomes a checkpoint."""
+        return self._every_steps is not None and step % self._every_steps == 0

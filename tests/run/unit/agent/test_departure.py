@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.run.machines.agents.departure import LONGEST_LEAVE_S, has_left, is_last_machine
+from elastane.run.machines.agents.node_agent import LONGEST_LEAVE_S, has_left, is_last_machine
 from elastane.run.nouns.membership import NodeAddress
 
 HERE, THERE = NodeAddress("b", "10.0.0.2", 1), NodeAddress("", "10.0.0.1", 1)

@@ -11,7 +11,7 @@ from elastane.common.errors import RunFailed
 from elastane.run.agent import control_link as link_module
 from elastane.run.agent.control_link import ControlLink
 from elastane.run.connections import coordinator_request
-from elastane.run.connections.coordinator_client import CoordinatorClient
+from elastane.run.connections.coordinator_request import CoordinatorClient
 from elastane.run.connections.endpoint import CoordinatorEndpoint
 from elastane.run.nouns.control import AgentReport, AskStatus, RunOver, SetTarget, encode
 from elastane.run.nouns.rundir import RunDir

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from elastane.run.connections.endpoint import CoordinatorEndpoint
-from elastane.run.machines.joining import next_attempt
-from elastane.run.machines.joining.next_attempt import wait_for_next_attempt
+from elastane.run.machines.joining import participation
+from elastane.run.machines.joining.participation import wait_for_next_attempt
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import Resumed, RunRecord, RunSpec
 from tests.waiting import WAIT_S
@@ -19,8 +19,8 @@ NEXT = msgspec.structs.replace(LAST, resumed=Resumed("step-8", 8, 1, first_worke
 
 @pytest.fixture
 def run_dir(tmp_path, monkeypatch):
-    monkeypatch.setattr(next_attempt, "UNLOCKED_S", 0.2)
-    monkeypatch.setattr(next_attempt, "LOOK_S", 0.01)
+    monkeypatch.setattr(participation, "UNLOCKED_S", 0.2)
+    monkeypatch.setattr(participation, "LOOK_S", 0.01)
     run_dir = RunDir(tmp_path)
     write(run_dir.run, LAST)
     return run_dir

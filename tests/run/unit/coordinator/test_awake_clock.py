@@ -1,6 +1,6 @@
 """The clock of judgements counts no time in which the coordinator was stopped."""
 
-from elastane.run.coordinator.awake_clock import AwakeClock
+from elastane.run.coordinator.server import AwakeClock
 
 
 def test_a_stopped_process_does_not_age_what_it_has_heard():

@@ -2,8 +2,8 @@
 
 from elastane.run.coordinator.actions import WriteEvent
 from elastane.run.coordinator.decide import decide_actions
-from elastane.run.coordinator.join_warning import PATIENCE_S
 from elastane.run.coordinator.roster import create_roster
+from elastane.run.coordinator.warnings import PATIENCE_S
 from elastane.run.nouns.control import AgentReport, ProcessInfo, WorkerReport
 from elastane.run.nouns.spec import RunSpec
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TypeAlias
 
-from elastane.run.trackers.wandb_files import find_record_files, read_wandb_records
+from elastane.run.trackers.wandb_store import find_record_files, read_wandb_records
 
 Series: TypeAlias = dict[str, list[tuple[int, float]]]
 

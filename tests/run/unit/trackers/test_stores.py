@@ -16,8 +16,7 @@ from elastane.run.trackers import mlflow_store
 from elastane.run.trackers.feeding import Feed, Subject
 from elastane.run.trackers.metric_rows import MetricRow, make_step_row, select_missing
 from elastane.run.trackers.mlflow_store import MLflowStore
-from elastane.run.trackers.wandb_files import find_record_files, find_writers, read_wandb_records
-from elastane.run.trackers.wandb_store import WandbStore
+from elastane.run.trackers.wandb_store import WandbStore, find_record_files, find_writers, read_wandb_records
 from tests.lazy_modules import LazyModule
 from tests.waiting import WAIT_S, wait_until
 

@@ -12,7 +12,7 @@ from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.presence import NO_DIRECTORY, is_any_process_present, is_present
 from elastane.run.attempts.attempt_file import read_attempt
-from elastane.run.connections.coordinator_client import CoordinatorClient
+from elastane.run.connections.coordinator_request import CoordinatorClient
 from elastane.run.nouns.attempts import Attempt
 from elastane.run.nouns.control import Answer, Ask, AskStatus
 from elastane.run.nouns.rundir import RunDir

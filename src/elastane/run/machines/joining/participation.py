@@ -6,6 +6,7 @@ died, a joined machine resumes it: the first one that gets the lock of the run d
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import msgspec
 
 from elastane.common.errors import BadInput, ElastaneError, RunFailed
 from elastane.common.extras import require
+from elastane.common.untrusted_data import Malformed
 from elastane.run.attempts.final_event import write_final_event
 from elastane.run.attempts.results import write_results
 from elastane.run.attempts.resumption import Say, prepare_next_attempt
@@ -24,8 +26,9 @@ from elastane.run.attempts.supervision import (
     count_futile,
     issue_first_ticket,
 )
+from elastane.run.connections.endpoint import read_own_endpoint
+from elastane.run.connections.run_lock import is_locked
 from elastane.run.machines.agents.node_agent import NodeAgent
-from elastane.run.machines.joining.next_attempt import wait_for_next_attempt
 from elastane.run.machines.joining.standby_trackers import StandbyTrackers
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.machine_address import MachineAddress
@@ -209,3 +212,46 @@ def _make_invitation(machine: JoinedMachine) -> Callable[[NodeAddress], None]:
         machine.say(f"on other machines: elastane join {ticket}")
 
     return invite
+
+
+# -- the wait of a joined machine for the next attempt of a run that has lost its state ------------------
+#
+# One machine resumes it from its newest checkpoint. The others wait: if their command ended, the
+# scheduler that started it would give the devices of their machine away.
+
+
+LOOK_S = 0.5
+UNLOCKED_S = 5.0
+"""How long the run directory may be unlocked. The program that begins the attempts of a run locks it."""
+
+
+def wait_for_next_attempt(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
+    """Wait until the next attempt of a run has begun.
+
+    Args:
+        run_dir: of the run.
+        last: the record of the attempt that has ended.
+
+    Returns:
+        The record of the next attempt; None: no program has locked the run directory to begin it.
+    """
+    locked_s = time.monotonic()
+    while time.monotonic() - locked_s < UNLOCKED_S:
+        if is_locked(run_dir.lock):
+            locked_s = time.monotonic()
+        if (record := _read_next(run_dir, last)) is not None:
+            return record
+        time.sleep(LOOK_S)
+    return None
+
+
+def _read_next(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
+    """Return the record of the next attempt once its coordinator answers; None: not yet."""
+    try:
+        record = read_record(run_dir)
+        if record.resumed is None or record.resumed == last.resumed:
+            return None
+        return record if read_own_endpoint(run_dir, record.resumed.times).term else None
+    except (OSError, ElastaneError, Malformed):
+        # The files change now, or the file system is away.
+        return None

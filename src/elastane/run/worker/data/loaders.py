@@ -6,20 +6,23 @@ change the duration of a step.
 """
 
 import ctypes
+import io
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from types import FrameType
 from typing import Any, TypeAlias
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
-
-from elastane.run.worker.data.batch_messages import pack_batch, unpack_batch
 
 Request: TypeAlias = tuple[int, int]
 """A request for a batch: ``(step, virtual rank)``."""
@@ -27,6 +30,7 @@ Request: TypeAlias = tuple[int, int]
 REHEARSED: Request = (1, 0)
 PR_SET_PDEATHSIG = 1
 LOST_ITS_WORKER = 71
+SMALL_BYTES = 1 << 16
 
 
 class LoadFailure:
@@ -194,3 +198,36 @@ class _LoaderInit:
 
 def _return_batch(batch: Any) -> Any:
     return batch
+
+
+# -- messages that carry a batch from a loader to its worker; large tensors travel in shared memory ------
+#
+# PyTorch puts each tensor into its own shared memory and sends a descriptor through a new connection. For
+# a batch of tokens that takes many times longer than a copy in the message.
+
+
+class _Pickler(ForkingPickler):
+    def reducer_override(self, value: Any) -> Any:
+        # Only exact tensors: a subclass may carry more than its values.
+        if type(value) is not torch.Tensor or not _is_plain(value) or value.nbytes > SMALL_BYTES:
+            return NotImplemented
+        try:
+            return torch.from_numpy, (np.array(value.numpy()),)
+        except TypeError:  # a type that NumPy lacks
+            return NotImplemented
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return not tensor.requires_grad and tensor.device.type == "cpu" and tensor.layout == torch.strided
+
+
+def pack_batch(batch: Any) -> bytes:
+    """Return the message with a batch; it can be unpacked only once."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(batch)
+    return buffer.getvalue()
+
+
+def unpack_batch(message: bytes) -> Any:
+    """Return the batch in a message of this process's own loader."""
+    return pickle.loads(message)  # noqa: S301 - from a child

@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 import xxhash
+from torch._guards import CompileContext
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
-from elastane.run.worker.state.consumed_gradient import ConsumedGradient
 from elastane.run.worker.state.gradient_copier import GradientsByNumber
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
@@ -31,6 +32,15 @@ SMALL_BYTES = 1 << 18
 """Gradients up to this size wait for others: a call of torch costs more than the addition of a small one."""
 TOGETHER = 32
 """The number of small gradients that are added together; so 8 MiB wait at most."""
+CONVERSIONS = frozenset(
+    {
+        *("to", "cpu", "cuda", "float", "double", "half", "bfloat16"),
+        *("is_floating_point", "is_complex", "dim", "_has_compatible_shallow_copy_type"),
+    }
+)
+"""Functions that ``Module.to`` and similar methods call on each gradient."""
+
+SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class Gradients:
@@ -266,3 +276,52 @@ def _build_late_gradient_error(name: str) -> BadInput:
         do="call your own loss.backward() before step.backward(loss), or add the losses; "
         "use torch.utils.checkpoint with use_reentrant=False",
     )
+
+
+# -- the tensor in ``.grad`` of a trained parameter after the run has taken its gradient -----------------
+
+
+class ConsumedGradient(torch.Tensor):
+    """A stand-in for a gradient that the run has taken; it refuses every use by the script.
+
+    It is sparse and without elements: if the script runs a backward pass of its own, autograd puts a dense
+    gradient in its place.
+    """
+
+    @classmethod
+    def make(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return a stand-in of each parameter's shape."""
+        return [torch.Tensor._make_subclass(cls, _make_empty(parameter)) for parameter in parameters]
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        _types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", str(func))
+        # The compiler reads .grad of the parameters that it compiles for, and Module.to converts .grad.
+        with torch._C.DisableTorchFunctionSubclass():
+            if name in CONVERSIONS or CompileContext.try_get() is not None:
+                return func(*args, **(kwargs or {}))
+            if func == SET_DATA and args[1].is_sparse:
+                return None  # Module.to sets the converted tensor
+            if name == "share_memory_":
+                return args[0]  # it has no memory
+        raise BadInput(
+            f"the script used .grad of a trained parameter ({name.strip('_')}), as clip_grad_norm_, "
+            "clip_grad_value_, zero_grad and GradScaler.unscale_ do",
+            means="the run takes the gradient of each microbatch, sums the gradients of all workers and "
+            "steps the optimizer; .grad is empty then, so a change there would have no effect",
+            do="to clip, write run.prepare(model, optimizer, clip_grad_norm=1.0); leave zero_grad out; "
+            "to change a gradient while it is computed, use parameter.register_hook(function)",
+        )
+
+
+def _make_empty(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor of zeros."""
+    indices = torch.empty((parameter.dim(), 0), dtype=torch.int64, device=parameter.device)
+    values = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from elastane.run.coordinator import event_log
+from elastane.run.coordinator import event_summary
 from elastane.run.coordinator.append_file import AppendFile
 from elastane.run.coordinator.event_summary import summarize_events
 from elastane.run.nouns.records import EventLine
@@ -35,7 +35,7 @@ DIED = EventLine(time=2.0, kind="worker.died", who="worker 3", workers=(3,), gen
 def test_changes_among_many_printed_lines_are_found(write, change_at) -> None:
     events = make_prints(20_000)
     events.insert(change_at, DIED)
-    read = list(event_log.read_changes(write(events)))
+    read = list(event_summary.read_changes(write(events)))
     assert DIED in read
     assert len(read) < 12_000
     assert read[-5:] == events[-5:]
@@ -44,8 +44,8 @@ def test_changes_among_many_printed_lines_are_found(write, change_at) -> None:
 
 def test_a_short_file_is_read_completely(write) -> None:
     events = [*make_prints(5), DIED, *make_prints(5)]
-    assert list(event_log.read_changes(write(events))) == events
-    assert list(event_log.read_changes(write([]))) == []
+    assert list(event_summary.read_changes(write(events))) == events
+    assert list(event_summary.read_changes(write([]))) == []
 
 
 @pytest.mark.parametrize("length", [0, 1, READ_BYTES - 1, READ_BYTES, 3 * READ_BYTES])
