@@ -22,7 +22,7 @@ import httpx
 import msgspec
 import uvicorn
 from elastane.cluster.controller.access.rates import Rate
-from elastane.cluster.controller.bootstrap import make_first_token
+from elastane.cluster.controller.server import make_first_token
 from elastane.cluster.controller.jobs.observation_record import close_job
 from elastane.cluster.controller.jobs.requests import create_job
 from elastane.cluster.controller.rest.app import build_application

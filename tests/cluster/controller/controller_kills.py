@@ -35,7 +35,7 @@ from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.controller.access.secrets import compute_digest, generate_secret, generate_token_id
 from elastane.cluster.controller.store import events, jobs, tables, tokens
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.cluster.nouns.controller_start import ControllerSettings
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec

@@ -10,9 +10,9 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from elastane.cluster.controller.bootstrap import make_first_token
 from elastane.cluster.controller.jobs.requests import create_job
 from elastane.cluster.controller.planning import PlanOutdated, WordedDecision, write_decisions
+from elastane.cluster.controller.server import make_first_token
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import (
     decisions,

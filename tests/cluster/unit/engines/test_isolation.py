@@ -15,8 +15,7 @@ import pytest
 
 from elastane.cluster.engines.local import accounts, user_isolation, user_launcher
 from elastane.cluster.engines.local.accounts import Account, find_account, find_team_account
-from elastane.cluster.engines.local.engine import LocalEngine
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.engines.local.job_environment import build_job_environment
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.orders import KillAttempt, StartAttempt
