@@ -18,10 +18,10 @@ import torch
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.nouns.checkpoints import Manifest, format_checkpoint_name, format_part_name
+from elastane.run.worker.checkpoints.copier import StagingBuffer
 from elastane.run.worker.checkpoints.part_encoding import EncodedPart, TensorSlice
 from elastane.run.worker.checkpoints.publisher import publish_checkpoint
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
-from elastane.run.worker.checkpoints.copier import StagingBuffer
 from elastane.run.worker.state.tensor_bytes import view_bytes
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save

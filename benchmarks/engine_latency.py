@@ -26,8 +26,7 @@ from typing import NamedTuple, TypeAlias
 
 import elastane
 import msgspec
-from elastane.cluster.engines.local.engine import LocalEngine
-from elastane.cluster.engines.local.engine import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.cluster.nouns.observations import Observation
 from elastane.cluster.nouns.orders import KillAttempt, Order, ResizeJob, SettleJob, StartAttempt, StopAttempt

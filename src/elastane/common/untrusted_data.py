@@ -88,7 +88,6 @@ def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES, *, follow_links: 
     """Return the content of a regular file, without reading more than the limit into memory.
 
     Args:
-        path: of the file.
         at_most_bytes: size of the largest file.
         follow_links: False: refuse a symbolic link in the file's place. Use that for the files of a run
             directory, which its job may have replaced.
@@ -108,7 +107,6 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     """Open a regular file for reading, without ever blocking as the opening of a pipe or a device can.
 
     Args:
-        path: of the file.
         follow_links: False: refuse a symbolic link in the file's place.
 
     Raises:

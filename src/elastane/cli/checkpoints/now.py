@@ -71,7 +71,6 @@ def wait_for_checkpoint(
     """Return the event of the first checkpoint of this step or a later one.
 
     Args:
-        run_dir: of the run.
         written: reads the events from the request on.
         step: of the run when it accepted the request.
         term: of the coordinator that accepted the request.

@@ -25,7 +25,6 @@ def read_job(path: Path, *, name: str, team: str) -> JobSpec:
     Relative paths in the file start from the directory of the file.
 
     Args:
-        path: of the file.
         name: of the job, if the file has none.
         team: of the job, if the file has none.
 

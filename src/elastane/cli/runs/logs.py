@@ -17,7 +17,6 @@ def show_run_logs(
     """Print the log of one process, or of all; with ``follow`` until the run is over.
 
     Args:
-        run_dir: of the run.
         process: as typed; None: all of them.
         node: show only processes of this machine; None: of all machines.
         follow: print new lines until the run is over.
@@ -42,7 +41,6 @@ class LogFinder:
     """Finds the processes that have a log, of all machines of a run or of one.
 
     Args:
-        run_dir: of the run.
         node: the machine, as typed; None: all of them.
 
     Raises:
@@ -76,7 +74,6 @@ def find_process(run_dir: RunDir, text: str, known: Mapping[str, str]) -> str:
     """Return the name of the log of a process.
 
     Args:
-        run_dir: of the run.
         text: a worker's number, or the name of a process.
         known: the processes to choose from, each with the name of its log.
 

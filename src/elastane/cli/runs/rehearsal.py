@@ -55,7 +55,6 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
     """Read a checkpoint as `elastane run --resume` does: verify it, then restore it on several workers.
 
     Args:
-        run_dir: of the run.
         wanted: name or step of the checkpoint; None: the newest finished one.
         workers: number of workers; None: the number that the run starts with.
         as_json: print the result as JSON.

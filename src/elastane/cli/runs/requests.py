@@ -41,7 +41,6 @@ def wait_until(run_dir: RunDir, done: Callable[[Answer], bool], stuck: Callable[
     """Poll a run until a change is in effect, and return the status that shows it.
 
     Args:
-        run_dir: of the run.
         done: tells whether a status shows the change.
         stuck: returns why the change can no longer take effect; empty if it still can.
 

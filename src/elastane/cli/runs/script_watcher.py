@@ -23,8 +23,6 @@ class ScriptWatcher:
     """View of a run under a contract; the output of an earlier attempt is not shown again.
 
     Args:
-        run_dir: of the run.
-        spec: of the run.
         console: shows it.
     """
 

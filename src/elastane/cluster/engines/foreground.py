@@ -22,7 +22,6 @@ class ForegroundEngine:
 
     Args:
         job: name of the run's job.
-        run_dir: of the run.
     """
 
     def __init__(self, job: str, run_dir: RunDir) -> None:

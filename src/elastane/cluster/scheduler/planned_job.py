@@ -69,7 +69,7 @@ class PlannedJob:
         resize_log: cost of a resize as a part of the horizon; comparable to `SpeedModel.compute_gain`.
         holds_last_quota_only: while it waits, it holds its place only on the last quota it may use: others
             borrowed the places that it held further down (`holds.find_futile_holders`).
-        weight: of its speedup, by its work (`work_order`).
+        weight: of its speedup, by its work (`cluster_index`).
         held_weight: the same, for workers that it holds.
         stop_reason: why it is not granted more; a `NoRoom` if devices are missing.
         wait_reason: why its minimum does not fit.

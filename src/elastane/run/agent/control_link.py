@@ -25,7 +25,6 @@ class ControlLink:
 
     Args:
         find_endpoint: returns the endpoint of the present coordinator.
-        secret: of the run.
         report: returns the current report.
         handle: receives the messages of the coordinator.
         changed: set when there is something new to report.

@@ -94,7 +94,6 @@ def list_present_processes(run_dir: RunDir, user: int | None = None) -> tuple[in
     process of the machine.
 
     Args:
-        run_dir: of the run.
         user: count only processes of the user with this id; None: of every user.
     """
     pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))

@@ -123,7 +123,6 @@ class FollowedHosts:
     A script that fails, or prints something else, changes nothing: the run keeps its size, and says why.
 
     Args:
-        run_dir: of the run.
         spec: of the run, with a discovery script.
         say: reports what cannot be used, each remark once.
     """

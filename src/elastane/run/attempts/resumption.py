@@ -48,7 +48,6 @@ def prepare_resumption(
     made again, to the same bytes.
 
     Args:
-        run_dir: of the run.
         spec: for the new attempt; the options that decide about the trained bytes must be unchanged.
         say: takes lines for the user.
         begun_by: the subject of the event.
@@ -213,8 +212,6 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
     """Return the newest valid checkpoint, with all bytes as they were written.
 
     Args:
-        run_dir: of the run.
-        spec: of the run.
         say: takes lines for the user.
         within: the last step in the ledger; later checkpoints do not count. None: all checkpoints count.
 

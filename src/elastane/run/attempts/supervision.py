@@ -219,7 +219,6 @@ def issue_first_ticket(run_dir: RunDir, address: NodeAddress) -> str:
     """Return a new ticket for an attempt of the run, by which other machines take part.
 
     Args:
-        run_dir: of the run.
         address: of the agent that begins the attempt.
     """
     fingerprint = compute_fingerprint(read_certificate(run_dir))

@@ -33,7 +33,6 @@ class TrackerKeeper:
     """Keeps the process of the trackers running, as long as the run has any; its failures harm no run.
 
     Args:
-        run_dir: of the run.
         chosen: the trackers of its spec. Its script may ask for more.
         say: takes lines for the user, from another thread.
     """

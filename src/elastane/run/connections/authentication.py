@@ -198,7 +198,6 @@ def serve_authenticated(
     Args:
         handle: serves one connection to its end.
         listening: a socket that listens; the caller must not use this object again.
-        secret: of the run.
         largest_bytes: size limit of a received message.
         context: encrypts the connections; None: they stay on this machine.
         pages: what the server answers to other requests; None: an error.

@@ -45,7 +45,6 @@ def open_connection(
 
     Args:
         endpoint: of the coordinator.
-        secret: of the run.
         largest_bytes: size limit of a received message.
         timeout_s: for opening the connection.
 
@@ -74,7 +73,6 @@ def open_connection_in_charge(
 
     Args:
         find_endpoint: returns the endpoint of the present coordinator.
-        secret: of the run.
         largest_bytes: size limit of a received message.
         timeout_s: for opening the connection.
         pings_between_machines_s: as in `open_async_connection`, if the coordinator may be on another machine.
@@ -146,7 +144,6 @@ def open_async_connection(
 
     Args:
         endpoint: of the coordinator.
-        secret: of the run.
         largest_bytes: size limit of a received message.
         timeout_s: for opening the connection; None: the caller has a timeout of its own.
         pings_s: the time between two pings, which detect a lost coordinator, and the time that each waits for

@@ -23,7 +23,6 @@ def ask_coordinator(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> 
     """Send a request and return the answer; retry while the coordinator is being replaced.
 
     Args:
-        run_dir: of the run.
         question: the request; it may arrive twice, and every request is idempotent.
         timeout_s: for all retries together, in seconds.
 
@@ -67,11 +66,7 @@ def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
 
 
 class CoordinatorClient:
-    """A connection that opens on the first request, and again after the coordinator was replaced.
-
-    Args:
-        run_dir: of the run.
-    """
+    """A connection that opens on the first request, and again after the coordinator was replaced."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir

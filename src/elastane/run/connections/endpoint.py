@@ -88,7 +88,6 @@ def read_own_endpoint(run_dir: RunDir, attempt: int) -> CoordinatorEndpoint:
     """Return the host and the port of a run's coordinator, for a process of one attempt of the run.
 
     Args:
-        run_dir: of the run.
         attempt: how often the run had been resumed when the attempt of this process began.
 
     Raises:

@@ -81,7 +81,6 @@ def compute_interval_s(
     hundredth of the time.
 
     Args:
-        policy: the policy of the run.
         cost_s: the cost of the last checkpoint; 0: none was made yet.
         undisturbed_s: the seconds since the run began.
         interruptions: the number of deaths so far.
@@ -105,8 +104,6 @@ class CheckpointInProgress:
     """A checkpoint of which at least one worker has reported a part.
 
     Args:
-        name: the name of the checkpoint.
-        step: the step of the checkpoint.
         writers: the workers that must write a part.
         parts: the reported parts, by worker.
         lost: the writers that died before they had written.

@@ -295,7 +295,6 @@ class Roster:
     It does not change, so each derived value is computed at most once, when a rule first asks for it.
 
     Args:
-        spec: the spec of the run.
         term: the term of this coordinator.
         pinned: the properties of the script, from the first worker that reported them.
         newest: the proposed or reported generation with the highest number.
@@ -601,7 +600,6 @@ def create_roster(
     """Return the roster of a new coordinator, from the files of the run and without workers.
 
     Args:
-        spec: the spec of the run.
         term: 1 for the first coordinator of the run; a later one listens before it decides.
         now: the time in seconds.
         pid: the process id of this coordinator.

@@ -32,7 +32,6 @@ class FirstStep:
     """The first step of a generation, as far as reported.
 
     Args:
-        step: the number of the step.
         generation: the generation that begins with it.
         share: the largest number of virtual ranks that any worker computed in it.
         workers: the workers that computed it.

@@ -64,7 +64,6 @@ def read_last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int =
     """Return the last complete line of a JSON-lines file, without reading all of it; None: there is none.
 
     Args:
-        path: of the file.
         decode: one line to its value.
         within_bytes: how much of the end of the file is searched; a longer line is not found.
 

@@ -28,7 +28,6 @@ class Tail:
     """Reads the bytes appended since the last reading; the file need not exist yet.
 
     Args:
-        path: of the file.
         within_bytes: the most bytes that a reading takes from the end of the file; earlier lines are skipped.
             None: no limit.
     """

@@ -65,9 +65,7 @@ class BeginRound(msgspec.Struct, frozen=True):
     """Begin to compute a round.
 
     Args:
-        round: the number of the round.
         step: the step to which it belongs.
-        generation: the number of the generation.
         workers: the number of its members.
         cursors: the position of each virtual rank's stream after the last committed step.
     """

@@ -21,7 +21,6 @@ def compute_outcome(
     Sums of numbers are rounded once (``math.fsum``), so their order does not matter.
 
     Args:
-        round_: the number of the round.
         step: the number of training steps committed, with this round.
         leaves: one per virtual rank.
         votes: one per member.

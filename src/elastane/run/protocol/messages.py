@@ -51,7 +51,6 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
     """The result of a committed round; the same value on every worker.
 
     Args:
-        round: the number of the round.
         step: the number of training steps committed so far, this round included.
         loss: the weighted mean over the virtual ranks.
         weight: the sum of the weights.
@@ -169,7 +168,6 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     """The sender has every sum that it needs, so the round may commit.
 
     Args:
-        round: the number of the round.
         leaves: the leaves of the virtual ranks that the sender computed.
         norms: the fp64 sum of squares of the summed gradient, per block that the sender owns.
         digests: the digests of the state before this round, per block that the sender audits or witnesses.

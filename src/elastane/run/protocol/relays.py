@@ -48,7 +48,6 @@ def choose_leader(worker: int, owner: int, nodes: Mapping[int, str], block: int)
         worker: a member.
         owner: the owner of the block.
         nodes: the node of each worker, in the order of the members.
-        block: the number of the block.
     """
     if nodes[owner] == nodes[worker]:
         return owner

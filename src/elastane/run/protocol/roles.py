@@ -59,7 +59,6 @@ def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Statu
     """Return the statuses and, until a round is committed, one more for the checkpoint of the start.
 
     Args:
-        layout: the layout of the run.
         origin: the outcome of the checkpoint, as of round 0.
         statuses: the statuses of the workers.
     """
@@ -80,7 +79,6 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
     """Return the roles of a generation.
 
     Args:
-        layout: the layout of the run.
         generation: the generation.
         statuses: the statuses of its members and of those that leave with it.
     """

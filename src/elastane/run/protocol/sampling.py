@@ -44,7 +44,6 @@ def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
     Args:
         position: ``0 <= position < length``.
         length: the length of the dataset, in samples.
-        seed: the seed of the run.
         epoch: the number of the epoch, from 0.
     """
     if not 0 <= position < length:

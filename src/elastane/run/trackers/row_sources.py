@@ -32,7 +32,6 @@ class StepReader:
     Line N is step N, so steps that are recorded already are skipped without being decoded.
 
     Args:
-        run_dir: of the run.
         first: the first step of interest.
         report_broken: is called with the step of a line that cannot be read.
     """
@@ -139,7 +138,6 @@ class RecordedRows:
     An evaluation waits for the line of its step, so that both come in one row if possible.
 
     Args:
-        run_dir: of the run.
         first: the first step of interest.
         report_broken: is called with the step of a line that cannot be read.
     """

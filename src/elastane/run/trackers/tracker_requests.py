@@ -16,7 +16,6 @@ class TrackerRequests:
     """Follows the events of a run for trackers that its script asks for.
 
     Args:
-        run_dir: of the run.
         chosen: the trackers of its spec.
     """
 

@@ -42,7 +42,6 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
     """Return the trained model that a run has written.
 
     Args:
-        files: the files of the run.
         optimizer: include the state of its optimizer.
 
     Raises:

@@ -33,7 +33,6 @@ class TensorPlace(msgspec.Struct, frozen=True):
 
     Args:
         virtual_rank: the number of the microbatch.
-        worker: the number of the worker.
         offset: the first byte.
         size: a number of bytes.
         digest: of these bytes.
@@ -127,7 +126,6 @@ class GatheredTensors(Mapping[str, tuple[torch.Tensor, ...]]):
         Their tensors must be added again, each time between `begin` and `keep`.
 
         Args:
-            round_: the number of the round.
             sums: of the round.
             beat: called again and again, to show progress.
         """

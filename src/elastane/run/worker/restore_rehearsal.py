@@ -36,7 +36,6 @@ def rehearse_restore(
 
     Args:
         storage: the storage of the run's checkpoints.
-        manifest: the manifest of the checkpoint.
         workers: the number of workers.
         copies: the number of copies of the optimizer state; None: all.
 

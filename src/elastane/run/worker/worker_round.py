@@ -26,7 +26,6 @@ class WorkerRound:
     Args:
         reactor: drives the protocol, and sends directives to this thread.
         heartbeat: receives beats during computation and waiting.
-        kind: the kind of the round.
         size: the number of virtual ranks.
         checkpoint: the run saves the state after the round.
 

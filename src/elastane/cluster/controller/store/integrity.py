@@ -21,7 +21,6 @@ def find_damage(path: str, *, thorough: bool = False, create: bool = False) -> s
     meanwhile.
 
     Args:
-        path: of the file.
         thorough: also compare indices with their tables, which takes several times as long.
         create: a missing file counts as undamaged, because it will be created.
 

@@ -34,7 +34,6 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
 
     Args:
         job: unique name; also that of the run.
-        spec: of the job.
         python: path of the Python with which this engine starts workers.
 
     Raises:

@@ -24,7 +24,6 @@ def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, P
 
     Args:
         job: its name.
-        spec: of the job.
         user: name of this process's user, for errors; empty: the engine's own user.
 
     Raises:

@@ -62,7 +62,6 @@ class NodeAgent(Agent):
 
     Args:
         run_dir: of the run, with the name of this machine; the machines share the directory.
-        spec: of the run.
         address: where this machine listens, and where the others reach it.
         slots: the most workers on this machine; None: without limit.
         begins: this machine begins the attempt, so its coordinator has the first term.

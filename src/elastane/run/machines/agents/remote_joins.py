@@ -41,7 +41,6 @@ class RemoteJoins:
 
     Args:
         ssh: the words of the command that runs a shell command on a host, which follows it.
-        run_dir: of the run.
         say: shows a line to the user.
     """
 

@@ -30,8 +30,6 @@ def check_machine(
     """Check that this machine fits a run.
 
     Args:
-        run_dir: of the run.
-        record: of the run.
         slots: the most workers on this machine.
         run_time_s: the present Unix time on the machine in charge.
         own_time_s: the present Unix time on this machine.

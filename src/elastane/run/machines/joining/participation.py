@@ -229,7 +229,6 @@ def wait_for_next_attempt(run_dir: RunDir, last: RunRecord) -> RunRecord | None:
     """Wait until the next attempt of a run has begun.
 
     Args:
-        run_dir: of the run.
         last: the record of the attempt that has ended.
 
     Returns:

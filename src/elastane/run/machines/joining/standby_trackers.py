@@ -20,7 +20,6 @@ class StandbyTrackers:
     """Keeps the process of the trackers running from the time when this machine is in charge.
 
     Args:
-        run_dir: of the run.
         chosen: the trackers of its spec.
         say: takes lines for the user, from another thread.
     """

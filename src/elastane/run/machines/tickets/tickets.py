@@ -80,7 +80,6 @@ class Admission(msgspec.Struct, frozen=True):
     Args:
         name: of the run.
         directory: of the run, on its machines.
-        secret: of the run.
         endpoint: of the coordinator, with the run's certificate.
         nodes: the addresses at which the agents of the run answer.
     """

@@ -121,7 +121,6 @@ def check_shared_places(
         run_dir: of the run, as this machine sees it.
         nodes: the machines of the run.
         endpoint: of the coordinator, with the certificate of the run.
-        secret: of the run.
 
     Raises:
         BadInput: it does not share one of them, or cannot write there.

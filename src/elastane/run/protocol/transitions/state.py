@@ -91,7 +91,6 @@ class MemberState:
 
     Args:
         worker: the number of this worker.
-        layout: the layout of the run.
         origin: the outcome of the checkpoint with which the run begins; None: it begins without one.
 
     Attributes:

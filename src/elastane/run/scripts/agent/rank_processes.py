@@ -36,8 +36,6 @@ class RankProcesses:
     """Keeps a fork server running, and passes on what happens to the processes.
 
     Args:
-        run_dir: of the run.
-        spec: of the run.
         report: receives the inputs of the decisions.
         give_up: receives the reason why no process can be started any more.
         command: of the fork server; None: the usual one.

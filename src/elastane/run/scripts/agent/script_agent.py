@@ -298,7 +298,6 @@ class _OutputSizes:
     """Remembers how large each log was.
 
     Args:
-        run_dir: of the run.
         processes: of each worker.
     """
 

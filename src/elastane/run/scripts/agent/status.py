@@ -36,7 +36,6 @@ def build_world_status(
 
     Args:
         world: after the request.
-        spec: of the run.
         pids: of the living processes.
         others: the agent and the fork server.
         why: the request was refused; empty: it was not.

@@ -23,7 +23,6 @@ def prepare_process(run_dir: RunDir, start: ProcessStart, server: int, port: int
     """Give a forked process its own session, signals, output and environment.
 
     Args:
-        run_dir: of the run.
         start: the request for this process.
         server: the process id of the fork server.
         port: of the store of its world.

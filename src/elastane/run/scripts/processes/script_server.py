@@ -33,8 +33,6 @@ class ScriptForkLoop(ForkLoop):
     """Forks the processes of one world after the other.
 
     Args:
-        run_dir: the directory of the run.
-        spec: of the run.
         lifeline: see `ForkLoop`.
     """
 

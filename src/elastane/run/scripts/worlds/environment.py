@@ -24,7 +24,6 @@ class WorldAddress:
     """What all processes of a world share.
 
     Args:
-        run: the name of the run.
         restarts: the number of worlds before this one.
     """
 

@@ -23,7 +23,6 @@ def read_trained_model(
 
     Args:
         reader: the reader of the checkpoint, which must stay open while the result is in use.
-        manifest: the manifest of the checkpoint.
         max_shard_bytes: the limit of weights, in bytes, in one safetensors file.
         optimizer: include the state of the optimizer.
 

@@ -45,7 +45,6 @@ class StateCopier:
         worker: the number of this worker.
         state: the training state.
         part_writer: receives the committed copies.
-        reports: the reports of the parts.
         resumed: the number of times that the run has been resumed.
         describe: returns the plain values of the state; called by the thread that handles the round.
         report_copied: called with the number of the request for a snapshot after its copy.

@@ -29,7 +29,6 @@ class CopiedPart(msgspec.Struct, frozen=True):
     """A part that is copied but not written yet.
 
     Args:
-        checkpoint: the name of the checkpoint.
         file: the copy, laid out as the file.
         record: the record of the part, without size and checksum.
         report: the report for the coordinator.
@@ -49,7 +48,6 @@ class PartWriter:
     Args:
         worker: the number of this worker.
         catalog: the catalog of the run's checkpoints.
-        reports: the reports of the parts.
         publish: publishes a checkpoint; called from the thread.
         report_refusal: called with True when storage refuses a part, with False when it accepts one again.
     """

@@ -111,7 +111,6 @@ def list_foreign_values(
     """Return hyperparameters and scalars, by the names that ``get_optimizer_state_dict`` gives them.
 
     Args:
-        layout: the layout of the model.
         groups: the hyperparameters of each parameter group.
         scalars: the plain values of optimizer state, by parameter.
     """

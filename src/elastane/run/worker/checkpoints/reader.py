@@ -41,7 +41,6 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
 
     Args:
         storage: the storage of the run's checkpoints.
-        manifest: the manifest of the checkpoint.
     """
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:

@@ -16,8 +16,6 @@ class StartingCheckpoint:
     """The checkpoint at the start; it loads the manifest first, and the state with the first generation.
 
     Args:
-        catalog: the catalog of the run.
-        name: the name of the checkpoint.
         state: the training state to restore.
         report_restored: called with the bytes and the seconds of the restore.
 

@@ -21,10 +21,6 @@ from elastane.run.worker.state.training_state import TrainingState
 class StateReader:
     """Reads units of a worker's state from a checkpoint.
 
-    Args:
-        reader: the reader of the checkpoint.
-        manifest: the manifest of the checkpoint.
-
     Raises:
         BadInput: the checkpoint belongs to another model.
     """

@@ -73,7 +73,6 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         virtual_ranks: V, the number of virtual ranks.
         steps: the number of steps; 0: the run ends when a stream has ended ``epochs`` times.
         epochs: the epochs of a stream; 0: the run ends after ``steps``.
-        seed: the seed of the run.
     """
 
     length: int
@@ -117,7 +116,6 @@ class BatchSource(ABC):
         A batch that this worker computes later is not loaded a second time.
 
         Args:
-            step: the number of the step.
             present: the virtual rank that the script computes now, and its batch.
 
         Raises:
@@ -178,7 +176,6 @@ def make_plan(
         microbatch: the samples per virtual rank, unless ``virtual_ranks`` is given.
         until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
         virtual_ranks: V; None: it follows from the microbatch.
-        seed: the seed of the run.
 
     Raises:
         BadInput: the numbers do not fit together.
@@ -246,7 +243,6 @@ class MapBatchSource(BatchSource):
 
     Args:
         dataset: a map-style dataset.
-        plan: the plan of the run.
         collate: builds a batch from a list of samples; None: PyTorch's default.
         loaders: the number of processes that load ahead; 0: this process loads each batch when needed.
         prefetch: the number of batches that each loader loads ahead.

@@ -53,11 +53,7 @@ def preserve_generators() -> Iterator[None]:
 
 
 class ScriptSeeds:
-    """The seeds of the numbers that the script draws outside the microbatches of a step.
-
-    Args:
-        seed: the seed of the run.
-    """
+    """The seeds of the numbers that the script draws outside the microbatches of a step."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

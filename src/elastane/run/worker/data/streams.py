@@ -127,7 +127,6 @@ class StreamBatchSource(BatchSource):
 
     Args:
         source: the stream.
-        plan: the plan of the run.
         collate: builds a batch from a list of samples; None: PyTorch's default.
         loaders: must be 0: a stream has no positions that loader processes could load.
 

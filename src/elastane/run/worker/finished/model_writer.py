@@ -30,7 +30,6 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
 
     Args:
         state: the state after the last step.
-        files: the files of the run.
         spec: the spec of the run, with the options of the files.
 
     Returns:

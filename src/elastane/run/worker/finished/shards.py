@@ -35,7 +35,6 @@ def plan_model_files(
     """Return the function that writes each file of the model, by name, and the name of the marker.
 
     Args:
-        tensors: the tensors of the model.
         most_bytes: the limit of weights, in bytes, in one file.
         metadata: free text for the header of each file.
     """

@@ -111,7 +111,6 @@ class Credentials:
 
     Args:
         worker: the number of this worker.
-        secret: the secret of the run.
         process: the description of this process for proven peers.
         can_read: returns whether this process can read the memory of a proven peer, and may.
     """

@@ -47,7 +47,6 @@ class Mesh:
 
     Args:
         worker: the number of this worker.
-        secret: the secret of the run.
         address: where this machine listens.
         share_memory: this worker and its peers on the same machine may read each other's memory.
         encryption: encrypts the connections to other machines; None: the run does not.

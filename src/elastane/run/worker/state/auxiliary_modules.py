@@ -41,7 +41,6 @@ class AuxiliaryModules:
     """Modules with tensors of their own that are not part of the model.
 
     Args:
-        model: the model of the run.
         list_kept: returns the modules in ``run.keep``.
     """
 

@@ -14,7 +14,6 @@ class CommittedBuffers:
     Peers can read the arena at any moment, also while a forward pass changes the copies.
 
     Args:
-        layout: the layout of the model.
         placement: the placement that has the arena.
 
     Attributes:

@@ -32,7 +32,6 @@ class GradientSlots:
     """The slots of one worker.
 
     Args:
-        layout: the layout of the model.
         exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
         memory: the memory in which gradients are added.
 
@@ -203,7 +202,6 @@ class GradientSlots:
         """Sum all parts of a block into slot 0, in the order of the tree.
 
         Args:
-            block: the number of the block.
             parts: of each part, its virtual ranks, its elements, and whether this worker may write to them.
         """
         nodes = [part[0][0] for part in parts]
@@ -236,7 +234,6 @@ class GradientSlots:
         It only reads the slots of virtual ranks: if a worker dies now, another generation needs them again.
 
         Args:
-            block: the number of the block.
             parts: of each part, its virtual ranks, its elements, and whether this worker may write to them.
         """
         spans = [part[0] for part in parts]

@@ -47,7 +47,6 @@ class Gradients:
     """Takes the gradients of a worker's backward passes into its slots.
 
     Args:
-        layout: the layout of the model.
         exact: sum in the order of the fixed tree; otherwise add every gradient to one slot on arrival.
         memory: the memory in which gradients are added; None: the arenas that peers read.
 

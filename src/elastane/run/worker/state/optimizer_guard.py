@@ -23,7 +23,6 @@ class OptimizerGuard:
     Args:
         optimizer: the optimizer given to ``prepare``.
         is_kept: returns whether an optimizer of the script is in ``run.keep``.
-        model: the model of the run.
 
     Attributes:
         position: the position of the script; it differs in each microbatch and between any two steps.

@@ -35,9 +35,7 @@ class ReplicatedState:
     """The state that is the same on every worker.
 
     Args:
-        model: the model of the run.
         optimizer: the user's optimizer.
-        layout: the layout of the model.
         scheduler: the user's schedule; the run steps it once after every training step, unless the step
             needs a metric.
         scaling: the scaling of the loss; None: gradients are not scaled.

@@ -59,9 +59,6 @@ def allocate_on_device(layout: ModelLayout, arena: Arena) -> Sections:
 class HostSlots:
     """The slots of a worker that trains on the CPU: the arenas are the memory, and nothing is copied.
 
-    Args:
-        layout: the layout of the model.
-
     Attributes:
         tensors: the sections of each slot, in which gradients are added.
         private: the arenas have no partial sums, because the worker is alone in this round.

@@ -44,7 +44,6 @@ class TrainingState:
         optimizer: the user's optimizer.
         scheduler: the user's schedule; the run steps it once after every training step, unless the step
             needs a metric.
-        layout: the layout of the model.
         copies: the number of copies of the optimizer state; None: a copy on every worker.
         scaling: the scaling of the loss; None: gradients are not scaled.
         keep: the values in ``run.keep``.

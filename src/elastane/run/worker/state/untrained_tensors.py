@@ -17,7 +17,6 @@ class UntrainedTensors:
     """The untrained tensors of one model.
 
     Args:
-        model: the model of the run.
         layout: the layout of its parameters and of the buffers that blocks hold.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The entry point of Alembic. Migrations run on the connection that `controller.store.migration` passes."""
+"""The entry point of Alembic. Migrations run on the connection that `controller.store.database` passes."""
 
 from alembic import context
 
