@@ -10,8 +10,8 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 
 from elastane.common.errors import BadInput
-from elastane.integrations.lightning.microbatch_metrics import TRAINING_STEP, MicrobatchMetrics
-from elastane.integrations.lightning.module_containers import ModuleContainers
+from elastane.integrations.lightning.logged_values import TRAINING_STEP, MicrobatchMetrics
+from elastane.integrations.lightning.trainer_checks import ModuleContainers
 from elastane.integrations.lightning.training_run import TrainingRun
 from elastane.run.worker.step import TrainingStep
 from elastane.run.worker.values import describe_value

@@ -1,5 +1,6 @@
 """The recipe: one value that says which model a run trains, on what, how, and with how many workers."""
 
+import math
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -187,3 +188,14 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
     evaluation: EvaluationSpec = EvaluationSpec()
     workers: WorkerPolicy = WorkerPolicy()
     checkpoints: CheckpointRules = CheckpointRules()
+
+
+def count_training_steps(recipe: Recipe, samples: int) -> int:
+    """Return the number of steps of a run.
+
+    Args:
+        recipe: the recipe.
+        samples: the number of training samples.
+    """
+    training = recipe.training
+    return training.steps or training.epochs * math.ceil(samples / recipe.batch.size)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from elastane.common.errors import BadInput
-from elastane.integrations.transformers.callback_watch import CallbackWatch, build_change_warning
+from elastane.integrations.transformers.callbacks import CallbackWatch, build_change_warning
 from elastane.integrations.transformers.logged_values import name_for_ledger
 from elastane.integrations.transformers.progress import describe_progress, restore_progress
 from elastane.integrations.transformers.training_plan import TrainingPlan
