@@ -21,10 +21,7 @@ class StepsOfEpoch(_TrainingEpochLoop):
     """Makes the steps of an epoch; hooks, logs, schedules and validation follow each step, on all workers.
 
     Args:
-        trainer: the Trainer.
         theirs: Lightning's own loop; this one takes over its settings and its validation loop.
-        training: the steps of the run.
-        values: the values that training steps log.
 
     Attributes:
         own_results: the results of the epoch, also while microbatches are computed.

@@ -27,8 +27,6 @@ class EpochsOfRun(_FitLoop):
 
     Args:
         trainer: the Trainer; this loop replaces its own fit loop.
-        training: the steps of the run.
-        files: the checkpoints that exist for the run.
         microbatch: the samples of a virtual rank; None: not given.
     """
 

@@ -153,9 +153,6 @@ class RunLogger(Logger):
     """Records metrics through `Run.log`, between two steps.
 
     A logger of Lightning would write from every worker, and those of a dead worker would be missing.
-
-    Args:
-        training: the training of the strategy.
     """
 
     def __init__(self, training: "TrainingRun") -> None:

@@ -181,11 +181,7 @@ CONTAINERS = (list, dict, set, deque)
 
 
 class ModuleContainers:
-    """The lengths of the lists, dicts and sets of a module, to which each worker would add its own items.
-
-    Args:
-        module: the module.
-    """
+    """The lengths of the lists, dicts and sets of a module, to which each worker would add its own items."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

@@ -25,13 +25,7 @@ METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 
 class TrainerState:
-    """The counters, metrics and callbacks of a Trainer, as an object for `Run.keep`.
-
-    Args:
-        trainer: a Trainer with our loops.
-        values: the values that training steps log.
-        files: the checkpoints that exist for the run.
-    """
+    """The counters, metrics and callbacks of a Trainer, as an object for `Run.keep`."""
 
     def __init__(self, trainer: Any, values: MicrobatchMetrics, files: CheckpointNames) -> None:
         self._trainer, self._values, self._files = trainer, values, files

@@ -34,7 +34,6 @@ class TrainingData:
 
     Args:
         dataset: a map-style dataset.
-        length: the number of samples in the dataset.
         batch: the samples in a batch of the loader.
         collate: makes a batch of a list of samples; None: PyTorch's default.
         loaders: the number of loader processes of each worker.

@@ -119,7 +119,9 @@ def _measure(model: nn.Module, config: Any, recipe: Recipe) -> ModelMeasures:
         largest_bytes=max(parameter.nbytes for parameter in trained),
         sections=tuple(sections),
         computed=round(sum(share * parameter.numel() for parameter, share in shares)),
-        computed_trained=round(sum(share * one.numel() for one, share in shares if one.requires_grad)),
+        computed_trained=round(
+            sum(share * parameter.numel() for parameter, share in shares if parameter.requires_grad)
+        ),
     )
 
 
@@ -147,9 +149,6 @@ def measure_flops(dtype: str) -> float:
 
     The plan assumes that the large model computes at this speed. On a GPU a small model does not fill the
     device, so a measured large one, passed to the plan, is better there.
-
-    Args:
-        dtype: of the weights.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 

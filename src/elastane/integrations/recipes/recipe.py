@@ -166,14 +166,10 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
         description: one sentence for people.
         task: ``pretrain`` predicts text; ``finetune`` answers in conversations; ``preference`` prefers the
             better of two answers.
-        model: the model.
         lora: train an adapter instead of the whole model.
         preference: the loss of the task ``preference``.
-        data: the data and the tokenizer.
-        batch: the global batch.
         training: length and optimizer.
         evaluation: evaluations and samples.
-        workers: the numbers of workers.
         checkpoints: when checkpoints are written.
     """
 
@@ -191,11 +187,6 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
 
 
 def count_training_steps(recipe: Recipe, samples: int) -> int:
-    """Return the number of steps of a run.
-
-    Args:
-        recipe: the recipe.
-        samples: the number of training samples.
-    """
+    """Return the number of steps of a run."""
     training = recipe.training
     return training.steps or training.epochs * math.ceil(samples / recipe.batch.size)

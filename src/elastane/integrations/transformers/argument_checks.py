@@ -29,7 +29,6 @@ class RefusedArgument(msgspec.Struct, frozen=True):
     """An argument that a run refuses.
 
     Args:
-        name: the name of the argument.
         is_set: returns whether these arguments have the refused value.
         means: why a run cannot do it.
         do: what to do instead.

@@ -111,9 +111,6 @@ class ResultsLoader:
     """The results of all batches, in place of a loader and of the model.
 
     Args:
-        trainer: the Trainer.
-        run: the run.
-        loader: the Trainer's loader of the dataset.
         outputs: the results of the batches, by their names in `flatten_results`.
     """
 

@@ -29,9 +29,6 @@ class TrainingLoop:
     other microbatches; their losses and other numbers are gathered, so that the sums are the same everywhere.
 
     Args:
-        trainer: the Trainer.
-        run: the run.
-        plan: the numbers of the training.
         ignore_keys: outputs of the model that evaluations ignore.
         begins: the run begins with this worker.
 

@@ -71,7 +71,6 @@ class SampleOrder:
     after the other, and every process draws the same.
 
     Args:
-        loader: the Trainer's data loader.
         batch: samples of a batch.
         seed: for samplers that draw from torch's global generator.
     """

@@ -135,8 +135,8 @@ def _find_texts(value: Any) -> Iterator[str]:
         case str():
             yield value
         case list():
-            for one in value:
-                yield from _find_texts(one)
+            for item in value:
+                yield from _find_texts(item)
         case {"content": str() as content}:
             yield content
         case _:

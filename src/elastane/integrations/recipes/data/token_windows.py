@@ -21,12 +21,6 @@ LOOKS = 64
 def open_token_windows(spec: DataSpec, files: DataFiles, vocabulary: int, context: int) -> SampleSource:
     """Return the windows of all files; no window has tokens of two files.
 
-    Args:
-        spec: names the data type of the tokens.
-        files: the files of tokens.
-        vocabulary: the number of tokens that the tokenizer has.
-        context: the inputs of a window.
-
     Raises:
         BadInput: a file cannot be read, or its tokens are not those of the tokenizer.
     """
@@ -37,11 +31,7 @@ def open_token_windows(spec: DataSpec, files: DataFiles, vocabulary: int, contex
 
 
 class JoinedSamples:
-    """A map-style dataset with the samples of several datasets, one after the other.
-
-    Args:
-        parts: the datasets, in order.
-    """
+    """A map-style dataset with the samples of several datasets, one after the other."""
 
     def __init__(self, parts: Sequence[SampleSource]) -> None:
         self._parts = tuple(parts)
