@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TRAINING_STEP = "training_step"
 LogOptions = tuple[str, bool, bool, bool, bool]
 """The name as the module gave it, and ``prog_bar``, ``logger``, ``on_step`` and ``on_epoch``."""
+NOT_RECORDED = frozenset({"epoch", "step"})
+"""Names that Lightning adds; each line of the ledger has both."""
 
 
 class MicrobatchMetrics:
@@ -143,10 +145,6 @@ def clean_name(name: str) -> str:
     """
     cleaned = re.sub(r"\W", "_", name, flags=re.ASCII)[:LONGEST_NAME]
     return cleaned if cleaned.isidentifier() else f"_{cleaned}"[:LONGEST_NAME]
-
-
-NOT_RECORDED = frozenset({"epoch", "step"})
-"""Names that Lightning adds; each line of the ledger has both."""
 
 
 class RunLogger(Logger):

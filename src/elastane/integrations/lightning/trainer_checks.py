@@ -31,6 +31,7 @@ REFUSED_CALLBACKS = {
     "WeightAveraging": "it averages weights in a model that joining workers would lack",
 }
 """Callbacks of Lightning, by the name of their class, and why a run cannot have them."""
+CONTAINERS = (list, dict, set, deque)
 
 
 def check_trainer(trainer: Any, module: pl.LightningModule) -> None:
@@ -175,9 +176,6 @@ def _check_checkpoint(callback: Any) -> None:
                 means="every worker writes checkpoint files, so all of them must decide and write alike",
                 do=f"use {instead}",
             )
-
-
-CONTAINERS = (list, dict, set, deque)
 
 
 class ModuleContainers:

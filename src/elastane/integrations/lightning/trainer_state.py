@@ -22,6 +22,8 @@ UNSAVED = (
 )
 """Attributes of a ModelCheckpoint that loading its own state does not set."""
 METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+OPTIONS = ("name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
+"""The arguments of ``self.log`` that describe a result of an epoch."""
 
 
 class TrainerState:
@@ -122,9 +124,6 @@ def restore_scalars(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [restore_scalars(entry) for entry in value]
     return value
-
-
-OPTIONS = ("name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 
 
 def describe_results(results: _ResultCollection) -> list[dict[str, Any]]:

@@ -14,6 +14,10 @@ from elastane.integrations.recipes.models import add_adapter, build_model_config
 from elastane.integrations.recipes.optimization import build_optimizer
 from elastane.integrations.recipes.recipe import Recipe
 
+SEQUENCES, CONTEXT, VOCABULARY = 2, 128, 2048
+"""The batches and the tokens of the small model that measures the speed of this machine."""
+REPETITIONS = 3
+
 
 class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """The measures of a model.
@@ -136,10 +140,6 @@ def _find_computed_shares(model: nn.Module, config: Any) -> list[tuple[nn.Parame
         for name, parameter in model.named_parameters()
         if id(parameter) not in embeddings or id(parameter) in outputs
     ]
-
-
-SEQUENCES, CONTEXT, VOCABULARY = 2, 128, 2048
-REPETITIONS = 3
 
 
 def measure_flops(dtype: str) -> float:

@@ -25,6 +25,8 @@ LARGEST_CONFIG_BYTES = 4 << 20
 QUANTIZATION = "quantization_config"
 MXFP4 = "mxfp4"
 """The quantization of the published GPT-OSS, the only one that is undone when a model is loaded."""
+INDEX = "model.safetensors.index.json"
+LARGEST_INDEX_BYTES = 64 << 20
 
 
 def locate_model(source: str) -> Path:
@@ -182,10 +184,6 @@ def _explain_hub_errors(name: str) -> Iterator[None]:
             means="the hub cannot be reached, and the model is not in the local cache",
             do="check the network; or copy the model to this machine and write the path of its folder",
         ) from error
-
-
-INDEX = "model.safetensors.index.json"
-LARGEST_INDEX_BYTES = 64 << 20
 
 
 def check_pretrained_files(folder: Path) -> None:

@@ -21,6 +21,8 @@ from elastane.run.worker.session import Run
 RESULTS = ("loss", "logits", "labels", "inputs")
 UNSHARED = "unshared"
 """Counts the batches with results that cannot be shared."""
+SEPARATOR = "/"
+"""A name has a part for each level: that of the whole, then for example "t0" for item 0 of a tuple."""
 
 
 def is_shareable(trainer: Any, loader: Any) -> bool:
@@ -175,10 +177,6 @@ def replace_predictions(trainer: Any, results: ResultsLoader) -> Iterator[Result
 def get_main_input_name(trainer: Any) -> str:
     """Return the name of the model's main input, as the Trainer does."""
     return getattr(trainer.model, "main_input_name", "input_ids")
-
-
-SEPARATOR = "/"
-"""A name has a part for each level: that of the whole, then for example "t0" for item 0 of a tuple."""
 
 
 def flatten_tensors(name: str, value: Any) -> dict[str, torch.Tensor]:

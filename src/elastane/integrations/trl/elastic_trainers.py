@@ -10,6 +10,9 @@ from elastane.integrations.transformers.argument_checks import build_argument_er
 from elastane.integrations.transformers.elastic_trainer import ElasticTrainer
 from elastane.integrations.transformers.logged_values import MicrobatchValues
 
+TOKENS = "num_tokens"
+"""The name of a running total, which ``trl`` does not append but replace."""
+
 
 class SFTTrainer(sft_trainer.SFTTrainer, ElasticTrainer):
     """An ``SFTTrainer`` of ``trl`` that trains in a run, with the same bytes at any number of workers.
@@ -34,10 +37,6 @@ class DPOTrainer(dpo_trainer.DPOTrainer, ElasticTrainer):
         super().__init__(*args, **options)
         check_dpo_arguments(self.args)
         self.values = TrlMetrics(self)
-
-
-TOKENS = "num_tokens"
-"""The name of a running total, which ``trl`` does not append but replace."""
 
 
 class TrlMetrics(MicrobatchValues):

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 LARGEST_TEMPLATE_BYTES = 1 << 20
+FORMAT = 1
+END_OF_TEXT, PADDING = "<|endoftext|>", "<|pad|>"
+SPECIAL = (END_OF_TEXT, PADDING, "<|im_start|>")
+MOST_CHARACTERS = 2 << 20
+"""The text that a tokenizer is trained on: the beginning of the data. Training takes about a second."""
+LONG_WORD = re.compile(r"\S{100}")
+PARALLEL = "TOKENIZERS_PARALLELISM"
 
 
 def read_tokenizer(folder: str) -> "PreTrainedTokenizerFast":
@@ -85,15 +92,6 @@ def _read_template(path: str) -> str:
             f"{path} cannot be read: {error}",
             do="write the path of a file with a Jinja template",
         ) from error
-
-
-FORMAT = 1
-END_OF_TEXT, PADDING = "<|endoftext|>", "<|pad|>"
-SPECIAL = (END_OF_TEXT, PADDING, "<|im_start|>")
-MOST_CHARACTERS = 2 << 20
-"""The text that a tokenizer is trained on: the beginning of the data. Training takes about a second."""
-LONG_WORD = re.compile(r"\S{100}")
-PARALLEL = "TOKENIZERS_PARALLELISM"
 
 
 def train_tokenizer(
