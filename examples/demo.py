@@ -1,10 +1,12 @@
 """Train while workers join, die and leave; train again undisturbed; compare the bytes.
 
 The demo uses the command line and shows each command. The kills are real signals to real processes. A seed
-draws their times; the demo prints it, and `--seed` repeats it.
+draws their times; the demo prints it, and `--seed` repeats it. Each part of the story begins with the time
+since the start of the demo; in a terminal, a bar shows the steps of the run.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -15,17 +17,29 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 STEPS = 130
 TRAINING = [str(Path(__file__).parent / "lm" / "train.py"), f"--steps={STEPS}", "--evaluate-every=65"]
 SHARE = 4
 """A wait between two disturbances takes at most this part of the remaining steps, so that some are left."""
+PARTS = (
+    (
+        "Train on one worker; two join, one is killed, the coordinator is killed, one worker is drained",
+        "75 s",
+    ),
+    ("Train again, undisturbed, on one worker", "100 s"),
+    ("Compare both runs, bit for bit", "5 s"),
+)
+"""The parts of the demo, and about how long each takes on two cores."""
 console = Console(highlight=False)
+started_s = time.monotonic()
 
 
 def main() -> int:
@@ -39,13 +53,19 @@ def main() -> int:
     seed = parser.parse_args().seed
     home = Path(tempfile.mkdtemp(prefix="elastane-demo-"))
     os.environ["ELASTANE_HOME"] = str(home)
-    say(f"A small GPT learns the source of Python's standard library. Seed: {seed}")
+    console.print(f"A small GPT learns the source of Python's standard library. Seed: {seed}")
+    console.print("Three minutes on two cores:\n")
+    for number, (part, duration) in enumerate(PARTS, 1):
+        console.print(f"  {number}. {part} ({duration})")
+    say("Part 1 of 3. The training begins on one worker:")
     code = train_disturbed(random.Random(seed), home / "runs" / "stormy")
     if code != 0:
         return code
-    say("The same training, undisturbed, on one worker:")
-    elastane("run", "--name=reference", "--workers=1:1", *TRAINING)
-    say("Was every sample trained on exactly once, and are the two runs the same?")
+    say("Part 2 of 3. The same training, undisturbed, on one worker:")
+    reference = start("run", "--name=reference", "--workers=1:1", *TRAINING)
+    with show_steps(reference, home / "runs" / "reference"):
+        print_output(reference)
+    say("Part 3 of 3. Was every sample trained on exactly once, and are the two runs the same?")
     sound = elastane("verify", "stormy")
     same = elastane("verify", "stormy", "reference")
     say("How long the other workers paused:")
@@ -61,28 +81,34 @@ def train_disturbed(rng: random.Random, run_dir: Path) -> int:
     printer = threading.Thread(target=print_output, args=(run,))
     printer.start()
     try:
-        wait_for_steps(rng.randint(8, 14), run, run_dir)
-        say("Two workers join:")
-        elastane("resize", "stormy", "3", "--wait")
-        wait_for_steps(rng.randint(12, 20), run, run_dir)
-        time.sleep(rng.random() * measure_usual_step(run_dir))
-        say("A worker is killed in the middle of a step; a new one will take its place:")
-        kill("worker", rng)
-        wait_for_steps(rng.randint(12, 20), run, run_dir)
-        time.sleep(rng.random() * measure_usual_step(run_dir))
-        say("The coordinator is killed:")
-        kill("coordinator", rng)
-        wait_for_steps(rng.randint(8, 12), run, run_dir)
-        leaver = rng.choice([row for row in list_processes() if row["role"] == "worker"])["worker"]
-        say(f"Worker {leaver} is drained:")
-        if elastane("drain", "stormy", str(leaver), "--wait") != 0:
-            sys.exit(f"worker {leaver} was not drained; {count_steps(run_dir)} of {STEPS} steps are made")
-        return run.wait()
+        with show_steps(run, run_dir):
+            disturb(rng, run, run_dir)
+            return run.wait()
     finally:
         if run.poll() is None:
             run.send_signal(signal.SIGKILL)
         run.wait()
         printer.join()
+
+
+def disturb(rng: random.Random, run: "subprocess.Popen[str]", run_dir: Path) -> None:
+    """Let workers join, die and leave, and kill the coordinator."""
+    wait_for_steps(rng.randint(8, 14), run, run_dir)
+    say("Two workers join:")
+    elastane("resize", "stormy", "3", "--wait")
+    wait_for_steps(rng.randint(12, 20), run, run_dir)
+    time.sleep(rng.random() * measure_usual_step(run_dir))
+    say("A worker is killed in the middle of a step; a new one will take its place:")
+    kill("worker", rng)
+    wait_for_steps(rng.randint(12, 20), run, run_dir)
+    time.sleep(rng.random() * measure_usual_step(run_dir))
+    say("The coordinator is killed:")
+    kill("coordinator", rng)
+    wait_for_steps(rng.randint(8, 12), run, run_dir)
+    leaver = rng.choice([row for row in list_processes() if row["role"] == "worker"])["worker"]
+    say(f"Worker {leaver} is drained:")
+    if elastane("drain", "stormy", str(leaver), "--wait") != 0:
+        sys.exit(f"worker {leaver} was not drained; {count_steps(run_dir)} of {STEPS} steps are made")
 
 
 def tabulate_pauses(run_dir: Path) -> Table:
@@ -108,8 +134,26 @@ def tabulate_pauses(run_dir: Path) -> Table:
 
 
 def say(text: str) -> None:
+    """Begin a part of the story, with the time since the start of the demo."""
+    minutes, seconds = divmod(int(time.monotonic() - started_s), 60)
     console.rule(style="dim")
-    console.print(f"[bold]{text}[/bold]\n")
+    console.print(f"[dim]{minutes}:{seconds:02}[/dim]  [bold]{text}[/bold]\n")
+
+
+@contextlib.contextmanager
+def show_steps(run: "subprocess.Popen[str]", run_dir: Path) -> Iterator[None]:
+    """Show a bar with the steps of a run until it ends; only in a terminal."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("steps", total=STEPS)
+
+        def follow() -> None:
+            while run.poll() is None and not bar.finished:
+                bar.update(task, completed=count_steps(run_dir))
+                time.sleep(0.5)
+
+        if console.is_terminal:
+            threading.Thread(target=follow, daemon=True).start()
+        yield
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":

@@ -14,7 +14,7 @@ from .points import Points
 lightning = LazyModule("lightning")
 modules = LazyModule("tests.integrations.lightning.modules")
 training_data = LazyModule("elastane.integrations.lightning.training_data")
-value_names = LazyModule("elastane.integrations.lightning.value_names")
+logged_values = LazyModule("elastane.integrations.lightning.logged_values")
 pytestmark = pytest.mark.usefixtures("libraries")
 
 
@@ -212,7 +212,7 @@ def test_a_step_that_one_worker_must_compute_alone_is_pointed_out():
     [("train/loss", "train_loss"), ("lr-AdamW", "lr_AdamW"), ("5%", "_5_"), ("x" * 99, "x" * 64)],
 )
 def test_names_become_identifiers(name, cleaned):
-    assert value_names.clean_name(name) == cleaned
+    assert logged_values.clean_name(name) == cleaned
 
 
 def test_the_trainer_is_the_only_process_of_its_world():

@@ -35,7 +35,7 @@ def write_rows(tmp_path):
 @pytest.fixture(scope="session")
 def tokenizer(session_cache):
     """A byte-level tokenizer with few merges: nearly every byte is a token."""
-    from elastane.integrations.recipes.data.tokenizer_training import train_tokenizer
+    from elastane.integrations.recipes.data.tokenizer import train_tokenizer
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(session_cache))

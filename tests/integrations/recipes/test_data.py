@@ -13,9 +13,8 @@ import pytest
 
 from elastane.common.errors import BadInput
 from elastane.integrations.recipes.data import encoded_samples, open_data, standard_library
-from elastane.integrations.recipes.data.collation import ROUNDED
 from elastane.integrations.recipes.data.held_out import choose_held_out, hold_out
-from elastane.integrations.recipes.data.open_data import load_tokenizer
+from elastane.integrations.recipes.data.open_data import ROUNDED, load_tokenizer
 from elastane.integrations.recipes.data.spec import DataSpec, FieldNames, check_data
 
 CHAT = [

@@ -11,10 +11,10 @@ from elastane.cli.main import app
 from elastane.common.errors import BadInput
 from elastane.integrations.recipes import data_preparation
 from elastane.integrations.recipes.data import encoded_samples, files, open_data
-from elastane.integrations.recipes.data.tokenizer_training import train_tokenizer
+from elastane.integrations.recipes.data.tokenizer import train_tokenizer
 from elastane.integrations.recipes.data_preparation import check_vocabulary, prepare_data
+from elastane.integrations.recipes.model_source import INDEX, check_pretrained_files
 from elastane.integrations.recipes.prepared_data import PreparedData
-from elastane.integrations.recipes.pretrained_files import INDEX, check_pretrained_files
 from elastane.integrations.recipes.resolution import load_recipe
 
 CHAT = [

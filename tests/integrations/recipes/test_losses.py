@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from elastane.integrations.recipes.data.collation import PaddedCollation
+from elastane.integrations.recipes.data.open_data import PaddedCollation
 from elastane.integrations.recipes.losses import (
     causal_loss_sum,
     find_router_coefficient,

@@ -8,7 +8,7 @@ import pytest
 from elastane.common.errors import BadField, BadInput
 from elastane.integrations.recipes.optimization import make_warmup_cosine
 from elastane.integrations.recipes.overrides import parse_override
-from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe import Recipe, count_training_steps
 from elastane.integrations.recipes.recipe_checks import check_recipe
 from elastane.integrations.recipes.recipe_files import (
     CATALOG,
@@ -21,7 +21,6 @@ from elastane.integrations.recipes.recipe_files import (
     read_recipe,
 )
 from elastane.integrations.recipes.resolution import SCRIPTS, load_recipe, resolve_recipe
-from elastane.integrations.recipes.training_length import count_training_steps
 
 TINY = [name for name in list_recipes() if "-tiny" in name]
 

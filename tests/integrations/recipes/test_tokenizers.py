@@ -12,7 +12,7 @@ import pytest
 from elastane.common.errors import BadInput
 from elastane.integrations.recipes.data.open_data import load_tokenizer
 from elastane.integrations.recipes.data.spec import DataSpec
-from elastane.integrations.recipes.data.tokenizer_training import MOST_CHARACTERS, train_tokenizer
+from elastane.integrations.recipes.data.tokenizer import MOST_CHARACTERS, train_tokenizer
 
 TEXT = "the quick brown fox, zażółć gęślą jaźń 😀\n\tand so on. " * 50
 
@@ -29,7 +29,7 @@ def test_the_same_text_gives_the_same_bytes_in_every_process(tmp_path):
     program = (
         "import hashlib, sys;"
         "from elastane.integrations.recipes.data.standard_library import write_standard_library as w;"
-        "from elastane.integrations.recipes.data.tokenizer_training import train_tokenizer as t;"
+        "from elastane.integrations.recipes.data.tokenizer import train_tokenizer as t;"
         "text = w('pretrain').read_text();"
         "t([text[:200_000]], 1000).save_pretrained(sys.argv[1]);"
     )

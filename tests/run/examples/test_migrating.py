@@ -142,7 +142,7 @@ def small_model(tmp_path, monkeypatch):
     """A folder with a tiny model and its tokenizer, in place of a published one."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from elastane.integrations.recipes.data.tokenizer_training import train_tokenizer
+    from elastane.integrations.recipes.data.tokenizer import train_tokenizer
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tokenizer = train_tokenizer(["How do I reset my password?"], 300)

@@ -30,7 +30,6 @@ class Row(msgspec.Struct, frozen=True):
 
     Args:
         place: the row's place for messages, such as ``line 3``, from 1.
-        fields: the values by name.
     """
 
     place: str

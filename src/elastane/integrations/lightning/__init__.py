@@ -18,9 +18,8 @@ with require_for_import("lightning", "training with Lightning"):
     from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.pytorch.strategies import StrategyRegistry
 
-    from elastane.integrations.lightning.elastic_classes import ElasticFabric, ElasticLightningTrainer
-    from elastane.integrations.lightning.fabric_strategy import ElastaneFabricStrategy
-    from elastane.integrations.lightning.trainer_strategy import ElastaneStrategy
+    from elastane.integrations.lightning.fabric_strategy import ElastaneFabricStrategy, ElasticFabric
+    from elastane.integrations.lightning.trainer_strategy import ElastaneStrategy, ElasticLightningTrainer
 
 from elastane.run.worker import worker_settings
 from elastane.run.worker.data.determinism import seed_everything

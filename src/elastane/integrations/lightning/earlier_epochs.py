@@ -12,11 +12,7 @@ from elastane.run.worker.state.run_keep import RunKeep
 
 
 class RecordedRun:
-    """Stands in for a run that has the records of the epoch: values, lines and files are not made again.
-
-    Args:
-        run: the run.
-    """
+    """Stands in for a run that has the records of the epoch: values, lines and files are not made again."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -10,8 +10,8 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 
 from elastane.common.errors import BadInput
-from elastane.integrations.lightning.microbatch_metrics import TRAINING_STEP, MicrobatchMetrics
-from elastane.integrations.lightning.module_containers import ModuleContainers
+from elastane.integrations.lightning.logged_values import TRAINING_STEP, MicrobatchMetrics
+from elastane.integrations.lightning.trainer_checks import ModuleContainers
 from elastane.integrations.lightning.training_run import TrainingRun
 from elastane.run.worker.step import TrainingStep
 from elastane.run.worker.values import describe_value
@@ -21,10 +21,7 @@ class StepsOfEpoch(_TrainingEpochLoop):
     """Makes the steps of an epoch; hooks, logs, schedules and validation follow each step, on all workers.
 
     Args:
-        trainer: the Trainer.
         theirs: Lightning's own loop; this one takes over its settings and its validation loop.
-        training: the steps of the run.
-        values: the values that training steps log.
 
     Attributes:
         own_results: the results of the epoch, also while microbatches are computed.

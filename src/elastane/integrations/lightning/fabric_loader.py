@@ -19,10 +19,7 @@ class MicrobatchLoader:
     run resumes, makes the earlier passes without a batch.
 
     Args:
-        loader: the script's training loader.
-        training: the steps of the run.
         open_steps: prepares the run, and opens its steps, before the first pass.
-        schedules: the schedules of the script.
 
     Attributes:
         passes: the number of passes that the script has begun.

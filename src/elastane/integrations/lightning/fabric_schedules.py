@@ -21,9 +21,6 @@ class FabricSchedules:
     A script may step a schedule in each of its iterations, and an iteration is a microbatch. The
     calls in one step count as one, which takes effect when the step is complete. A worker without a
     microbatch in a step makes it, too.
-
-    Args:
-        training: the steps of the run.
     """
 
     def __init__(self, training: TrainingRun) -> None:

@@ -12,13 +12,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, SequentialSampler
 
 from elastane.common.errors import BadInput
-from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
+from elastane.integrations.lightning.checkpoint_files import AtomicCheckpointIO
 from elastane.integrations.lightning.earlier_epochs import RecordedRun
 from elastane.integrations.lightning.fabric_loader import MicrobatchLoader
 from elastane.integrations.lightning.fabric_schedules import FabricSchedules
 from elastane.integrations.lightning.training_data import TrainingData, choose_microbatch
-from elastane.integrations.lightning.training_run import TrainingRun
-from elastane.integrations.lightning.worker_device import choose_device
+from elastane.integrations.lightning.training_run import TrainingRun, choose_device
 from elastane.run.worker import worker_settings
 from elastane.run.worker.session import Run
 from elastane.run.worker.state.live_objects import find_live_objects
@@ -292,3 +291,14 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
 
 def _has_optimizer(state: Any) -> bool:
     return isinstance(state, dict) and any(isinstance(value, Optimizer) for value in state.values())
+
+
+class ElasticFabric(Fabric):
+    """A ``Fabric`` of Lightning that trains in a run; ``strategy=`` may still choose another way.
+
+    Args:
+        options: those of ``lightning.Fabric``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**({"strategy": "elastane"} | options))

@@ -8,14 +8,15 @@ from lightning.pytorch.trainer.connectors.data_connector import _request_dataloa
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from elastane.common.errors import BadInput
-from elastane.integrations.lightning.checkpoint_names import CheckpointNames
+from elastane.integrations.lightning.checkpoint_files import CheckpointNames
 from elastane.integrations.lightning.epoch_loop import StepsOfEpoch
-from elastane.integrations.lightning.microbatch_metrics import MicrobatchMetrics
-from elastane.integrations.lightning.short_epochs import count_batches, limit_data
+from elastane.integrations.lightning.logged_values import MicrobatchMetrics
 from elastane.integrations.lightning.trainer_state import TrainerState
 from elastane.integrations.lightning.training_data import (
     TrainingData,
     choose_microbatch,
+    count_batches,
+    limit_data,
     read_training_loader,
 )
 from elastane.integrations.lightning.training_run import TrainingRun
@@ -26,8 +27,6 @@ class EpochsOfRun(_FitLoop):
 
     Args:
         trainer: the Trainer; this loop replaces its own fit loop.
-        training: the steps of the run.
-        files: the checkpoints that exist for the run.
         microbatch: the samples of a virtual rank; None: not given.
     """
 

@@ -1,11 +1,13 @@
-"""The settings of a Trainer and a module that a run cannot keep exact, refused before the training."""
+"""The settings and habits of a Trainer and a module that a run cannot keep exact, which it refuses."""
 
+from collections import deque
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.values import describe_value
@@ -29,6 +31,7 @@ REFUSED_CALLBACKS = {
     "WeightAveraging": "it averages weights in a model that joining workers would lack",
 }
 """Callbacks of Lightning, by the name of their class, and why a run cannot have them."""
+CONTAINERS = (list, dict, set, deque)
 
 
 def check_trainer(trainer: Any, module: pl.LightningModule) -> None:
@@ -172,4 +175,40 @@ def _check_checkpoint(callback: Any) -> None:
                 f"the ModelCheckpoint has {name}={shown}",
                 means="every worker writes checkpoint files, so all of them must decide and write alike",
                 do=f"use {instead}",
+            )
+
+
+class ModuleContainers:
+    """The lengths of the lists, dicts and sets of a module, to which each worker would add its own items."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._inherited = frozenset(vars(nn.Module()))
+        self._lengths: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Begin a microbatch."""
+        self._lengths = self._measure()
+
+    def _measure(self) -> dict[str, int]:
+        return {
+            name: len(value)
+            for name, value in vars(self._module).items()
+            if name not in self._inherited and not name.startswith("_") and isinstance(value, CONTAINERS)
+        }
+
+    def check(self) -> None:
+        """Check that the attributes are as long as before the microbatch.
+
+        Raises:
+            BadInput: a training step has added to one of them.
+        """
+        now = self._measure()
+        grown = next((name for name, length in now.items() if length > self._lengths.get(name, 0)), None)
+        if grown is not None:
+            raise BadInput(
+                f"training_step added to self.{grown}",
+                means="each worker would have the values of its own microbatches there, and those of a "
+                "rehearsal",
+                do="log values with self.log, which gives every worker the mean over the step",
             )

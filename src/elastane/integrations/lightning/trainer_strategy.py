@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies.single_device import SingleDeviceStrategy
@@ -11,14 +12,15 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from elastane.common.errors import BadInput
-from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
-from elastane.integrations.lightning.checkpoint_names import CheckpointNames
+from elastane.integrations.lightning.checkpoint_files import (
+    AtomicCheckpointIO,
+    CheckpointNames,
+    LeftoverPartials,
+)
 from elastane.integrations.lightning.fit_loop import EpochsOfRun
-from elastane.integrations.lightning.leftover_partials import LeftoverPartials
-from elastane.integrations.lightning.run_logger import RunLogger
+from elastane.integrations.lightning.logged_values import RunLogger
 from elastane.integrations.lightning.trainer_checks import check_trainer
-from elastane.integrations.lightning.training_run import TrainingRun
-from elastane.integrations.lightning.worker_device import choose_device
+from elastane.integrations.lightning.training_run import TrainingRun, choose_device
 from elastane.run.worker import worker_settings
 from elastane.run.worker.session import Run
 
@@ -231,3 +233,28 @@ def _has_shards() -> bool:
 
 def _do_nothing() -> None:
     """Do nothing."""
+
+
+class ElasticLightningTrainer(pl.Trainer):
+    """A ``Trainer`` of Lightning that trains in a run; ``strategy=`` may still choose another way.
+
+    Args:
+        options: those of ``lightning.Trainer``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**({"strategy": "elastane"} | options))
+
+    def fit(self, model: Any, *args: Any, **options: Any) -> None:
+        """Train a module; see ``lightning.Trainer``.
+
+        Raises:
+            BadInput: the module is one of the package ``pytorch_lightning``.
+        """
+        if any(kind.__module__.startswith("pytorch_lightning.") for kind in type(model).__mro__):
+            raise BadInput(
+                f"{type(model).__name__} is a module of the package pytorch_lightning",
+                means="its classes are others than those of the package lightning, which Elastane trains",
+                do="write import lightning.pytorch as pl instead of import pytorch_lightning as pl",
+            )
+        super().fit(model, *args, **options)

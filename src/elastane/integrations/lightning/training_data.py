@@ -1,6 +1,11 @@
-"""The division of a training loader's batches into microbatches, and the loaders that a run can read."""
+"""The division of a training loader's batches into microbatches, and the loaders that a run can read.
 
-from dataclasses import dataclass
+``Trainer(limit_train_batches=...)`` makes epochs of fewer batches. Without shuffling, each has the first
+batches of the data. With shuffling, an epoch begins where the last one ended, and the order changes when all
+samples were read: so a run sees all of them equally often.
+"""
+
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lightning.fabric.utilities.seed import pl_worker_init_function
@@ -10,6 +15,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     default_collate,
 )
 
@@ -28,7 +34,6 @@ class TrainingData:
 
     Args:
         dataset: a map-style dataset.
-        length: the number of samples in the dataset.
         batch: the samples in a batch of the loader.
         collate: makes a batch of a list of samples; None: PyTorch's default.
         loaders: the number of loader processes of each worker.
@@ -149,3 +154,55 @@ def describe_elasticity(global_batch: int, microbatch: int) -> str:
         f"each step is one microbatch of {microbatch} samples, so the run can use one worker only: pass a "
         "smaller microbatch to the strategy, or a batch size that more numbers divide"
     )
+
+
+def count_batches(data: TrainingData, limit: float) -> int:
+    """Return the number of batches in an epoch of Lightning.
+
+    Args:
+        data: the whole data.
+        limit: a number of batches, or a float as a fraction of them.
+
+    Raises:
+        BadInput: no batch is left.
+    """
+    batches = min(limit, data.batches) if isinstance(limit, int) else int(data.batches * limit)
+    if not batches:
+        raise BadInput(
+            f"Trainer(limit_train_batches={limit!r}) leaves none of {data.batches} batches",
+            means="an epoch would train on nothing",
+            do=f"pass a number of batches, from 1 to {data.batches}, or a larger fraction",
+        )
+    return batches
+
+
+def limit_data(data: TrainingData, batches: int, accumulated: int) -> TrainingData:
+    """Return the data from which epochs of this number of batches are read.
+
+    Args:
+        data: the whole data.
+        batches: of an epoch.
+        accumulated: the batches in a step.
+
+    Raises:
+        BadInput: an epoch would end within a step.
+    """
+    if batches == data.batches:
+        return data
+    if data.order is not None:
+        length = batches * data.batch
+        whole: Any = data.dataset
+        return replace(
+            data,
+            dataset=Subset(whole, range(length)),
+            length=length,
+            order=lambda _epoch: range(length),
+        )
+    if batches % accumulated:
+        multiple = -(-batches // accumulated) * accumulated
+        raise BadInput(
+            f"limit_train_batches gives epochs of {batches} batches, and a step has {accumulated}",
+            means="with shuffle=True the next epoch begins after the last step, so an epoch has whole steps",
+            do=f"choose a multiple of accumulate_grad_batches, such as limit_train_batches={multiple}",
+        )
+    return data

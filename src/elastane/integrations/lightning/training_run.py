@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -107,3 +108,9 @@ class TrainingRun:
                 do="call it between two steps: in on_train_batch_end or an epoch's hook of a module, or "
                 "after the loop over the batches of an epoch with Fabric",
             )
+
+
+def choose_device(accelerator: Any) -> torch.device:
+    """Return the first device of an accelerator of Lightning."""
+    devices: list[torch.device] = accelerator.get_parallel_devices(accelerator.parse_devices(1))
+    return devices[0]

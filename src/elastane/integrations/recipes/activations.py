@@ -13,12 +13,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes of a decoder.
 
     Args:
-        layers: the number of layers.
         width: h, the channels between layers.
         queries: d, the elements of all query heads of a token.
         keys: k, the elements of all key heads of a token.
-        heads: the number of query heads.
-        key_heads: the number of key heads.
         inner: f, the inner channels of an MLP or of one expert.
         vocabulary: V, the number of tokens.
         experts_per_token: of a mixture of experts; 0: one dense MLP.

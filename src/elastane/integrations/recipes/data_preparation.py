@@ -21,12 +21,10 @@ from elastane.integrations.datasets.token_cache import find_cache
 from elastane.integrations.recipes.data.divided_samples import load_tokenizer, open_samples
 from elastane.integrations.recipes.data.files import find_files
 from elastane.integrations.recipes.data.spec import DataSpec
-from elastane.integrations.recipes.model_source import read_pretrained_config
+from elastane.integrations.recipes.model_source import check_pretrained_files, read_pretrained_config
 from elastane.integrations.recipes.prepared_data import PreparedData
-from elastane.integrations.recipes.pretrained_files import check_pretrained_files
-from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe import Recipe, count_training_steps
 from elastane.integrations.recipes.recipe_plan import format_bytes
-from elastane.integrations.recipes.training_length import count_training_steps
 from elastane.run.worker.json_answer import print_answer
 
 MUCH_BYTES = 50_000_000

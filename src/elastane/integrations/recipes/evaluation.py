@@ -9,13 +9,13 @@ from torch import nn
 from torch.utils.data import Subset
 
 from elastane.integrations.recipes.losses import (
+    ReferenceModel,
     causal_loss_sum,
     move_batch,
     preference_margins,
     sequence_log_probs,
 )
 from elastane.integrations.recipes.recipe import Recipe
-from elastane.integrations.recipes.reference import ReferenceModel
 from elastane.run.worker.evaluation import Evaluation
 from elastane.run.worker.session import Run
 

@@ -11,10 +11,9 @@ import msgspec
 
 from elastane.common.errors import BadInput
 from elastane.integrations.recipes.activations import count_flops, estimate_activations
-from elastane.integrations.recipes.model_measures import ModelMeasures, measure_model
+from elastane.integrations.recipes.model_measures import ModelMeasures, measure_flops, measure_model
 from elastane.integrations.recipes.recipe import Recipe
 from elastane.integrations.recipes.recipe_plan import PlanRequest, RecipePlan, SizePlan, list_sizes
-from elastane.integrations.recipes.speed import measure_flops
 from elastane.integrations.recipes.traffic import (
     count_held_bytes,
     count_node_traffic,

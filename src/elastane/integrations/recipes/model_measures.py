@@ -1,16 +1,22 @@
-"""The measures of a model that a plan needs, taken from a model without memory, on the meta device."""
+"""The measures that a plan needs: of a model without memory, on the meta device, and of this machine."""
 
+import time
 from typing import Any
 
 import msgspec
 import torch
 from torch import nn
 
-from elastane.integrations.recipes.activations import ModelShape
+from elastane.integrations.recipes.activations import ModelShape, count_flops
 from elastane.integrations.recipes.data.open_data import load_tokenizer
+from elastane.integrations.recipes.losses import causal_loss_sum
 from elastane.integrations.recipes.models import add_adapter, build_model_config
 from elastane.integrations.recipes.optimization import build_optimizer
 from elastane.integrations.recipes.recipe import Recipe
+
+SEQUENCES, CONTEXT, VOCABULARY = 2, 128, 2048
+"""The batches and the tokens of the small model that measures the speed of this machine."""
+REPETITIONS = 3
 
 
 class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +123,9 @@ def _measure(model: nn.Module, config: Any, recipe: Recipe) -> ModelMeasures:
         largest_bytes=max(parameter.nbytes for parameter in trained),
         sections=tuple(sections),
         computed=round(sum(share * parameter.numel() for parameter, share in shares)),
-        computed_trained=round(sum(share * one.numel() for one, share in shares if one.requires_grad)),
+        computed_trained=round(
+            sum(share * parameter.numel() for parameter, share in shares if parameter.requires_grad)
+        ),
     )
 
 
@@ -132,3 +140,42 @@ def _find_computed_shares(model: nn.Module, config: Any) -> list[tuple[nn.Parame
         for name, parameter in model.named_parameters()
         if id(parameter) not in embeddings or id(parameter) in outputs
     ]
+
+
+def measure_flops(dtype: str) -> float:
+    """Return the floating-point operations per second of a small Llama in training, on the device here.
+
+    A worker computes with one thread, so the measurement does, too.
+
+    The plan assumes that the large model computes at this speed. On a GPU a small model does not fill the
+    device, so a measured large one, passed to the plan, is better there.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=CONTEXT,
+    )
+    model: Any = LlamaForCausalLM(config)
+    model.to(device=device, dtype=getattr(torch, dtype)).train()
+    tokens = torch.randint(0, VOCABULARY, (SEQUENCES, CONTEXT), device=device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    times = []
+    for _ in range(REPETITIONS + 1):
+        start = time.perf_counter()
+        loss_sum, _ = causal_loss_sum(model, {"input_ids": tokens, "targets": tokens})
+        loss_sum.backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    torch.set_num_threads(threads)
+    computed = sum(parameter.numel() for parameter in model.parameters()) - VOCABULARY * config.hidden_size
+    flops = count_flops(read_shape(config), computed, computed, CONTEXT, recompute=False)
+    # The first pass also allocates its memory, and other programs only make a pass slower.
+    return flops * SEQUENCES * CONTEXT / min(times[1:])

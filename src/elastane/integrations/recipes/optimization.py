@@ -18,11 +18,11 @@ def build_optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.AdamW:
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [one for one in trained if one.dim() > 1], "weight_decay": spec.weight_decay},
-        {"params": [one for one in trained if one.dim() <= 1], "weight_decay": 0.0},
+        {"params": [tensor for tensor in trained if tensor.dim() > 1], "weight_decay": spec.weight_decay},
+        {"params": [tensor for tensor in trained if tensor.dim() <= 1], "weight_decay": 0.0},
     ]
     kept: list[dict[str, Any]] = [group for group in groups if group["params"]]
-    is_split = any(one.dtype == torch.bfloat16 for one in trained)
+    is_split = any(tensor.dtype == torch.bfloat16 for tensor in trained)
     kind = SplitAdamW if is_split else torch.optim.AdamW
     return kind(kept, lr=spec.learning_rate, betas=spec.betas)
 

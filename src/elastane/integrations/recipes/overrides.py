@@ -68,9 +68,9 @@ def _read_value(steps: list[str], text: str) -> object:
 
 def _find_field(kind: object, name: str) -> object:
     """Return the type of a field of a struct; None: it has no such field."""
-    for one in (kind, *get_args(kind)):
-        if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            fields = msgspec.structs.fields(one)
+    for choice in (kind, *get_args(kind)):
+        if isinstance(choice, type) and issubclass(choice, msgspec.Struct):
+            fields = msgspec.structs.fields(choice)
             return next((field.type for field in fields if field.encode_name == name), None)
     return None
 

@@ -1,5 +1,6 @@
 """The recipe: one value that says which model a run trains, on what, how, and with how many workers."""
 
+import math
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -165,14 +166,10 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
         description: one sentence for people.
         task: ``pretrain`` predicts text; ``finetune`` answers in conversations; ``preference`` prefers the
             better of two answers.
-        model: the model.
         lora: train an adapter instead of the whole model.
         preference: the loss of the task ``preference``.
-        data: the data and the tokenizer.
-        batch: the global batch.
         training: length and optimizer.
         evaluation: evaluations and samples.
-        workers: the numbers of workers.
         checkpoints: when checkpoints are written.
     """
 
@@ -187,3 +184,9 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
     evaluation: EvaluationSpec = EvaluationSpec()
     workers: WorkerPolicy = WorkerPolicy()
     checkpoints: CheckpointRules = CheckpointRules()
+
+
+def count_training_steps(recipe: Recipe, samples: int) -> int:
+    """Return the number of steps of a run."""
+    training = recipe.training
+    return training.steps or training.epochs * math.ceil(samples / recipe.batch.size)

@@ -18,7 +18,6 @@ class DeviceGroup(msgspec.Struct, frozen=True):
     """Equal devices, one for each worker.
 
     Args:
-        count: the number of devices.
         memory_bytes: of each GPU; None: not given.
     """
 
@@ -30,7 +29,6 @@ class NodeGroup(msgspec.Struct, frozen=True):
     """Equal nodes, over which the devices are spread evenly.
 
     Args:
-        count: the number of nodes.
         link_bytes_per_s: of a node, to the others, in each direction.
     """
 
@@ -71,7 +69,6 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run needs and gives at one number of workers.
 
     Args:
-        workers: the number of workers.
         microbatches: the most that a worker computes in a step.
         parameters_bytes: the model, with frozen parts and the copy of it that preferences compare with.
         gradients_bytes: partial sums, and the gradients of the pass that runs.
@@ -122,7 +119,6 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     """The plan of a recipe.
 
     Args:
-        parameters: of the model.
         trained: those that the run trains.
         tokens_per_step: of the global batch.
         flops_per_token: of training.

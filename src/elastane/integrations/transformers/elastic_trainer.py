@@ -20,17 +20,15 @@ from transformers.trainer_utils import (
 from elastane.common.errors import BadInput
 from elastane.integrations.transformers.argument_checks import (
     build_argument_error,
+    build_resumption_error,
     check_drop_last,
     check_overrides,
     check_training_arguments,
 )
 from elastane.integrations.transformers.callbacks import check_callbacks, remove_reporters
 from elastane.integrations.transformers.evaluation_pass import evaluate_together, is_shareable
-from elastane.integrations.transformers.logged_values import select_shared_values
-from elastane.integrations.transformers.microbatch_values import MicrobatchValues
+from elastane.integrations.transformers.logged_values import MicrobatchValues, select_shared_values
 from elastane.integrations.transformers.progress import export_callback_states
-from elastane.integrations.transformers.resumption_checks import build_resumption_error
-from elastane.integrations.transformers.sample_order import SampleOrder
 from elastane.integrations.transformers.shared_folder import (
     hold_lock,
     is_written,
@@ -38,7 +36,7 @@ from elastane.integrations.transformers.shared_folder import (
     write_folder,
 )
 from elastane.integrations.transformers.training_loop import TrainingLoop
-from elastane.integrations.transformers.training_plan import TrainingPlan
+from elastane.integrations.transformers.training_plan import SampleOrder, TrainingPlan
 from elastane.run.worker.session import get_run
 from elastane.run.worker.worker_settings import get_settings
 

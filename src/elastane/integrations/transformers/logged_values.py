@@ -1,7 +1,8 @@
-"""The values of a Trainer's logs that go to the ledger: numbers that are the same on every worker."""
+"""The numbers of a Trainer that are the same on every worker: of its logs, and of all microbatches."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 LONGEST_NAME = 64
 OF_ONE_PROCESS = re.compile(r"_(runtime|per_second|preparation_time)$|_mem_(cpu|gpu)_|^before_init_mem_")
@@ -21,3 +22,33 @@ def name_for_ledger(name: str) -> str:
     """Return a name of a log as an identifier: other characters, such as a slash, become underscores."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
     return (text if text[:1].isalpha() else f"_{text}")[:LONGEST_NAME]
+
+
+class MicrobatchValues:
+    """The interface of a collection of such numbers; a plain Trainer has none.
+
+    Each worker computes other microbatches. So the numbers of each are taken after it, gathered on all
+    workers, and added there in the order of the microbatches.
+    """
+
+    def begin(self) -> None:
+        """Begin a microbatch."""
+
+    def end(self) -> dict[str, float]:
+        """Take the numbers of the microbatch that ends, by name, as if it had not been computed."""
+        return {}
+
+    def add(self, mode: str, values: Mapping[str, Sequence[float]]) -> None:
+        """Add the numbers of all microbatches of a step or of an evaluation.
+
+        Args:
+            mode: ``train`` or ``eval``.
+            values: by name, in the order of the microbatches.
+        """
+
+    def export(self) -> Any:
+        """Return the collection as JSON, for a worker that joins."""
+        return None
+
+    def restore(self, exported: Any) -> None:
+        """Restore the result of `export` on another worker."""

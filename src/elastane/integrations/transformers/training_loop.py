@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from elastane.common.errors import BadInput
-from elastane.integrations.transformers.callback_watch import CallbackWatch, build_change_warning
+from elastane.integrations.transformers.callbacks import CallbackWatch, build_change_warning
 from elastane.integrations.transformers.logged_values import name_for_ledger
 from elastane.integrations.transformers.progress import describe_progress, restore_progress
 from elastane.integrations.transformers.training_plan import TrainingPlan
@@ -29,9 +29,6 @@ class TrainingLoop:
     other microbatches; their losses and other numbers are gathered, so that the sums are the same everywhere.
 
     Args:
-        trainer: the Trainer.
-        run: the run.
-        plan: the numbers of the training.
         ignore_keys: outputs of the model that evaluations ignore.
         begins: the run begins with this worker.
 

@@ -8,7 +8,7 @@ from functools import partial
 import faults
 import torch
 
-from elastane.integrations.lightning.atomic_checkpoints import AtomicCheckpointIO
+from elastane.integrations.lightning.checkpoint_files import AtomicCheckpointIO
 from elastane.run.worker import worker_settings
 
 

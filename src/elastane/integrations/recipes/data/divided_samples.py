@@ -10,19 +10,17 @@ import msgspec
 
 from elastane.common.errors import BadInput
 from elastane.common.extras import require_for_import
-from elastane.integrations.datasets import TextFiles, TokenFile
+from elastane.integrations.datasets import TextFiles
 from elastane.integrations.datasets.documents import read_documents
 from elastane.integrations.datasets.rows import BadRow, read_rows
 from elastane.integrations.recipes.data.encoded_samples import open_encoded_samples
 from elastane.integrations.recipes.data.files import DataFiles, find_files
 from elastane.integrations.recipes.data.held_out import SampleSource, hold_out
-from elastane.integrations.recipes.data.joined_samples import JoinedSamples
 from elastane.integrations.recipes.data.sample_file import SampleFile
 from elastane.integrations.recipes.data.spec import ROWS, DataSpec, Task, check_data
 from elastane.integrations.recipes.data.standard_library import write_standard_library
-from elastane.integrations.recipes.data.token_range import check_token_range
-from elastane.integrations.recipes.data.tokenizer_folder import complete_tokenizer, read_tokenizer
-from elastane.integrations.recipes.data.tokenizer_training import train_tokenizer
+from elastane.integrations.recipes.data.token_windows import open_token_windows
+from elastane.integrations.recipes.data.tokenizer import complete_tokenizer, read_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -105,19 +103,11 @@ def _open_source(
             )
         return open_encoded_samples(spec, files, tokenizer, task, context)
     if files.format == "tokens":
-        return _open_tokens(spec, files, len(tokenizer), context)
+        return open_token_windows(spec, files, len(tokenizer), context)
     assert isinstance(tokenizer.eos_token_id, int), "load_tokenizer has checked it"
     return TextFiles(
         files.files, tokenizer, context, separator=tokenizer.eos_token_id, field=spec.fields.text
     )
-
-
-def _open_tokens(spec: DataSpec, files: DataFiles, vocabulary: int, context: int) -> SampleSource:
-    """Return the windows of all files; no window has tokens of two files."""
-    parts = [TokenFile(file, context, dtype=spec.dtype) for file in files.files]
-    for part in parts:
-        check_token_range(part, vocabulary)
-    return parts[0] if len(parts) == 1 else JoinedSamples(parts)
 
 
 def _read_texts(spec: DataSpec, files: DataFiles, task: Task) -> Iterator[str]:
@@ -145,8 +135,8 @@ def _find_texts(value: Any) -> Iterator[str]:
         case str():
             yield value
         case list():
-            for one in value:
-                yield from _find_texts(one)
+            for item in value:
+                yield from _find_texts(item)
         case {"content": str() as content}:
             yield content
         case _:

@@ -21,7 +21,6 @@ class SampleSelection:
     """The samples at some positions of a dataset.
 
     Args:
-        samples: the dataset.
         held: the positions that are held out, in order.
         is_held_out: select these positions; otherwise all others.
     """

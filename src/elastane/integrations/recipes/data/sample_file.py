@@ -22,7 +22,6 @@ class SampleCounts(msgspec.Struct, frozen=True):
         samples: the samples for training and for evaluations.
         truncated: those of them that were cut to the context.
         dropped: rows that were left out because they are longer than the context.
-        context: the most tokens of a sample.
     """
 
     samples: int

@@ -15,10 +15,10 @@ from elastane.integrations.recipes.evaluation import format_perplexity, measure_
 from elastane.integrations.recipes.losses import causal_loss_sum
 from elastane.integrations.recipes.models import build_model
 from elastane.integrations.recipes.optimization import build_learning_rate_schedule, build_optimizer
+from elastane.integrations.recipes.recipe import count_training_steps
 from elastane.integrations.recipes.recipe_files import read_recipe
 from elastane.integrations.recipes.resolution import resolve_recipe
 from elastane.integrations.recipes.samples import write_sample
-from elastane.integrations.recipes.training_length import count_training_steps
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ import torch
 
 from tests.lazy_modules import LazyModule
 
-nested = LazyModule("elastane.integrations.transformers.nested_tensors")
+nested = LazyModule("elastane.integrations.transformers.evaluation_pass")
 
 ONE, OTHER = torch.ones(1), torch.zeros(2)
 

@@ -1,18 +1,26 @@
-"""The values that ``self.log`` receives inside a training step: the step gets their mean over its samples."""
+"""The values that a module logs: the mean of those inside a step, and the logger that records the others."""
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.fabric.loggers.logger import _DummyExperiment
+from lightning.pytorch.loggers.logger import Logger
 
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
-from elastane.integrations.lightning.value_names import clean_name
 from elastane.run.worker.session import Run
+from elastane.run.worker.values import LONGEST_NAME
+
+if TYPE_CHECKING:
+    from elastane.integrations.lightning.training_run import TrainingRun
 
 TRAINING_STEP = "training_step"
 LogOptions = tuple[str, bool, bool, bool, bool]
 """The name as the module gave it, and ``prog_bar``, ``logger``, ``on_step`` and ``on_epoch``."""
+NOT_RECORDED = frozenset({"epoch", "step"})
+"""Names that Lightning adds; each line of the ledger has both."""
 
 
 class MicrobatchMetrics:
@@ -128,3 +136,45 @@ def _check_mean(name: str, value: object, reduce_fx: object, *, on_epoch: bool) 
             means="a step has the mean over its samples of each value, for any number of microbatches",
             do="log a mean, or compute the value in validation_step",
         )
+
+
+def clean_name(name: str) -> str:
+    """Return an identifier for a name such as ``train/loss``, which a run can record.
+
+    Two names may become one; `MicrobatchMetrics` refuses that.
+    """
+    cleaned = re.sub(r"\W", "_", name, flags=re.ASCII)[:LONGEST_NAME]
+    return cleaned if cleaned.isidentifier() else f"_{cleaned}"[:LONGEST_NAME]
+
+
+class RunLogger(Logger):
+    """Records metrics through `Run.log`, between two steps.
+
+    A logger of Lightning would write from every worker, and those of a dead worker would be missing.
+    """
+
+    def __init__(self, training: "TrainingRun") -> None:
+        super().__init__()
+        self._training = training
+
+    @property
+    def name(self) -> str:
+        return "elastane"
+
+    @property
+    def version(self) -> str:
+        return "run"
+
+    @property
+    def experiment(self) -> _DummyExperiment:
+        """An object that accepts every call of a logger's experiment and does nothing."""
+        return _DummyExperiment()
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Record metrics of the step just made; outside a run's steps they are not recorded."""
+        self._training.record(
+            {clean_name(name): value for name, value in metrics.items() if name not in NOT_RECORDED}
+        )
+
+    def log_hyperparams(self, *_args: Any, **_options: Any) -> None:
+        """Do nothing: the run records the script and its arguments."""
