@@ -25,7 +25,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from elastane.cluster.controller.store.failures import (
     LOCK,
-    StoreNewer,
+    StoreOfOtherVersion,
     StoreOlder,
     make_busy_error,
     make_damage_error,
@@ -63,7 +63,7 @@ class Store:
 
     Raises:
         BadInput: the URL cannot be used.
-        StoreError: the database cannot be reached, is damaged, lacks that change, or has a newer schema.
+        StoreError: the database cannot be reached, is damaged, lacks that change, or has another schema.
     """
 
     def __init__(self, url: str, *, prepared: bool = False, at_least: int = 0) -> None:
@@ -325,7 +325,7 @@ def migrate(engine: Engine) -> None:
     """Run all missing migrations, in one transaction.
 
     Raises:
-        StoreNewer: a newer version of Elastane has written the database.
+        StoreOfOtherVersion: a version with another schema of Elastane has written the database.
     """
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
@@ -336,10 +336,10 @@ def migrate(engine: Engine) -> None:
             at = MigrationContext.configure(connection).get_current_revision()
             known = {script.revision for script in scripts.walk_revisions()}
             if at is not None and at not in known:
-                raise StoreNewer(
+                raise StoreOfOtherVersion(
                     f"the store is at schema {at}, which this version of Elastane does not know",
-                    means="a newer version has written it; this one would damage it",
-                    do="start that newer version, or use another store",
+                    means="a newer version has written it, or a build from before 0.1.0; this one would damage it",
+                    do="start that version, or use another store",
                 )
             if at != scripts.get_current_head():
                 config.attributes["connection"] = connection
