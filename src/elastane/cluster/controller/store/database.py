@@ -338,7 +338,8 @@ def migrate(engine: Engine) -> None:
             if at is not None and at not in known:
                 raise StoreOfOtherVersion(
                     f"the store is at schema {at}, which this version of Elastane does not know",
-                    means="a newer version has written it, or a build from before 0.1.0; this one would damage it",
+                    means="a newer version has written it, or a build from before 0.1.0; this one "
+                    "would damage it",
                     do="start that version, or use another store",
                 )
             if at != scripts.get_current_head():
