@@ -36,7 +36,7 @@ def _trace(frame: FrameType, event: str, _argument: object) -> None:
         place = _files[code] = code.co_filename.partition(ROOT)[2] if is_function else ""
     if not place:
         return
-    is_plan = code.co_name == "plan" and place == "scheduler/plan.py"
+    is_plan = code.co_name == "plan" and place == "cluster/scheduler/plan.py"
     if event == "call":
         if is_plan:
             _write("plan", "begins")
