@@ -250,7 +250,7 @@ def check_functions(module: Module) -> Iterator[Breach]:
 
 def check_classes(module: Module) -> Iterator[Breach]:
     for node in module.nodes:
-        if isinstance(node, ast.ClassDef) and node.name != "Cluster":
+        if isinstance(node, ast.ClassDef):
             methods = sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in node.body)
             if methods > 20:
                 place = f"{module.path} {node.name} ({methods})"
@@ -334,7 +334,7 @@ def print_table(tree: Path, found: dict[str, dict[str, list[str]]]) -> None:
         ),
         ("functions over 60 lines", sum(function.lines > 60 for function in functions)),
         ("functions over 80 lines, without migrations", total(found, "functions over 80 lines")),
-        ("classes over 20 methods, without Cluster", total(found, "classes over 20 methods")),
+        ("classes over 20 methods", total(found, "classes over 20 methods")),
         ("bare participles as names of public functions", total(found, "participles")),
         ("docstrings of functions that begin with no verb", total(found, "docstrings without a verb")),
         ("imports of ours under another name", total(found, "aliases")),

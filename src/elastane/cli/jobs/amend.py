@@ -82,10 +82,10 @@ def amend(job: JobName, *, options: AmendOptions, as_json: AsJson = False) -> No
         raise BadInput("no change was given", do="elastane amend JOB --priority CLASS, or see --help")
     with connect() as cluster:
         if priority is not None and bounds == Bounds(priority_class=priority):
-            found = cluster.set_priority(job, priority)
+            found = cluster.jobs.set_priority(job, priority)
         else:
             # One request, so that either all changes are made or none.
-            found = cluster.set_bounds(job, bounds)
+            found = cluster.jobs.set_bounds(job, bounds)
     if as_json:
         print_json(found)
         return

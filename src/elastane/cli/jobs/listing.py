@@ -46,7 +46,7 @@ def jobs(
     """
     states = parse_states(state or []) or (() if all_ else ALIVE)
     with connect() as cluster:
-        found = cluster.jobs(team=team, states=states, user=user, queue=queue, prefix=prefix)
+        found = cluster.jobs.list(team=team, states=states, user=user, queue=queue, prefix=prefix)
         if as_json:
             for job in found:
                 print_json(job)

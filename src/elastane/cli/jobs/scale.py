@@ -64,7 +64,7 @@ def scale(
             do="give only --sizes; its smallest and largest numbers are the limits",
         )
     with connect() as cluster:
-        found = cluster.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
+        found = cluster.jobs.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
     if as_json:
         print_json(found)
         return

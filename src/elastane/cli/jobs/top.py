@@ -86,7 +86,7 @@ def read_view(cluster: "Cluster", team: str, rows: int) -> ClusterView:
 
 
 def _list_in_order(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
-    return chain.from_iterable(cluster.jobs(team=team, states=(state,)) for state in ORDER)
+    return chain.from_iterable(cluster.jobs.list(team=team, states=(state,)) for state in ORDER)
 
 
 def print_view(console: "Console", sight: ClusterView) -> None:

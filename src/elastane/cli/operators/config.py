@@ -19,7 +19,7 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for st
 def print_config(as_json: AsJson = False) -> None:
     """Print the configuration of the cluster as YAML, which can be kept in git and applied."""
     with connect() as cluster:
-        found = cluster.config()
+        found = cluster.documents.config()
     if as_json:
         print_json(found)
         return
@@ -34,7 +34,7 @@ def compare_config(file: File, as_json: AsJson = False) -> None:
     """
     wanted = read_config(file)
     with connect() as cluster:
-        changes = cluster.diff(wanted)
+        changes = cluster.documents.diff(wanted)
     if as_json:
         print_json(changes)
     else:
@@ -52,7 +52,7 @@ def apply_config(file: File, as_json: AsJson = False) -> None:
     """
     wanted = read_config(file)
     with connect() as cluster:
-        changes = cluster.apply(wanted)
+        changes = cluster.documents.apply(wanted)
     if as_json:
         print_json(changes)
         return
@@ -67,7 +67,7 @@ def forecast_config(file: File, as_json: AsJson = False) -> None:
     """
     wanted = read_config(file)
     with connect() as cluster:
-        foreseen = cluster.check_policy(wanted)
+        foreseen = cluster.documents.check(wanted)
     if as_json:
         print_json(foreseen)
         return

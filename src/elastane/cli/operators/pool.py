@@ -104,7 +104,7 @@ def show_pools(as_json: AsJson = False) -> None:
     and price (the present one).
     """
     with connect() as cluster:
-        declared = {one.name: one for one in cluster.documents(Pool)}
+        declared = {one.name: one for one in cluster.documents.list(Pool)}
         now = [one for one in cluster.occupancy() if one.pool in declared]
     if as_json:
         print_json(

@@ -95,7 +95,7 @@ def show_quotas(
     With --json, a list of objects with the keys owner, kind and quota.
     """
     with connect() as cluster:
-        nodes: tuple[Team | Cohort, ...] = (*cluster.documents(Cohort), *cluster.documents(Team))
+        nodes: tuple[Team | Cohort, ...] = (*cluster.documents.list(Cohort), *cluster.documents.list(Team))
     found = [(node, quota) for node in nodes for quota in node.quotas if pool in ("", quota.pool)]
     if as_json:
         print_json([{"owner": node.name, "kind": _name_kind(node), "quota": quota} for node, quota in found])
@@ -130,10 +130,12 @@ def _change_quotas(
     before: Team | Cohort | None
     after: Team | Cohort
     with connect() as cluster:
-        if any(one.name == owner for one in cluster.documents(Team)):
-            before, after = cluster.amend(Team, owner, lambda team: change_owner(team, Team))
-        elif any(one.name == owner for one in cluster.documents(Cohort)):
-            before, after = cluster.amend(Cohort, owner, lambda cohort: change_owner(cohort, Cohort))
+        if any(one.name == owner for one in cluster.documents.list(Team)):
+            before, after = cluster.documents.amend(Team, owner, lambda team: change_owner(team, Team))
+        elif any(one.name == owner for one in cluster.documents.list(Cohort)):
+            before, after = cluster.documents.amend(
+                Cohort, owner, lambda cohort: change_owner(cohort, Cohort)
+            )
         else:
             raise BadInput(
                 f"there is no team or cohort {owner!r}",

@@ -48,8 +48,8 @@ def create_token(
     """Create a token and print its secret, which is shown only once."""
     valid_s = read_duration_s("--valid", valid) if valid else None
     with connect() as cluster:
-        made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
-        strange = warn_undeclared_team(team, cluster.documents(Team))
+        made = cluster.tokens.make(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
+        strange = warn_undeclared_team(team, cluster.documents.list(Team))
     if strange:
         open_console(as_json=True).print(f"note: {strange}", markup=False)
     if as_json:
@@ -77,7 +77,7 @@ def show_tokens(
 ) -> None:
     """List tokens, without their secrets."""
     with connect() as cluster:
-        found = cluster.tokens()
+        found = cluster.tokens.list()
     now_s = time.time()
     shown = [one for one in found if every or find_token_state(one, now_s) == "valid"]
     if as_json:
@@ -109,7 +109,7 @@ def revoke(
 ) -> None:
     """Revoke TOKEN. The controller refuses it from now on."""
     with connect() as cluster:
-        cluster.revoke_token(token)
+        cluster.tokens.revoke(token)
     if as_json:
         print_json({"revoked": token})
         return
