@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 RESUMES = "resumes as soon as its minimum of workers fits"
 
-Wait = Annotated[
-    bool, typer.Option("--wait", help="Return once the job has the new state.", show_default=False)
-]
+Wait = Annotated[bool, typer.Option("--wait", help="Return once the job has the new state.")]
 
 
 def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:

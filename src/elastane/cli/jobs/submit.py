@@ -64,15 +64,10 @@ class Submit(LauncherCommand):
 def submit(
     what: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE|SCRIPT",
-            help="A job file (.yaml, .yml or .json), or a Python script.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="FILE|SCRIPT", help="A job file (.yaml, .yml or .json), or a Python script."),
     ],
     args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Arguments of the script, after --.", show_default=False),
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script, after --.")
     ] = None,
     *,
     options: JobOptions,

@@ -47,9 +47,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def top(
     *,
-    team: Annotated[
-        str, typer.Option(metavar="TEAM", help="Only jobs of this team.", show_default=False)
-    ] = "",
+    team: Annotated[str, typer.Option(metavar="TEAM", help="Only jobs of this team.")] = "",
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Seconds between updates.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:

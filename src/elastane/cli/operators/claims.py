@@ -36,16 +36,10 @@ def show_claim_lists(as_json: AsJson = False) -> None:
 
 def delete_claim_list(
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="LIST", help="Name of the list, as elastane claims list shows it.", show_default=False
-        ),
+        str, typer.Argument(metavar="LIST", help="Name of the list, as elastane claims list shows it.")
     ],
     team: Annotated[
-        str,
-        typer.Option(
-            metavar="TEAM", help="Team that owns LIST, if several have one of this name.", show_default=False
-        ),
+        str, typer.Option(metavar="TEAM", help="Team that owns LIST, if several have one of this name.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

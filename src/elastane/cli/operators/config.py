@@ -13,7 +13,7 @@ from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.rest import Forecast
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.", show_default=False)]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.")]
 
 
 def print_config(as_json: AsJson = False) -> None:

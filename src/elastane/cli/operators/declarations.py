@@ -20,7 +20,7 @@ from elastane.common.field_checks import check_finite_fields
 
 D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.")]
 
 
 def make_group(name: str, help_: str) -> typer.Typer:

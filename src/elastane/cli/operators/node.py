@@ -15,11 +15,8 @@ from elastane.cluster.nouns.nodes import Node
 if TYPE_CHECKING:
     from elastane.cluster.client.cluster import Cluster
 
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
-Why = Annotated[
-    str,
-    typer.Option("--why", metavar="TEXT", help="A reason, shown in the list of nodes.", show_default=False),
-]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, shown in the list of nodes.")]
 
 STATES = {"use": "in use", "drain": "drained", "failed": "failed"}
 

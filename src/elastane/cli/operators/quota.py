@@ -16,12 +16,8 @@ from elastane.common.errors import BadInput
 
 N = TypeVar("N", Team, Cohort)
 
-Owner = Annotated[
-    str, typer.Argument(metavar="OWNER", help="Name of a team or a cohort.", show_default=False)
-]
-PoolName = Annotated[
-    str, typer.Option("--pool", metavar="POOL", help="Pool of the devices.", show_default=False)
-]
+Owner = Annotated[str, typer.Argument(metavar="OWNER", help="Name of a team or a cohort.")]
+PoolName = Annotated[str, typer.Option("--pool", metavar="POOL", help="Pool of the devices.")]
 
 
 def set_quota(
@@ -29,23 +25,18 @@ def set_quota(
     *,
     pool: PoolName,
     nominal: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Number of devices that OWNER owns. Default: 0.", show_default=False),
+        int | None, typer.Option(metavar="N", help="Number of devices that OWNER owns. Default: 0.")
     ] = None,
     borrow: Annotated[
         str | None,
         typer.Option(
-            metavar=f"N|{UNLIMITED}",
-            help=f"Most devices that OWNER may borrow. Default: {UNLIMITED}.",
-            show_default=False,
+            metavar=f"N|{UNLIMITED}", help=f"Most devices that OWNER may borrow. Default: {UNLIMITED}."
         ),
     ] = None,
     lend: Annotated[
         str | None,
         typer.Option(
-            metavar=f"N|{UNLIMITED}",
-            help=f"Most of its own devices that OWNER lends. Default: {UNLIMITED}.",
-            show_default=False,
+            metavar=f"N|{UNLIMITED}", help=f"Most of its own devices that OWNER lends. Default: {UNLIMITED}."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -85,9 +76,7 @@ def remove_quota(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> No
 
 
 def show_quotas(
-    pool: Annotated[
-        str, typer.Option("--pool", metavar="POOL", help="Only quotas in this pool.", show_default=False)
-    ] = "",
+    pool: Annotated[str, typer.Option("--pool", metavar="POOL", help="Only quotas in this pool.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the quotas.

@@ -18,24 +18,16 @@ from elastane.cluster.nouns.tokens import ROLES, NewToken, Role, Token
 
 def create_token(
     *,
-    user: Annotated[
-        str, typer.Option(metavar="USER", help="User that the token acts for.", show_default=False)
-    ],
-    role: Annotated[
-        Role,
-        typer.Option(help="Role of the token; see elastane token --help.", show_default=False),
-    ],
+    user: Annotated[str, typer.Option(metavar="USER", help="User that the token acts for.")],
+    role: Annotated[Role, typer.Option(help="Role of the token; see elastane token --help.")],
     team: Annotated[
         str,
         typer.Option(
             metavar="TEAM",
             help="Team in which the role holds; '*': every team. Not for operators and reporters.",
-            show_default=False,
         ),
     ] = "",
-    note: Annotated[
-        str, typer.Option(metavar="TEXT", help="A note, shown in the list of tokens.", show_default=False)
-    ] = "",
+    note: Annotated[str, typer.Option(metavar="TEXT", help="A note, shown in the list of tokens.")] = "",
     valid: Annotated[
         str,
         typer.Option(
@@ -102,9 +94,7 @@ def show_tokens(
 
 
 def revoke(
-    token: Annotated[
-        str, typer.Argument(metavar="TOKEN", help="Id of the token: tok-...", show_default=False)
-    ],
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Id of the token: tok-...")],
     as_json: AsJson = False,
 ) -> None:
     """Revoke TOKEN. The controller refuses it from now on."""
