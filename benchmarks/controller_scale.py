@@ -303,9 +303,9 @@ def submit_and_cancel(url: str, token: str, seconds: float, per_s: float) -> Non
             if time.monotonic() > end_s:
                 return
             spec = msgspec.structs.replace(make_spec(number), name=f"more-{os.getpid()}-{number}")
-            cluster.submit(spec)
+            cluster.jobs.submit(spec)
             if last:
-                cluster.cancel(last)
+                cluster.jobs.cancel(last)
             last = spec.name
             time.sleep(1 / per_s)
 

@@ -87,7 +87,7 @@ class _Arm:
         self.jobs: dict[str, Job] = {}
 
     def make_client(self, role: Role, team: str = "") -> Cluster:
-        made = self.operator.make_token(NewToken(user=f"{team or role}-1", role=role, team=team))
+        made = self.operator.tokens.make(NewToken(user=f"{team or role}-1", role=role, team=team))
         return Cluster(self.url, made.secret)
 
     @property
@@ -96,7 +96,7 @@ class _Arm:
 
     def play(self, shape: Shape) -> ArmRecord:
         scenario = self.scenario
-        self.operator.apply(scenario.cluster)
+        self.operator.documents.apply(scenario.cluster)
         submissions = sorted(scenario.jobs, key=lambda job: job.at)
         pending_events = sorted(scenario.events, key=lambda one: one.at)
         self.began_s = time.time()
@@ -124,7 +124,7 @@ class _Arm:
             TICKS: str(self.home / "ticks" / one.name),
         }
         spec = shape(self.scenario.make_spec(one, ROOT, env), one.ideal)
-        self.jobs[one.name] = self.members[one.team].submit(spec)
+        self.jobs[one.name] = self.members[one.team].jobs.submit(spec)
         self.record_action("submit", f"{one.team} submits {one.name}", one.name)
 
     def observe(self) -> None:
@@ -149,7 +149,7 @@ class _Arm:
                 self.say(f"{at_s:5.0f} s  {name} {job.state}, {job.workers} workers. {why}")
 
     def read_jobs(self, names: Sequence[str]) -> dict[str, Job]:
-        return {name: self.operator.job(name) for name in names}
+        return {name: self.operator.jobs.get(name) for name in names}
 
     def record_action(self, kind: str, text: str, job: str = "") -> None:
         self.say(f"{self.now_s:5.0f} s  {text}")
@@ -164,7 +164,7 @@ class _Arm:
             began_s=self.began_s,
             ended_s=max(job.ended_s or 0.0 for job in jobs) - self.began_s,
             jobs=jobs,
-            events=tuple(event for job in jobs for event in self.operator.events(job.name)),
+            events=tuple(event for job in jobs for event in self.operator.jobs.events(job.name)),
             observations=tuple(self.observations),
             actions=tuple(self.actions),
             usage=usage.rows,
@@ -184,10 +184,10 @@ class _Arm:
                 self.record_action("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
                 if job in self.list_unfinished():
-                    self.members[self.jobs[job].team].set_priority(job, priority)
+                    self.members[self.jobs[job].team].jobs.set_priority(job, priority)
                     self.record_action("priority", f"{job} has priority {priority}", job)
             case Reserve() as event:
-                self.operator.declare(make_reservation(event, self.began_s))
+                self.operator.documents.declare(make_reservation(event, self.began_s))
                 span = f"from second {event.from_s:g} to {event.until_s:g}"
                 self.record_action(
                     "reserve", f"{event.devices} devices of {event.pool} are for {event.name} {span}"

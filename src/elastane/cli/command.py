@@ -17,48 +17,29 @@ from elastane.common.exit_codes import ExitCode
 P = ParamSpec("P")
 
 AsJson: TypeAlias = Annotated[
-    bool,
-    typer.Option("--json", help="Print the result as JSON on stdout; messages go to stderr."),
+    bool, typer.Option("--json", help="Print the result as JSON on stdout; messages go to stderr.")
 ]
 RunName: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run's name, directory or ticket.",
-        show_default=False,
-        autocompletion=complete_runs,
-    ),
+    typer.Argument(metavar="RUN", help="A run's name, directory or ticket.", autocompletion=complete_runs),
 ]
 NAME = typer.Argument(
     metavar="NAME",
     help="A run's name, directory or ticket, or a job's name.",
-    show_default=False,
     autocompletion=complete_runs_and_jobs,
 )
 Name: TypeAlias = Annotated[str, NAME]
 JobName: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="The name of a job of the cluster.",
-        show_default=False,
-        autocompletion=complete_jobs,
-    ),
+    str, typer.Argument(metavar="JOB", help="The name of a job of the cluster.", autocompletion=complete_jobs)
 ]
 JobNames: TypeAlias = Annotated[
     list[str],
     typer.Argument(
-        metavar="JOB",
-        help="The names of one or more jobs of the cluster.",
-        show_default=False,
-        autocompletion=complete_jobs,
+        metavar="JOB", help="The names of one or more jobs of the cluster.", autocompletion=complete_jobs
     ),
 ]
 AsJob: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--job", help="Use the cluster's job, even if a run here has the same name.", show_default=False
-    ),
+    bool, typer.Option("--job", help="Use the cluster's job, even if a run here has the same name.")
 ]
 
 

@@ -22,7 +22,7 @@ def complete_jobs(incomplete: str) -> list[str]:
     """List the visible jobs with names that begin with the typed text, newest first."""
     try:
         with connect() as cluster:
-            return [job.name for job in islice(cluster.jobs(prefix=incomplete), MOST)]
+            return [job.name for job in islice(cluster.jobs.list(prefix=incomplete), MOST)]
     except ElastaneError:
         return []
 

@@ -14,10 +14,7 @@ from elastane.common.errors import BadInput
 def events(
     name: Annotated[str | None, NAME] = None,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Print new events until the run or job is over.", show_default=False
-        ),
+        bool, typer.Option("--follow", "-f", help="Print new events until the run or job is over.")
     ] = False,
     job: AsJob = False,
     as_json: AsJson = False,

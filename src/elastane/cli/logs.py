@@ -18,29 +18,20 @@ def logs(
         typer.Argument(
             metavar="PROCESS",
             help="A worker's number, or agent, coordinator or fork-server. Default: all of them.",
-            show_default=False,
         ),
     ] = None,
     node: Annotated[
         str | None,
         typer.Option(
-            metavar="NODE",
-            help="Only processes of this machine of a run; first: the one on which it began.",
-            show_default=False,
+            metavar="NODE", help="Only processes of this machine of a run; first: the one on which it began."
         ),
     ] = None,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Print new lines until the run or job is over.", show_default=False
-        ),
+        bool, typer.Option("--follow", "-f", help="Print new lines until the run or job is over.")
     ] = False,
     job: AsJob = False,
     raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw", help="Print the output unchanged, with control characters.", show_default=False
-        ),
+        bool, typer.Option("--raw", help="Print the output unchanged, with control characters.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

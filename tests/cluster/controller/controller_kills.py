@@ -98,7 +98,7 @@ class RandomUser:
         if self.failure is not None:
             raise self.failure
         for name in self.submitted:
-            self._change(lambda name=name: self._cluster.resume(name))
+            self._change(lambda name=name: self._cluster.jobs.resume(name))
 
     def train(self, name: str, most: int) -> None:
         spec = JobSpec(
@@ -109,20 +109,22 @@ class RandomUser:
             env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
             elastic_policy=ElasticPolicy(min_replicas=1, max_replicas=most),
         )
-        self.submitted[name] = self._cluster.submit(spec, key=name).number
+        self.submitted[name] = self._cluster.jobs.submit(spec, key=name).number
 
     def step_of(self, name: str) -> int:
-        return self._cluster.job(name).observed.step
+        return self._cluster.jobs.get(name).observed.step
 
     def cancel(self, name: str) -> None:
-        self._change(lambda: self._cluster.cancel(name))
+        self._change(lambda: self._cluster.jobs.cancel(name))
         self.cancelled.add(name)
 
     def _run(self) -> None:
         try:
             while not self._enough.wait(self._drawn.uniform(0.02, 0.25)):
                 self.answers += 1
-                self._alive = [name for name in self._alive if self._cluster.job(name).state not in ENDED]
+                self._alive = [
+                    name for name in self._alive if self._cluster.jobs.get(name).state not in ENDED
+                ]
                 if len(self._alive) < MOST_ALIVE and self._drawn.random() < 0.5:
                     self._submit()
                 elif self._alive:
@@ -141,9 +143,9 @@ class RandomUser:
             env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
             elastic_policy=ElasticPolicy(min_replicas=least, max_replicas=self._drawn.randint(least, 4)),
         )
-        number = self._cluster.submit(spec, key=name).number
+        number = self._cluster.jobs.submit(spec, key=name).number
         if self._drawn.random() < 0.2:
-            again = self._cluster.submit(spec, key=name).number
+            again = self._cluster.jobs.submit(spec, key=name).number
             expect(again == number, f"{name} was submitted twice: {number} and {again}")
         self.submitted[name] = number
         self._alive.append(name)
@@ -153,12 +155,12 @@ class RandomUser:
         match what:
             case "scale":
                 most = self._drawn.randint(2, 4)
-                self._change(lambda: cluster.scale(name, max_replicas=most))
+                self._change(lambda: cluster.jobs.scale(name, max_replicas=most))
             case "pause":
-                self._change(lambda: cluster.pause(name))
+                self._change(lambda: cluster.jobs.pause(name))
             case "resume":
-                self._change(lambda: cluster.resume(name))
-            case "cancel" if self._change(lambda: cluster.cancel(name)):
+                self._change(lambda: cluster.jobs.resume(name))
+            case "cancel" if self._change(lambda: cluster.jobs.cancel(name)):
                 self.cancelled.add(name)
 
     def _change(self, asked) -> bool:
@@ -475,7 +477,7 @@ def run_story(url: str, kills: int, seed: int, training: int, folder: Path) -> d
         controllers.wait_until_ready()
         address = f"http://127.0.0.1:{port}"
         with Cluster(address, operator) as cluster:
-            cluster.set_rules(SchedulingRules(cooldown_s=0.5, min_run_time_s=0.5))
+            cluster.documents.set_rules(SchedulingRules(cooldown_s=0.5, min_run_time_s=0.5))
         asked = RandomUser(address, submitter, seed)
         stack.callback(kill_remaining_processes, places)
         for name in names:

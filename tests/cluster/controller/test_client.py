@@ -49,13 +49,13 @@ def ada(api, url):
 
 
 def test_a_job_is_submitted_changed_and_cancelled(ada, make_spec):
-    assert ada.submit(make_spec(), key="k") == ada.submit(make_spec(), key="k")
-    assert ada.scale("train", max_replicas=6).spec.elastic_policy.max_replicas == 6
-    assert ada.pause("train").state == "paused"
-    assert ada.resume("train").state == "queued"
-    assert ada.explain("train").workers == 0
-    assert ada.cancel("train").state == "cancelled"
-    assert [one.kind for one in ada.events("train")] == [
+    assert ada.jobs.submit(make_spec(), key="k") == ada.jobs.submit(make_spec(), key="k")
+    assert ada.jobs.scale("train", max_replicas=6).spec.elastic_policy.max_replicas == 6
+    assert ada.jobs.pause("train").state == "paused"
+    assert ada.jobs.resume("train").state == "queued"
+    assert ada.jobs.explain("train").workers == 0
+    assert ada.jobs.cancel("train").state == "cancelled"
+    assert [one.kind for one in ada.jobs.events("train")] == [
         "job.submitted",
         "job.scaled",
         "job.paused",
@@ -66,59 +66,59 @@ def test_a_job_is_submitted_changed_and_cancelled(ada, make_spec):
 
 def test_lists_are_fetched_page_by_page(ada, make_spec):
     for number in range(120):
-        ada.submit(make_spec(f"job-{number}"))
-    assert [one.name for one in ada.jobs()] == [f"job-{number}" for number in range(119, -1, -1)]
-    assert [one.name for one in ada.jobs(prefix="job-7", states=("queued",))][-1] == "job-7"
+        ada.jobs.submit(make_spec(f"job-{number}"))
+    assert [one.name for one in ada.jobs.list()] == [f"job-{number}" for number in range(119, -1, -1)]
+    assert [one.name for one in ada.jobs.list(prefix="job-7", states=("queued",))][-1] == "job-7"
 
 
 def test_a_refusal_says_which_field_and_what_to_do(ada, make_spec):
     with pytest.raises(RequestRefused) as refused:
-        ada.submit(make_spec(priority_class="none-such"))
+        ada.jobs.submit(make_spec(priority_class="none-such"))
     assert refused.value.problem.field == "priorityClass"
     assert "elastane priority" in str(refused.value)
     with pytest.raises(NotFound):
-        ada.job("nowhere")
+        ada.jobs.get("nowhere")
 
 
 def test_operators_declare_compare_and_read_usage(operator, sqlite_store):
-    operator.declare(Pool(name="h100", device="h100", devices=8))
-    operator.declare(Team(name="vision"))
-    operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=4))
-    operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=6))
-    assert operator.document(Team, "vision").quotas == (Quota(pool="h100", nominal_quota=6),)
-    assert [one.name for one in operator.documents(Pool)] == ["h100"]
-    operator.set_rules(SchedulingRules(cooldown_s=1))
-    assert operator.rules().cooldown_s == 1
-    assert [one.change for one in operator.diff(Config(teams=()))] == ["remove"]
-    assert [one.name for one in operator.apply(Config(teams=()))] == ["vision"]
-    assert operator.documents(Team) == ()
+    operator.documents.declare(Pool(name="h100", device="h100", devices=8))
+    operator.documents.declare(Team(name="vision"))
+    operator.documents.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=4))
+    operator.documents.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=6))
+    assert operator.documents.get(Team, "vision").quotas == (Quota(pool="h100", nominal_quota=6),)
+    assert [one.name for one in operator.documents.list(Pool)] == ["h100"]
+    operator.documents.set_rules(SchedulingRules(cooldown_s=1))
+    assert operator.documents.rules().cooldown_s == 1
+    assert [one.change for one in operator.documents.diff(Config(teams=()))] == ["remove"]
+    assert [one.name for one in operator.documents.apply(Config(teams=()))] == ["vision"]
+    assert operator.documents.list(Team) == ()
     with sqlite_store.begin_write() as tx:
         nodes.record_node(tx, "n1", "h100", 8, NOW_S)
-    assert operator.set_node("n1", "drain", "new disk").why == "new disk"
-    assert operator.set_node("n1", "use").wanted == "use"
-    assert [one.name for one in operator.nodes()] == ["n1"]
+    assert operator.nodes.drain("n1", "new disk").why == "new disk"
+    assert operator.nodes.use("n1").wanted == "use"
+    assert [one.name for one in operator.nodes.list()] == ["n1"]
     operator.report(Capacity(pool="h100", devices=2))
     assert operator.usage("team").rows == ()
     assert operator.usage_csv("team", "pool").startswith("team,pool,owned_device_s")
-    operator.undeclare(Pool, "h100")
+    operator.documents.remove(Pool, "h100")
     assert next(operator.audit()).action == "pools.delete"
     assert operator.version().api == "v1"
 
 
 def test_tokens_are_made_used_and_revoked(operator, url):
-    made = operator.make_token(NewToken(user="bob", role="viewer", team="vision"))
+    made = operator.tokens.make(NewToken(user="bob", role="viewer", team="vision"))
     with Cluster(url, made.secret) as bob:
-        assert list(bob.jobs()) == []
-        operator.revoke_token(made.token.id)
+        assert list(bob.jobs.list()) == []
+        operator.tokens.revoke(made.token.id)
         with pytest.raises(RequestRefused, match="no valid token"):
-            list(bob.jobs())
-    assert made.token.id in {one.id for one in operator.tokens()}
+            list(bob.jobs.list())
+    assert made.token.id in {one.id for one in operator.tokens.list()}
 
 
 def test_a_watcher_continues_after_its_last_event(ada, api, sqlite_store, make_spec):
-    ada.submit(make_spec())
-    ada.pause("train")
-    ada.submit(make_spec("other"))
+    ada.jobs.submit(make_spec())
+    ada.jobs.pause("train")
+    ada.jobs.submit(make_spec("other"))
     stream = ada.watch(job="train", after=0)
     assert [next(stream).kind, next(stream).kind] == ["job.submitted", "job.paused"]
 
@@ -155,7 +155,7 @@ def test_a_client_continues_after_a_restart_of_the_controller(api, api_over, sql
     with served(api) as url:
         port = int(url.rsplit(":", 1)[1])
         ada = Cluster(url, secret, timeout_s=WAIT_S)
-        ada.submit(make_spec())
+        ada.jobs.submit(make_spec())
     again = api_over(sqlite_store)
     ended = threading.Event()
 
@@ -165,7 +165,7 @@ def test_a_client_continues_after_a_restart_of_the_controller(api, api_over, sql
 
     restart = threading.Timer(0.5, later)
     restart.start()
-    assert ada.pause("train").state == "paused"
+    assert ada.jobs.pause("train").state == "paused"
     ada.close()
     ended.set()
     restart.join()
@@ -219,7 +219,7 @@ def test_an_unreachable_controller_is_named(nobody):
         Cluster(nobody, "ela_x", timeout_s=0.5) as cluster,
         pytest.raises(ControllerUnreachable, match=nobody) as caught,
     ):
-        cluster.pause("train")
+        cluster.jobs.pause("train")
     assert "may or may not have taken effect" in caught.value.means
 
 
@@ -236,21 +236,21 @@ def test_an_answer_of_another_version_is_reported(ada, make_spec, monkeypatch):
         "elastane.cluster.controller.rest.jobs.build_reply", lambda *_, **__: build_reply({"name": "train"})
     )
     with pytest.raises(IncompatibleAnswer, match="another version") as caught:
-        ada.submit(make_spec())
+        ada.jobs.submit(make_spec())
     assert "your request was done" in caught.value.means
 
 
 def test_an_unreadable_answer_to_a_read_request_does_not_claim_an_effect(
     ada, operator, make_spec, monkeypatch
 ):
-    ada.submit(make_spec())
-    operator.declare(Team(name="speech"))
+    ada.jobs.submit(make_spec())
+    operator.documents.declare(Team(name="speech"))
     monkeypatch.setattr(bodies, "build_reply", lambda *_, **__: build_reply([], version=1))
     for ask in (
-        lambda: ada.job("train"),
-        lambda: operator.diff(Config(teams=())),
-        lambda: operator.check_policy(Config(teams=())),
-        lambda: operator.amend(Team, "speech", lambda team: team or Team(name="speech")),
+        lambda: ada.jobs.get("train"),
+        lambda: operator.documents.diff(Config(teams=())),
+        lambda: operator.documents.check(Config(teams=())),
+        lambda: operator.documents.amend(Team, "speech", lambda team: team or Team(name="speech")),
     ):
         with pytest.raises(IncompatibleAnswer, match="another version") as caught:
             ask()
@@ -317,12 +317,12 @@ def test_an_answer_of_another_program_does_not_count_as_success(other_server, st
     )
     with Cluster(url, "ela_x", timeout_s=WAIT_S) as cluster:
         for ask in (
-            lambda: cluster.revoke_token("tok-0123456789ab"),
-            lambda: cluster.declare(Team(name="vision")),
-            lambda: cluster.undeclare(Team, "vision"),
+            lambda: cluster.tokens.revoke("tok-0123456789ab"),
+            lambda: cluster.documents.declare(Team(name="vision")),
+            lambda: cluster.documents.remove(Team, "vision"),
             lambda: cluster.report(Capacity(pool="h100", devices=2)),
-            lambda: cluster.set_rules(SchedulingRules()),
-            lambda: cluster.logs("train"),
+            lambda: cluster.documents.set_rules(SchedulingRules()),
+            lambda: cluster.jobs.logs("train"),
             cluster.me,
         ):
             with pytest.raises(
@@ -350,9 +350,9 @@ def test_an_invalid_certificate_file_is_reported(tmp_path, made):
 def test_a_request_that_cannot_be_sent_is_reported(nobody, make_spec):
     with Cluster(nobody, "ela_x") as cluster:
         with pytest.raises(BadInput, match="is not a valid key"):
-            cluster.submit(make_spec(), key="ключ")
+            cluster.jobs.submit(make_spec(), key="ключ")
         with pytest.raises(BadInput, match="is not valid text"):
-            cluster.submit(make_spec(env={"A": "\udcff"}))
+            cluster.jobs.submit(make_spec(env={"A": "\udcff"}))
 
 
 def test_a_watcher_that_finds_too_many_streams_gets_an_error_after_a_while(api, url):
@@ -373,7 +373,7 @@ def test_a_retry_after_header_without_seconds_is_ignored(other_server, later):
 
 
 def test_the_identity_of_the_token_and_the_occupancy_can_be_read(ada, operator):
-    operator.declare(Pool(name="h100", device="h100", devices=8, spot=True, price=2.0))
+    operator.documents.declare(Pool(name="h100", device="h100", devices=8, spot=True, price=2.0))
     assert (ada.me().user, ada.me().role, ada.me().team) == ("ada", "submitter", "vision")
     (pool,) = ada.occupancy()
     assert (pool.pool, pool.devices, pool.used, pool.free, pool.spot) == ("h100", 8, 0, 8, True)

@@ -123,14 +123,11 @@ def prune_checkpoints(
     run: Checkpoints,
     *,
     last: Annotated[
-        int | None,
-        typer.Option("--last", min=1, metavar="N", help="Keep the newest N checkpoints.", show_default=False),
+        int | None, typer.Option("--last", min=1, metavar="N", help="Keep the newest N checkpoints.")
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(
-            "--every", min=1, metavar="K", help="Keep the checkpoints of every K-th step.", show_default=False
-        ),
+        typer.Option("--every", min=1, metavar="K", help="Keep the checkpoints of every K-th step."),
     ] = None,
     best: Annotated[
         str | None,
@@ -138,14 +135,10 @@ def prune_checkpoints(
             "--best",
             metavar="METRIC:min|max",
             help="Keep the best checkpoint by a metric, such as eval_loss:min.",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", "-n", help="List what would be deleted; delete nothing.", show_default=False
-        ),
+        bool, typer.Option("--dry-run", "-n", help="List what would be deleted; delete nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

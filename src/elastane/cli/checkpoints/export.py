@@ -24,13 +24,10 @@ def export_checkpoint(
         typer.Option(
             metavar="DIR",
             help="A new or empty directory. Default: CHECKPOINT-FORMAT in the working directory.",
-            show_default=False,
         ),
     ] = None,
     dtype: DType = None,
-    optimizer: Annotated[
-        bool, typer.Option("--optimizer", help="Also write the optimizer state.", show_default=False)
-    ] = False,
+    optimizer: Annotated[bool, typer.Option("--optimizer", help="Also write the optimizer state.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the model of a checkpoint of RUN in a format for other programs.

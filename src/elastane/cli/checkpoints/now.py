@@ -26,9 +26,7 @@ PROBLEMS = frozenset({"checkpoint.failing", "checkpoint.abandoned"})
 
 def write_checkpoint_now(
     run: RunName,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Return once the checkpoint exists.", show_default=False)
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once the checkpoint exists.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint of RUN: the state after its current or next step.

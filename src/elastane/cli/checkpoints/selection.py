@@ -19,15 +19,12 @@ Checkpoints: TypeAlias = Annotated[
         metavar="RUN",
         autocompletion=complete_runs,
         help="A run's name or directory, or the path or URL of checkpoints.",
-        show_default=False,
     ),
 ]
 Checkpoint: TypeAlias = Annotated[
     str | None,
     typer.Argument(
-        metavar="CHECKPOINT",
-        help="A checkpoint's name or step. Default: the newest finished one.",
-        show_default=False,
+        metavar="CHECKPOINT", help="A checkpoint's name or step. Default: the newest finished one."
     ),
 ]
 

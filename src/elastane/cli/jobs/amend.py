@@ -27,41 +27,29 @@ class AmendOptions(msgspec.Struct, frozen=True, kw_only=True):
     priority: Annotated[
         str | None,
         typer.Option(
-            metavar="CLASS",
-            help="New priority class, one of those that elastane priority list shows.",
-            show_default=False,
+            metavar="CLASS", help="New priority class, one of those that elastane priority list shows."
         ),
     ] = None
-    budget: Annotated[
-        str | None, typer.Option(metavar="COST", help="The most that the job may cost.", show_default=False)
-    ] = None
+    budget: Annotated[str | None, typer.Option(metavar="COST", help="The most that the job may cost.")] = None
     deadline: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN",
-            help="Time by which the job should be done: a duration from now (+8h), or a time.",
-            show_default=False,
+            metavar="WHEN", help="Time by which the job should be done: a duration from now (+8h), or a time."
         ),
     ] = None
     loss: Annotated[
-        str | None,
-        typer.Option(metavar="LOSS", help="The job finishes when it reaches this loss.", show_default=False),
+        str | None, typer.Option(metavar="LOSS", help="The job finishes when it reaches this loss.")
     ] = None
     by: Annotated[
         str | None,
         typer.Option(
             metavar="WHEN",
             help="Time by which the job should reach that loss: a duration from now (+8h), or a time.",
-            show_default=False,
         ),
     ] = None
     throughput: Annotated[
         str | None,
-        typer.Option(
-            metavar="N",
-            help="The job does not grow beyond this many samples per second.",
-            show_default=False,
-        ),
+        typer.Option(metavar="N", help="The job does not grow beyond this many samples per second."),
     ] = None
 
 
@@ -82,10 +70,10 @@ def amend(job: JobName, *, options: AmendOptions, as_json: AsJson = False) -> No
         raise BadInput("no change was given", do="elastane amend JOB --priority CLASS, or see --help")
     with connect() as cluster:
         if priority is not None and bounds == Bounds(priority_class=priority):
-            found = cluster.set_priority(job, priority)
+            found = cluster.jobs.set_priority(job, priority)
         else:
             # One request, so that either all changes are made or none.
-            found = cluster.set_bounds(job, bounds)
+            found = cluster.jobs.set_bounds(job, bounds)
     if as_json:
         print_json(found)
         return

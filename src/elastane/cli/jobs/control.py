@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 RESUMES = "resumes as soon as its minimum of workers fits"
 
-Wait = Annotated[
-    bool, typer.Option("--wait", help="Return once the job has the new state.", show_default=False)
-]
+Wait = Annotated[bool, typer.Option("--wait", help="Return once the job has the new state.")]
 
 
 def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -33,7 +31,7 @@ def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     With --json, one line per job.
     """
     goal = Goal(describe_pause, lambda now: now.state == "paused")
-    apply_to_jobs(jobs, lambda cluster, job: cluster.pause(job), goal, wait=wait, as_json=as_json)
+    apply_to_jobs(jobs, lambda cluster, job: cluster.jobs.pause(job), goal, wait=wait, as_json=as_json)
 
 
 def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -44,7 +42,7 @@ def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     With --json, one line per job.
     """
     goal = Goal(lambda _: RESUMES, is_training)
-    apply_to_jobs(jobs, lambda cluster, job: cluster.resume(job), goal, wait=wait, as_json=as_json)
+    apply_to_jobs(jobs, lambda cluster, job: cluster.jobs.resume(job), goal, wait=wait, as_json=as_json)
 
 
 def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -55,7 +53,7 @@ def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     With --json, one line per job.
     """
     goal = Goal(lambda job: f"ends {describe_job_stop_time(job.spec)}", lambda now: now.state in ENDED)
-    apply_to_jobs(jobs, lambda cluster, job: cluster.cancel(job), goal, wait=wait, as_json=as_json)
+    apply_to_jobs(jobs, lambda cluster, job: cluster.jobs.cancel(job), goal, wait=wait, as_json=as_json)
 
 
 class Goal(NamedTuple):

@@ -29,11 +29,11 @@ def describe(job: JobName, as_json: AsJson = False) -> None:
     With --json, the job with its spec.
     """
     with connect() as cluster:
-        found = cluster.job(job)
+        found = cluster.jobs.get(job)
         if as_json:
             print_json(found)
             return
-        events = deque(cluster.events(job), maxlen=SHOWN)
+        events = deque(cluster.jobs.events(job), maxlen=SHOWN)
         health = cluster.health()
     print_job(found, list(events), health)
 

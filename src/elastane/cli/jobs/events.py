@@ -19,7 +19,7 @@ def show_job_events(name: str, *, follow: bool, as_json: bool) -> None:
     show = _make_printer(of_job=True, as_json=as_json)
     with connect() as cluster:
         after = 0
-        for event in cluster.events(name):
+        for event in cluster.jobs.events(name):
             show(event)
             after = event.id
         if not follow or _has_ended(cluster, name):
@@ -40,7 +40,7 @@ def show_cluster_events(*, as_json: bool) -> None:
 
 
 def _has_ended(cluster: "Cluster", name: str) -> bool:
-    return cluster.job(name).state in ENDED
+    return cluster.jobs.get(name).state in ENDED
 
 
 def _make_printer(*, of_job: bool, as_json: bool) -> Callable[[Event], None]:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def explain_job(job: str, *, as_json: bool) -> None:
     with connect() as cluster:
-        explanation = cluster.explain(job)
+        explanation = cluster.jobs.explain(job)
         if as_json:
             print_json(explanation)
             return
-        found = cluster.job(job)
+        found = cluster.jobs.get(job)
     from rich.text import Text
 
     from elastane.cli.jobs.job_display import list_explanation_lines

@@ -31,7 +31,7 @@ def wait_for_job(
     """
     shown = asked.explained.sentences
     while True:
-        job = cluster.job(asked.name)
+        job = cluster.jobs.get(asked.name)
         if done(job) or job.state in ENDED:
             return job
         if job.wanted == "run" and job.explained.sentences != shown:
@@ -44,8 +44,8 @@ def poll_job(cluster: "Cluster", name: str, after: int = 0) -> Iterator[tuple[Jo
     """Yield the job and its new events, poll after poll; the last time after the job has ended."""
     while True:
         # Read the job before its events, so that the events that led to its state are read too.
-        job = cluster.job(name)
-        events = tuple(cluster.events(name, after=after))
+        job = cluster.jobs.get(name)
+        events = tuple(cluster.jobs.events(name, after=after))
         yield job, events
         if job.state in ENDED:
             return

@@ -12,27 +12,21 @@ from elastane.common.errors import BadInput
 
 ALIVE: tuple[State, ...] = ("queued", "running", "paused")
 
-Team = Annotated[str, typer.Option(metavar="TEAM", help="Only jobs of this team.", show_default=False)]
-Queue = Annotated[str, typer.Option(metavar="QUEUE", help="Only jobs in this queue.", show_default=False)]
+Team = Annotated[str, typer.Option(metavar="TEAM", help="Only jobs of this team.")]
+Queue = Annotated[str, typer.Option(metavar="QUEUE", help="Only jobs in this queue.")]
 
 
 def jobs(
     *,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Also list jobs that have ended.")] = False,
     state: Annotated[
-        list[str] | None,
-        typer.Option(metavar="STATE", help="Only jobs in this state; repeatable.", show_default=False),
+        list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state; repeatable.")
     ] = None,
     team: Team = "",
-    user: Annotated[
-        str, typer.Option(metavar="USER", help="Only jobs of this user.", show_default=False)
-    ] = "",
+    user: Annotated[str, typer.Option(metavar="USER", help="Only jobs of this user.")] = "",
     queue: Queue = "",
     prefix: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT", help="Only jobs with a name that begins with this text.", show_default=False
-        ),
+        str, typer.Option(metavar="TEXT", help="Only jobs with a name that begins with this text.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +40,7 @@ def jobs(
     """
     states = parse_states(state or []) or (() if all_ else ALIVE)
     with connect() as cluster:
-        found = cluster.jobs(team=team, states=states, user=user, queue=queue, prefix=prefix)
+        found = cluster.jobs.list(team=team, states=states, user=user, queue=queue, prefix=prefix)
         if as_json:
             for job in found:
                 print_json(job)

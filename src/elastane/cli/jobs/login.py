@@ -19,18 +19,13 @@ from elastane.common.home import find_home
 
 def login(
     url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL", help="Address of the controller: https://cluster:7425", show_default=False
-        ),
+        str, typer.Argument(metavar="URL", help="Address of the controller: https://cluster:7425")
     ],
     *,
     token_stdin: Annotated[
         bool, typer.Option("--token-stdin", help="Read the token from stdin in place of a prompt.")
     ] = False,
-    ca: Annotated[
-        str, typer.Option("--ca", metavar="FILE", help="Certificate file to trust.", show_default=False)
-    ] = "",
+    ca: Annotated[str, typer.Option("--ca", metavar="FILE", help="Certificate file to trust.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Save the address of a cluster and your token for it.

@@ -40,7 +40,7 @@ class JobLog:
     def new_lines(self, cluster: "Cluster", *, at_end: bool) -> Iterator[str]:
         """Yield the new lines; ``at_end``: nothing will follow, so an unfinished last line counts too."""
         while True:
-            part, following = cluster.logs(self._job, self._process, offset=self._offset)
+            part, following = cluster.jobs.logs(self._job, self._process, offset=self._offset)
             yield from self._lines.split(part, at_end=at_end and not part)
             if not part:
                 return
@@ -57,8 +57,8 @@ def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool
     with connect() as cluster:
         while True:
             # Check before reading, so that the last lines are still read.
-            more = follow and cluster.job(name).state not in ENDED
-            for one in _select_logs(name, process, cluster.processes(name), may_come=more):
+            more = follow and cluster.jobs.get(name).state not in ENDED
+            for one in _select_logs(name, process, cluster.jobs.processes(name), may_come=more):
                 log = logs.setdefault(one, JobLog(name, one))
                 for line in log.new_lines(cluster, at_end=not more):
                     print_log_line(one, line, prefix=process is None, as_json=as_json, raw=raw)

@@ -15,28 +15,17 @@ def scale(
     job: JobName,
     workers: Annotated[
         str | None,
-        typer.Argument(
-            metavar="MIN:MAX",
-            help="Fewest and most workers; a single number sets both.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="MIN:MAX", help="Fewest and most workers; a single number sets both."),
     ] = None,
     *,
     least: Annotated[
-        int | None,
-        typer.Option(
-            "--min", metavar="N", help="Fewest workers; the maximum stays unchanged.", show_default=False
-        ),
+        int | None, typer.Option("--min", metavar="N", help="Fewest workers; the maximum stays unchanged.")
     ] = None,
     most: Annotated[
-        int | None,
-        typer.Option(
-            "--max", metavar="N", help="Most workers; the minimum stays unchanged.", show_default=False
-        ),
+        int | None, typer.Option("--max", metavar="N", help="Most workers; the minimum stays unchanged.")
     ] = None,
     sizes: Annotated[
-        str | None,
-        typer.Option("--sizes", metavar="N,N,...", help="Only these numbers of workers.", show_default=False),
+        str | None, typer.Option("--sizes", metavar="N,N,...", help="Only these numbers of workers.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +53,7 @@ def scale(
             do="give only --sizes; its smallest and largest numbers are the limits",
         )
     with connect() as cluster:
-        found = cluster.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
+        found = cluster.jobs.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
     if as_json:
         print_json(found)
         return

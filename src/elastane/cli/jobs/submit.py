@@ -64,15 +64,10 @@ class Submit(LauncherCommand):
 def submit(
     what: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE|SCRIPT",
-            help="A job file (.yaml, .yml or .json), or a Python script.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="FILE|SCRIPT", help="A job file (.yaml, .yml or .json), or a Python script."),
     ],
     args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Arguments of the script, after --.", show_default=False),
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script, after --.")
     ] = None,
     *,
     options: JobOptions,
@@ -117,12 +112,12 @@ def submit_job(spec: JobSpec, options: JobOptions, invocation: Invocation, *, as
         return
     console = open_console(as_json=as_json)
     with connect() as cluster:
-        job = cluster.submit(spec)
+        job = cluster.jobs.submit(spec)
         console.print(
             f"submitted {job.name}: team {job.team}, {format_limits(job.min_workers, job.max_workers)}",
             markup=False,
         )
-        for note in list_notes(job.spec, cluster.documents(Team), invocation.now):
+        for note in list_notes(job.spec, cluster.documents.list(Team), invocation.now):
             console.print(f"note: {note}", markup=False)
         if options.wait:
             job = _follow_job(cluster, job.name, console)

@@ -53,9 +53,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def top(
     *,
-    team: Annotated[
-        str, typer.Option(metavar="TEAM", help="Only jobs of this team.", show_default=False)
-    ] = "",
+    team: Annotated[str, typer.Option(metavar="TEAM", help="Only jobs of this team.")] = "",
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Seconds between updates.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
@@ -92,7 +90,7 @@ def read_view(cluster: "Cluster", team: str, rows: int) -> ClusterView:
 
 
 def _list_in_order(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
-    return chain.from_iterable(cluster.jobs(team=team, states=(state,)) for state in ORDER)
+    return chain.from_iterable(cluster.jobs.list(team=team, states=(state,)) for state in ORDER)
 
 
 def print_view(console: "Console", sight: ClusterView) -> None:

@@ -27,41 +27,28 @@ class ReservationTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     days: Annotated[
         str | None,
-        typer.Option(
-            metavar="DAYS",
-            help="Days of the week: mon-fri, or sat,sun. Default: mon-fri.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DAYS", help="Days of the week: mon-fri, or sat,sun. Default: mon-fri."),
     ] = None
     begin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="HH:MM", help="Beginning on each of these days.", show_default=False),
+        str | None, typer.Option("--from", metavar="HH:MM", help="Beginning on each of these days.")
     ] = None
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="HH:MM",
-            help="End on each of these days; on the next day if it is not after --from.",
-            show_default=False,
+            metavar="HH:MM", help="End on each of these days; on the next day if it is not after --from."
         ),
     ] = None
     zone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ZONE", help="Time zone, such as Europe/Berlin. Default: UTC.", show_default=False
-        ),
+        str | None, typer.Option(metavar="ZONE", help="Time zone, such as Europe/Berlin. Default: UTC.")
     ] = None
     start: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME",
-            help="Beginning of a reservation that does not repeat: 2026-12-24T08:00.",
-            show_default=False,
+            metavar="TIME", help="Beginning of a reservation that does not repeat: 2026-12-24T08:00."
         ),
     ] = None
     end: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="End of a reservation that does not repeat.", show_default=False),
+        str | None, typer.Option(metavar="TIME", help="End of a reservation that does not repeat.")
     ] = None
 
 
@@ -69,19 +56,13 @@ class ReservationTimes(msgspec.Struct, frozen=True, kw_only=True):
 def set_reservation(
     name: Name,
     *,
-    pool: Annotated[
-        str | None, typer.Option(metavar="POOL", help="Pool of the devices.", show_default=False)
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of devices.", show_default=False)
-    ] = None,
+    pool: Annotated[str | None, typer.Option(metavar="POOL", help="Pool of the devices.")] = None,
+    devices: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of devices.")] = None,
     options: ReservationTimes,
     announce: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION",
-            help="Jobs begin to leave this long before the reservation. Default: 15min.",
-            show_default=False,
+            metavar="DURATION", help="Jobs begin to leave this long before the reservation. Default: 15min."
         ),
     ] = None,
     as_json: AsJson = False,

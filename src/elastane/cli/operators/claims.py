@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def show_claim_lists(as_json: AsJson = False) -> None:
     """List the claim lists of your team, or of all teams for an operator."""
     with connect() as cluster:
-        found = list(cluster.claim_lists())
+        found = list(cluster.claims.list())
     if as_json:
         print_json(found)
         return
@@ -36,23 +36,17 @@ def show_claim_lists(as_json: AsJson = False) -> None:
 
 def delete_claim_list(
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="LIST", help="Name of the list, as elastane claims list shows it.", show_default=False
-        ),
+        str, typer.Argument(metavar="LIST", help="Name of the list, as elastane claims list shows it.")
     ],
     team: Annotated[
-        str,
-        typer.Option(
-            metavar="TEAM", help="Team that owns LIST, if several have one of this name.", show_default=False
-        ),
+        str, typer.Option(metavar="TEAM", help="Team that owns LIST, if several have one of this name.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Delete LIST, of a run that has ended for good and will not be resumed."""
     with connect() as cluster:
         found = _find_list(cluster, name, team)
-        cluster.forget_claims(found.team, found.name)
+        cluster.claims.forget(found.team, found.name)
     if as_json:
         print_json({"deleted": f"{found.team}/{found.name}"})
         return
@@ -65,7 +59,7 @@ def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
     Raises:
         BadInput: no team that the token may see has this list, or several have it.
     """
-    found = [one for one in cluster.claim_lists() if one.name == name and team in ("", one.team)]
+    found = [one for one in cluster.claims.list() if one.name == name and team in ("", one.team)]
     if not found:
         raise BadInput(
             f"there is no claim list {name}" + (f" of team {team}" if team else ""),

@@ -15,7 +15,7 @@ from elastane.cluster.nouns.config import Change
 from elastane.cluster.nouns.differences import describe_field_changes, flatten_fields, list_new_fields
 from elastane.cluster.nouns.rest import Forecast
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.", show_default=False)]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.")]
 NOUNS = {
     "cohorts": "cohort",
     "teams": "team",
@@ -31,7 +31,7 @@ SIGNS = {"add": "+", "change": "~", "remove": "-"}
 def print_config(as_json: AsJson = False) -> None:
     """Print the configuration of the cluster as YAML, which can be kept in git and applied."""
     with connect() as cluster:
-        found = cluster.config()
+        found = cluster.documents.config()
     if as_json:
         print_json(found)
         return
@@ -46,7 +46,7 @@ def compare_config(file: File, as_json: AsJson = False) -> None:
     """
     wanted = read_config(file)
     with connect() as cluster:
-        changes = cluster.diff(wanted)
+        changes = cluster.documents.diff(wanted)
     if as_json:
         print_json(changes)
     else:
@@ -64,7 +64,7 @@ def apply_config(file: File, as_json: AsJson = False) -> None:
     """
     wanted = read_config(file)
     with connect() as cluster:
-        changes = cluster.apply(wanted)
+        changes = cluster.documents.apply(wanted)
     if as_json:
         print_json(changes)
         return
@@ -79,7 +79,7 @@ def forecast_config(file: File, as_json: AsJson = False) -> None:
     """
     wanted = read_config(file)
     with connect() as cluster:
-        foreseen = cluster.check_policy(wanted)
+        foreseen = cluster.documents.check(wanted)
     if as_json:
         print_json(foreseen)
         return

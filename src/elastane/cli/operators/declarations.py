@@ -20,7 +20,7 @@ from elastane.common.field_checks import check_finite_fields
 
 D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.")]
 
 
 def make_group(name: str, help_: str) -> typer.Typer:
@@ -41,7 +41,7 @@ def change_document(
         return after
 
     with connect() as cluster:
-        before, after = cluster.amend(kind, name, change_and_check)
+        before, after = cluster.documents.amend(kind, name, change_and_check)
     if as_json:
         print_json(after)
         return
@@ -86,7 +86,7 @@ def add_document_commands(
 
     def list_documents(as_json: AsJson = False) -> None:
         with connect() as cluster:
-            found = cluster.documents(kind)
+            found = cluster.documents.list(kind)
         if as_json:
             print_json(found)
             return
@@ -109,7 +109,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
 
     def show_document(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
-            found = cluster.document(kind, name)
+            found = cluster.documents.get(kind, name)
         if as_json:
             print_json(found)
             return
@@ -117,7 +117,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
 
     def remove_document(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
-            cluster.undeclare(kind, name)
+            cluster.documents.remove(kind, name)
         if as_json:
             print_json({"removed": name})
             return

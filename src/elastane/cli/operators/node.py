@@ -1,6 +1,7 @@
 """``elastane node``: the machines of the cluster."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,12 +10,13 @@ from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.nodes import Node
 
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)]
-Why = Annotated[
-    str,
-    typer.Option("--why", metavar="TEXT", help="A reason, shown in the list of nodes.", show_default=False),
-]
+if TYPE_CHECKING:
+    from elastane.cluster.client.cluster import Cluster
+
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, shown in the list of nodes.")]
 
 STATES = {"use": "in use", "drain": "drained", "failed": "failed"}
 
@@ -22,7 +24,7 @@ STATES = {"use": "in use", "drain": "drained", "failed": "failed"}
 def show_nodes(as_json: AsJson = False) -> None:
     """List the nodes that engines have seen."""
     with connect() as cluster:
-        found = cluster.nodes()
+        found = cluster.nodes.list()
     if as_json:
         print_json(found)
         return
@@ -47,32 +49,32 @@ def show_nodes(as_json: AsJson = False) -> None:
 
 def drain_node(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
     """Let jobs leave NODE without losing a step, and place no new workers there."""
-    _set_state(node, "drain", why, as_json=as_json)
+    _change(lambda cluster: cluster.nodes.drain(node, why), as_json=as_json)
 
 
 def fail_node(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
     """Treat the devices of NODE as lost, at once."""
-    _set_state(node, "fail", why, as_json=as_json)
+    _change(lambda cluster: cluster.nodes.fail(node, why), as_json=as_json)
 
 
 def use_node(node: NodeName, as_json: AsJson = False) -> None:
     """Use NODE again after a drain or a failure."""
-    _set_state(node, "use", "", as_json=as_json)
+    _change(lambda cluster: cluster.nodes.use(node), as_json=as_json)
 
 
 def remove_node(node: NodeName, as_json: AsJson = False) -> None:
     """Remove NODE from the list, if no engine has seen it for five minutes."""
     with connect() as cluster:
-        cluster.forget_node(node)
+        cluster.nodes.forget(node)
     if as_json:
         print_json({"node": node, "forgotten": True})
         return
     open_console().print(f"node {node} removed from the list", markup=False)
 
 
-def _set_state(name: str, what: Literal["drain", "fail", "use"], why: str, *, as_json: bool) -> None:
+def _change(request: Callable[["Cluster"], Node], *, as_json: bool) -> None:
     with connect() as cluster:
-        after = cluster.set_node(name, what, why)
+        after = request(cluster)
     if as_json:
         print_json(after)
         return

@@ -20,37 +20,23 @@ from elastane.common.errors import BadInput
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane pool set`` as typed; None: not typed."""
 
-    device: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Kind of device, such as h100.", show_default=False)
-    ] = None
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Number of devices.", show_default=False)
-    ] = None
+    device: Annotated[str | None, typer.Option(metavar="KIND", help="Kind of device, such as h100.")] = None
+    devices: Annotated[int | None, typer.Option(metavar="N", min=0, help="Number of devices.")] = None
     per_node: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Devices of each node. Default: 8.", show_default=False),
+        int | None, typer.Option(metavar="N", min=1, help="Devices of each node. Default: 8.")
     ] = None
     spot: Annotated[
         bool | None,
-        typer.Option(
-            "--spot/--on-demand",
-            help="Whether the devices can be taken away. Default: on demand.",
-            show_default=False,
-        ),
+        typer.Option("--spot/--on-demand", help="Whether the devices can be taken away. Default: on demand."),
     ] = None
     price: Annotated[
-        float | None,
-        typer.Option(
-            metavar="PRICE", min=0, help="Price of a device per hour. Default: 0.", show_default=False
-        ),
+        float | None, typer.Option(metavar="PRICE", min=0, help="Price of a device per hour. Default: 0.")
     ] = None
-    site: Annotated[
-        str | None,
-        typer.Option(metavar="SITE", help="Region or data centre of the pool.", show_default=False),
-    ] = None
+    site: Annotated[str | None, typer.Option(metavar="SITE", help="Region or data centre of the pool.")] = (
+        None
+    )
     label: Annotated[
-        list[str] | None,
-        typer.Option(metavar="K=V", help="A label that jobs can require; repeatable.", show_default=False),
+        list[str] | None, typer.Option(metavar="K=V", help="A label that jobs can require; repeatable.")
     ] = None
 
 
@@ -104,7 +90,7 @@ def show_pools(as_json: AsJson = False) -> None:
     and price (the present one).
     """
     with connect() as cluster:
-        declared = {one.name: one for one in cluster.documents(Pool)}
+        declared = {one.name: one for one in cluster.documents.list(Pool)}
         now = [one for one in cluster.occupancy() if one.pool in declared]
     if as_json:
         print_json(

@@ -15,23 +15,16 @@ def set_priority(
     value: Annotated[
         int,
         typer.Argument(
-            metavar="PRIORITY",
-            help="Priority of the jobs of this class; a higher number is more important.",
-            show_default=False,
+            metavar="PRIORITY", help="Priority of the jobs of this class; a higher number is more important."
         ),
     ],
     *,
     default: Annotated[
         bool | None,
-        typer.Option(
-            "--default/--no-default",
-            help="Whether jobs without a priority class get this one.",
-            show_default=False,
-        ),
+        typer.Option("--default/--no-default", help="Whether jobs without a priority class get this one."),
     ] = None,
     description: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="A description, shown in the list of classes.", show_default=False),
+        str | None, typer.Option(metavar="TEXT", help="A description, shown in the list of classes.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

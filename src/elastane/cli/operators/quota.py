@@ -16,12 +16,8 @@ from elastane.common.errors import BadInput
 
 N = TypeVar("N", Team, Cohort)
 
-Owner = Annotated[
-    str, typer.Argument(metavar="OWNER", help="Name of a team or a cohort.", show_default=False)
-]
-PoolName = Annotated[
-    str, typer.Option("--pool", metavar="POOL", help="Pool of the devices.", show_default=False)
-]
+Owner = Annotated[str, typer.Argument(metavar="OWNER", help="Name of a team or a cohort.")]
+PoolName = Annotated[str, typer.Option("--pool", metavar="POOL", help="Pool of the devices.")]
 
 
 def set_quota(
@@ -29,23 +25,18 @@ def set_quota(
     *,
     pool: PoolName,
     nominal: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Number of devices that OWNER owns. Default: 0.", show_default=False),
+        int | None, typer.Option(metavar="N", help="Number of devices that OWNER owns. Default: 0.")
     ] = None,
     borrow: Annotated[
         str | None,
         typer.Option(
-            metavar=f"N|{UNLIMITED}",
-            help=f"Most devices that OWNER may borrow. Default: {UNLIMITED}.",
-            show_default=False,
+            metavar=f"N|{UNLIMITED}", help=f"Most devices that OWNER may borrow. Default: {UNLIMITED}."
         ),
     ] = None,
     lend: Annotated[
         str | None,
         typer.Option(
-            metavar=f"N|{UNLIMITED}",
-            help=f"Most of its own devices that OWNER lends. Default: {UNLIMITED}.",
-            show_default=False,
+            metavar=f"N|{UNLIMITED}", help=f"Most of its own devices that OWNER lends. Default: {UNLIMITED}."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -85,9 +76,7 @@ def remove_quota(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> No
 
 
 def show_quotas(
-    pool: Annotated[
-        str, typer.Option("--pool", metavar="POOL", help="Only quotas in this pool.", show_default=False)
-    ] = "",
+    pool: Annotated[str, typer.Option("--pool", metavar="POOL", help="Only quotas in this pool.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the quotas.
@@ -95,7 +84,7 @@ def show_quotas(
     With --json, a list of objects with the keys owner, kind and quota.
     """
     with connect() as cluster:
-        nodes: tuple[Team | Cohort, ...] = (*cluster.documents(Cohort), *cluster.documents(Team))
+        nodes: tuple[Team | Cohort, ...] = (*cluster.documents.list(Cohort), *cluster.documents.list(Team))
     found = [(node, quota) for node in nodes for quota in node.quotas if pool in ("", quota.pool)]
     if as_json:
         print_json([{"owner": node.name, "kind": _name_kind(node), "quota": quota} for node, quota in found])
@@ -130,10 +119,12 @@ def _change_quotas(
     before: Team | Cohort | None
     after: Team | Cohort
     with connect() as cluster:
-        if any(one.name == owner for one in cluster.documents(Team)):
-            before, after = cluster.amend(Team, owner, lambda team: change_owner(team, Team))
-        elif any(one.name == owner for one in cluster.documents(Cohort)):
-            before, after = cluster.amend(Cohort, owner, lambda cohort: change_owner(cohort, Cohort))
+        if any(one.name == owner for one in cluster.documents.list(Team)):
+            before, after = cluster.documents.amend(Team, owner, lambda team: change_owner(team, Team))
+        elif any(one.name == owner for one in cluster.documents.list(Cohort)):
+            before, after = cluster.documents.amend(
+                Cohort, owner, lambda cohort: change_owner(cohort, Cohort)
+            )
         else:
             raise BadInput(
                 f"there is no team or cohort {owner!r}",

@@ -16,9 +16,7 @@ LIMITS = Limits()
 Weight = Annotated[
     float | None,
     typer.Option(
-        metavar="WEIGHT",
-        help="Share of idle devices, relative to the weights of its siblings. Default: 1.",
-        show_default=False,
+        metavar="WEIGHT", help="Share of idle devices, relative to the weights of its siblings. Default: 1."
     ),
 ]
 
@@ -29,41 +27,26 @@ class TeamOptions(msgspec.Struct, frozen=True, kw_only=True):
     cohort: Annotated[
         str | None,
         typer.Option(
-            metavar="COHORT",
-            help="Cohort of the team, to which it lends first; '' for the cluster.",
-            show_default=False,
+            metavar="COHORT", help="Cohort of the team, to which it lends first; '' for the cluster."
         ),
     ] = None
     weight: Weight = None
     max_jobs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help=f"Limit of jobs that have not ended. Default: {LIMITS.jobs}.",
-            show_default=False,
-        ),
+        typer.Option(metavar="N", help=f"Limit of jobs that have not ended. Default: {LIMITS.jobs}."),
     ] = None
     max_jobs_per_user: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            help=f"The same limit for each user of the team. Default: {LIMITS.jobs_per_user}.",
-            show_default=False,
+            metavar="N", help=f"The same limit for each user of the team. Default: {LIMITS.jobs_per_user}."
         ),
     ] = None
     max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help=f"Limit of valid tokens. Default: {LIMITS.tokens}.", show_default=False
-        ),
+        int | None, typer.Option(metavar="N", help=f"Limit of valid tokens. Default: {LIMITS.tokens}.")
     ] = None
     max_watchers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help=f"Limit of open streams of events. Default: {LIMITS.watchers}.",
-            show_default=False,
-        ),
+        typer.Option(metavar="N", help=f"Limit of open streams of events. Default: {LIMITS.watchers}."),
     ] = None
     max_stored_mib: Annotated[
         int | None,
@@ -71,7 +54,6 @@ class TeamOptions(msgspec.Struct, frozen=True, kw_only=True):
             metavar="MIB",
             help="Limit of the stored specs of its jobs, including ended jobs, in MiB. "
             f"Default: {LIMITS.stored_mib}.",
-            show_default=False,
         ),
     ] = None
 
@@ -102,8 +84,7 @@ def set_cohort(
     name: Name,
     *,
     parent: Annotated[
-        str | None,
-        typer.Option(metavar="COHORT", help="Parent cohort; '' for the cluster.", show_default=False),
+        str | None, typer.Option(metavar="COHORT", help="Parent cohort; '' for the cluster.")
     ] = None,
     weight: Weight = None,
     as_json: AsJson = False,

@@ -13,14 +13,12 @@ from elastane.common.durations import format_duration
 from elastane.common.field_checks import check_finite_fields
 
 Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="The report is valid for this long.")]
-PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", show_default=False)]
+PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.")]
 
 
 def report_capacity(
     pool: PoolName,
-    devices: Annotated[
-        int, typer.Argument(metavar="N", min=0, help="Number of devices.", show_default=False)
-    ],
+    devices: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of devices.")],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
@@ -31,12 +29,9 @@ def report_capacity(
 
 
 def report_notice(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
     within: Annotated[
-        str,
-        typer.Option(
-            "--in", metavar="DURATION", help="Time until the node is taken away.", show_default=False
-        ),
+        str, typer.Option("--in", metavar="DURATION", help="Time until the node is taken away.")
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -50,8 +45,8 @@ def report_notice(
 
 
 def report_metric(
-    name: Annotated[str, typer.Argument(metavar="METRIC", help="Name of the metric.", show_default=False)],
-    value: Annotated[float, typer.Argument(metavar="NUMBER", help="Its value.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="METRIC", help="Name of the metric.")],
+    value: Annotated[float, typer.Argument(metavar="NUMBER", help="Its value.")],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
@@ -64,10 +59,7 @@ def report_metric(
 
 def report_price(
     pool: PoolName,
-    hourly: Annotated[
-        float,
-        typer.Argument(metavar="PRICE", min=0, help="Price of a device per hour.", show_default=False),
-    ],
+    hourly: Annotated[float, typer.Argument(metavar="PRICE", min=0, help="Price of a device per hour.")],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:

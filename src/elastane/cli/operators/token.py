@@ -18,24 +18,16 @@ from elastane.cluster.nouns.tokens import ROLES, NewToken, Role, Token
 
 def create_token(
     *,
-    user: Annotated[
-        str, typer.Option(metavar="USER", help="User that the token acts for.", show_default=False)
-    ],
-    role: Annotated[
-        Role,
-        typer.Option(help="Role of the token; see elastane token --help.", show_default=False),
-    ],
+    user: Annotated[str, typer.Option(metavar="USER", help="User that the token acts for.")],
+    role: Annotated[Role, typer.Option(help="Role of the token; see elastane token --help.")],
     team: Annotated[
         str,
         typer.Option(
             metavar="TEAM",
             help="Team in which the role holds; '*': every team. Not for operators and reporters.",
-            show_default=False,
         ),
     ] = "",
-    note: Annotated[
-        str, typer.Option(metavar="TEXT", help="A note, shown in the list of tokens.", show_default=False)
-    ] = "",
+    note: Annotated[str, typer.Option(metavar="TEXT", help="A note, shown in the list of tokens.")] = "",
     valid: Annotated[
         str,
         typer.Option(
@@ -48,8 +40,8 @@ def create_token(
     """Create a token and print its secret, which is shown only once."""
     valid_s = read_duration_s("--valid", valid) if valid else None
     with connect() as cluster:
-        made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
-        strange = warn_undeclared_team(team, cluster.documents(Team))
+        made = cluster.tokens.make(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
+        strange = warn_undeclared_team(team, cluster.documents.list(Team))
     if strange:
         open_console(as_json=True).print(f"note: {strange}", markup=False)
     if as_json:
@@ -77,7 +69,7 @@ def show_tokens(
 ) -> None:
     """List tokens, without their secrets."""
     with connect() as cluster:
-        found = cluster.tokens()
+        found = cluster.tokens.list()
     now_s = time.time()
     shown = [one for one in found if every or find_token_state(one, now_s) == "valid"]
     if as_json:
@@ -102,14 +94,12 @@ def show_tokens(
 
 
 def revoke(
-    token: Annotated[
-        str, typer.Argument(metavar="TOKEN", help="Id of the token: tok-...", show_default=False)
-    ],
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Id of the token: tok-...")],
     as_json: AsJson = False,
 ) -> None:
     """Revoke TOKEN. The controller refuses it from now on."""
     with connect() as cluster:
-        cluster.revoke_token(token)
+        cluster.tokens.revoke(token)
     if as_json:
         print_json({"revoked": token})
         return

@@ -15,27 +15,17 @@ def set_trigger(
     name: Name,
     *,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="METRIC", help="Name of a metric that elastane tell reports.", show_default=False
-        ),
+        str | None, typer.Option(metavar="METRIC", help="Name of a metric that elastane tell reports.")
     ] = None,
     above: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="The limit holds while the metric is above X.", show_default=False),
+        float | None, typer.Option(metavar="X", help="The limit holds while the metric is above X.")
     ] = None,
     below: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="The limit holds while the metric is below X.", show_default=False),
+        float | None, typer.Option(metavar="X", help="The limit holds while the metric is below X.")
     ] = None,
-    pool: Annotated[
-        str | None, typer.Option(metavar="POOL", help="Pool of the devices.", show_default=False)
-    ] = None,
+    pool: Annotated[str | None, typer.Option(metavar="POOL", help="Pool of the devices.")] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=0, help="Most devices of the pool that jobs may use.", show_default=False
-        ),
+        int | None, typer.Option(metavar="N", min=0, help="Most devices of the pool that jobs may use.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

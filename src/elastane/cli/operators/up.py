@@ -75,14 +75,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
             metavar="[TEAM=]USER",
             help="Run the jobs of TEAM as this system user; without TEAM=, the jobs of all other teams. "
             "Repeatable, once per team. Needs root. Saved for the next elastane up.",
-            show_default=False,
         ),
     ] = None
     no_run_as: Annotated[
-        bool,
-        typer.Option(
-            "--no-run-as", help="Run all jobs as the user of the controller again.", show_default=False
-        ),
+        bool, typer.Option("--no-run-as", help="Run all jobs as the user of the controller again.")
     ] = False
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run the controller in the background.")] = (
         False

@@ -38,8 +38,7 @@ MANY_H = 10.0
 def usage(
     *,
     by: Annotated[
-        list[By] | None,
-        typer.Option(help="Column to group by; repeatable. Default: team.", show_default=False),
+        list[By] | None, typer.Option(help="Column to group by; repeatable. Default: team.")
     ] = None,
     begin: Annotated[
         str,

@@ -20,7 +20,6 @@ RecipeName: TypeAlias = Annotated[
     typer.Argument(
         metavar="NAME",
         help="A recipe of elastane recipe list, or the path of your own .yaml file.",
-        show_default=False,
         autocompletion=complete_recipes,
     ),
 ]

@@ -23,12 +23,10 @@ Format: TypeAlias = Annotated[
         "--format",
         help="hf: for from_pretrained of transformers or peft. torch: state dicts. dcp: a distributed "
         "checkpoint of PyTorch.",
-        show_default=False,
     ),
 ]
 DType: TypeAlias = Annotated[
-    ExportType | None,
-    typer.Option(help="Convert floating-point weights. Default: as trained.", show_default=False),
+    ExportType | None, typer.Option(help="Convert floating-point weights. Default: as trained.")
 ]
 
 
@@ -39,18 +37,14 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="A new or empty directory. Default: RUN-FORMAT in the working directory.",
-            show_default=False,
+            metavar="DIR", help="A new or empty directory. Default: RUN-FORMAT in the working directory."
         ),
     ] = None,
     dtype: DType = None,
     optimizer: Annotated[
         bool,
         typer.Option(
-            "--optimizer",
-            help="Also write the optimizer state; the run must have used --save-optimizer.",
-            show_default=False,
+            "--optimizer", help="Also write the optimizer state; the run must have used --save-optimizer."
         ),
     ] = False,
     as_json: AsJson = False,

@@ -31,9 +31,7 @@ class LaunchCommand(LauncherCommand):
 
 def launch_script(
     context: typer.Context,
-    script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="A script that uses Accelerate.", show_default=False)
-    ],
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script that uses Accelerate.")],
     args: Annotated[
         list[str] | None,
         typer.Argument(metavar="ARGS", help="Arguments of the script: all words after SCRIPT."),

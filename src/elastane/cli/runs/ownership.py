@@ -48,7 +48,7 @@ def find_active_job(run_dir: RunDir) -> Job | None:
         return None
     try:
         with connect() as cluster:
-            job = cluster.job(read_record(run_dir).spec.name)
+            job = cluster.jobs.get(read_record(run_dir).spec.name)
     except BadInput:
         return None  # no cluster is configured here, or it has no such job
     here = bool(job.run_dir) and Path(job.run_dir).resolve() == run_dir.root.resolve()

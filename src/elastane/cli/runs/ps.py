@@ -29,7 +29,6 @@ def ps(
         typer.Argument(
             metavar="RUN",
             help="A run's name, directory or ticket. Default: all live runs.",
-            show_default=False,
             autocompletion=complete_runs,
         ),
     ] = None,

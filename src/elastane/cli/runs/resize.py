@@ -23,9 +23,7 @@ def resize(
     workers: Annotated[
         str,
         typer.Argument(
-            metavar="N|auto",
-            help="New number of workers; auto: let the controller of the run decide.",
-            show_default=False,
+            metavar="N|auto", help="New number of workers; auto: let the controller of the run decide."
         ),
     ],
     wait: Annotated[bool, typer.Option("--wait", help="Return once N workers train.")] = False,

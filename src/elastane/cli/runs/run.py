@@ -69,8 +69,7 @@ class RunCommand(CommandWithListen, LauncherCommand):
 def run(
     context: typer.Context,
     script: Annotated[
-        Path | None,
-        typer.Argument(metavar="SCRIPT", help="The training script, a Python file.", show_default=False),
+        Path | None, typer.Argument(metavar="SCRIPT", help="The training script, a Python file.")
     ] = None,
     args: Annotated[
         list[str] | None,

@@ -42,10 +42,7 @@ def create_run_ticket(
     uses: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            min=1,
-            help="The ticket admits N users, each on one machine. Default: without limit.",
-            show_default=False,
+            metavar="N", min=1, help="The ticket admits N users, each on one machine. Default: without limit."
         ),
     ] = None,
     valid: Annotated[

@@ -32,7 +32,6 @@ Other = Annotated[
     typer.Argument(
         metavar="OTHER",
         help="A second run to compare with; with --restore, a checkpoint of RUN by its name or step.",
-        show_default=False,
     ),
 ]
 Restore = Annotated[
@@ -40,7 +39,6 @@ Restore = Annotated[
     typer.Option(
         "--restore",
         help="Rehearse a restore from a checkpoint, without touching the run.",
-        show_default=False,
         rich_help_panel=REHEARSAL,
     ),
 ]
@@ -50,7 +48,6 @@ Workers = Annotated[
         min=1,
         metavar="N",
         help="Number of workers that restore. Default: the number that the run starts with.",
-        show_default=False,
         rich_help_panel=REHEARSAL,
     ),
 ]

@@ -2,7 +2,7 @@
 
 ```python
 with Cluster("https://cluster:7425", token) as cluster:
-    job = cluster.submit(JobSpec(name="digits", team="vision", script="/home/ada/train.py"))
+    job = cluster.jobs.submit(JobSpec(name="digits", team="vision", script="/home/ada/train.py"))
     for event in cluster.watch(job=job.name, after=0):
         print(event.message)
         if event.kind in {"job.finished", "job.failed", "job.cancelled"}:
@@ -51,7 +51,6 @@ from elastane.common.connections.controller_connection import (
 )
 from elastane.run.machines.claims.slots import KeptClaimList
 
-T = TypeVar("T")
 Document = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
 D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
 
@@ -68,81 +67,23 @@ NO_VERSION = '"0"'
 
 
 class Cluster(ControllerConnection):
-    """A connection to a controller, for one thread at a time; see `ControllerConnection`."""
+    """A connection to a controller, for one thread at a time; see `ControllerConnection`.
 
-    # -- jobs ----------------------------------------------------------------------------------------------
+    Attributes:
+        jobs: ``cluster.jobs.scale("digits", max_replicas=4)``.
+        documents: what operators declare: ``cluster.documents.list(Team)``.
+        nodes: ``cluster.nodes.drain("gpu-07", "new disk")``.
+        tokens: ``cluster.tokens.revoke("tok-0123456789ab")``.
+        claims: ``for claims in cluster.claims.list(): ...``
+    """
 
-    def submit(self, spec: JobSpec, *, key: str = "") -> Job:
-        """Submit a job.
-
-        Args:
-            spec: of the job.
-            key: submissions with the same key make only one job; empty: a new key.
-
-        Raises:
-            RequestRefused: the spec is wrong, its name is taken, or the token may not submit it.
-        """
-        return self.request("POST", "/jobs", Job, body=spec, key=key)
-
-    def jobs(
-        self,
-        *,
-        team: str = "",
-        states: tuple[State, ...] = (),
-        user: str = "",
-        queue: str = "",
-        prefix: str = "",
-    ) -> Iterator[JobSummary]:
-        """Yield the jobs that the token may see, newest first, fetched page by page."""
-        params = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
-        yield from self.list_pages("/jobs", Page[JobSummary], params)
-
-    def job(self, name: str) -> Job:
-        return self.request("GET", f"/jobs/{check_path_name(name)}", Job)
-
-    def scale(
-        self,
-        name: str,
-        *,
-        min_replicas: int | None = None,
-        max_replicas: int | None = None,
-        replica_discrete_values: tuple[int, ...] | None = None,
-    ) -> Job:
-        """Set the limits of the size of a job; None: as before."""
-        body = ScaleRequest(
-            min_replicas=min_replicas,
-            max_replicas=max_replicas,
-            replica_discrete_values=replica_discrete_values,
-        )
-        return self.request("POST", f"/jobs/{check_path_name(name)}/scale", Job, body=body)
-
-    def pause(self, name: str) -> Job:
-        return self.request("POST", f"/jobs/{check_path_name(name)}/pause", Job)
-
-    def resume(self, name: str) -> Job:
-        return self.request("POST", f"/jobs/{check_path_name(name)}/resume", Job)
-
-    def cancel(self, name: str) -> Job:
-        return self.request("POST", f"/jobs/{check_path_name(name)}/cancel", Job)
-
-    def set_priority(self, name: str, priority_class: str) -> Job:
-        """Give a job another priority class."""
-        body = PriorityChange(priority_class=priority_class)
-        return self.request("POST", f"/jobs/{check_path_name(name)}/priority", Job, body=body)
-
-    def set_bounds(self, name: str, bounds: Bounds) -> Job:
-        """Set the budget, deadline, target or priority class of a job; unset fields stay as they are."""
-        return self.request("POST", f"/jobs/{check_path_name(name)}/bounds", Job, body=bounds)
-
-    def explain(self, name: str) -> JobExplanation:
-        """Return the reasons for the size of a job."""
-        return self.request("GET", f"/jobs/{check_path_name(name)}/explain", JobExplanation)
-
-    def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
-        """Yield the events of a job after the event with this number, oldest first."""
-        yield from self.list_pages(
-            f"/jobs/{check_path_name(name)}/events", Page[Event], {"after": after or None}
-        )
+    def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
+        super().__init__(url, token, verify=verify, timeout_s=timeout_s)
+        self.jobs = ClusterJobs(self)
+        self.documents = ClusterDocuments(self)
+        self.nodes = ClusterNodes(self)
+        self.tokens = ClusterTokens(self)
+        self.claims = ClusterClaims(self)
 
     def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
         """Yield events as they happen, without end, also across restarts of the controller.
@@ -157,120 +98,6 @@ class Cluster(ControllerConnection):
             ControllerUnreachable: the controller did not answer for the whole timeout.
         """
         return self.follow("/watch", Event, params={"job": job}, after=after)
-
-    def processes(self, name: str) -> tuple[str, ...]:
-        """Return the processes of a job that have a log: workers by number, then the others."""
-        return self.request("GET", f"/jobs/{check_path_name(name)}/processes", Page[str]).items
-
-    def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
-        """Return a part of a log, and the offset of the next part.
-
-        Args:
-            name: of the job.
-            process: ``agent``, ``coordinator``, ``fork-server`` or a worker, such as ``worker-3``.
-            offset: of the first byte; negative: counted from the end.
-        """
-        answer = self.send(
-            "GET", f"/jobs/{check_path_name(name)}/logs", params={"process": process, "offset": offset}
-        )
-        return answer.content, int(read_header(answer, "Elastane-Next-Offset"))
-
-    # -- declared documents --------------------------------------------------------------------------------
-
-    def documents(self, kind: type[D]) -> tuple[D, ...]:
-        """Return all documents of a kind: ``cluster.documents(Team)``."""
-        return self.request("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
-
-    def document(self, kind: type[D], name: str) -> D:
-        return self.request("GET", f"/{PATHS[kind]}/{check_path_name(name)}", kind)
-
-    def declare(self, document: Document) -> None:
-        """Declare a document; it replaces a document with the same name."""
-        self.send_change("PUT", f"/{PATHS[type(document)]}/{check_path_name(document.name)}", body=document)
-
-    def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
-        """Apply ``changed`` to a document, and declare the result.
-
-        Args:
-            kind: of the document.
-            name: of the document.
-            changed: takes the document, or None if there is none, and returns the new one.
-
-        Returns:
-            The document before and after the change.
-
-        Raises:
-            RequestRefused: another request changed the document meanwhile, or the result is not valid.
-        """
-        path = f"/{PATHS[kind]}/{check_path_name(name)}"
-        before: D | None = None
-        version = NO_VERSION
-        try:
-            answer = self.send("GET", path)
-        except NotFound:
-            pass
-        else:
-            before, version = decode_answer(answer, answer.content, kind), read_header(answer, "ETag")
-        after = changed(before)
-        if after != before:
-            self.send_change("PUT", path, body=after, if_match=version)
-        return before, after
-
-    def undeclare(self, kind: type[Document], name: str) -> None:
-        self.send_change("DELETE", f"/{PATHS[kind]}/{check_path_name(name)}")
-
-    def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
-        """Set the quota of a team or a cohort in one pool; its quotas in other pools stay.
-
-        Raises:
-            RequestRefused: another request changed the document meanwhile.
-        """
-        path = f"/{PATHS[kind]}/{check_path_name(name)}"
-        answer = self.send("GET", path)
-        before: Team | Cohort = decode_answer(answer, answer.content, kind)
-        others = tuple(one for one in before.quotas if one.pool != quota.pool)
-        after = msgspec.structs.replace(before, quotas=(*others, quota))
-        self.send_change("PUT", path, body=after, if_match=read_header(answer, "ETag"))
-
-    def rules(self) -> SchedulingRules:
-        return self.request("GET", "/rules", SchedulingRules)
-
-    def set_rules(self, rules: SchedulingRules) -> None:
-        self.send_change("PUT", "/rules", body=rules)
-
-    def config(self) -> Config:
-        """Return all declared documents as one configuration."""
-        return self.request("GET", "/config", Config)
-
-    def diff(self, config: Config) -> tuple[Change, ...]:
-        """Return the changes that applying a configuration would make."""
-        return self.request("POST", "/config/diff", Page[Change], body=config).items
-
-    def apply(self, config: Config) -> tuple[Change, ...]:
-        """Make the declared documents equal to a configuration; kinds that are None stay."""
-        return self.request("POST", "/config/apply", Page[Change], body=config).items
-
-    def check_policy(self, config: Config) -> Forecast:
-        """Return the changes, of documents and jobs, that applying a configuration now would make."""
-        return self.request("POST", "/policy/check", Forecast, body=config)
-
-    # -- nodes, reports, usage, tokens -----------------------------------------------------------------------
-
-    def nodes(self) -> tuple[Node, ...]:
-        return self.request("GET", "/nodes", Page[Node]).items
-
-    def set_node(self, name: str, action: Literal["drain", "fail", "use"], why: str = "") -> Node:
-        """Drain a node, count it as failed, or use it again."""
-        body = None if action == "use" else NodeChange(why=why)
-        return self.request("POST", f"/nodes/{check_path_name(name)}/{action}", Node, body=body)
-
-    def forget_node(self, name: str) -> None:
-        """Remove a node that no engine sees any more from the list.
-
-        Raises:
-            RequestRefused: an engine still sees the node.
-        """
-        self.send_change("DELETE", f"/nodes/{check_path_name(name)}")
 
     def report(self, report: Report) -> None:
         """Report a capacity, a notice, a price or a metric from outside."""
@@ -296,31 +123,13 @@ class Cluster(ControllerConnection):
             "GET", "/usage", params=_build_usage_query(by, from_s, until_s) | {"format": "csv"}
         ).text
 
-    def make_token(self, new: NewToken) -> MadeToken:
-        """Create a token; its secret is only in this answer, and empty if the first answer was lost."""
-        return self.request("POST", "/tokens", MadeToken, body=new)
-
-    def tokens(self) -> tuple[Token, ...]:
-        return self.request("GET", "/tokens", Page[Token]).items
-
-    def revoke_token(self, id_: str) -> None:
-        self.send_change("DELETE", f"/tokens/{check_path_name(id_)}")
-
-    def claim_lists(self) -> Iterator[KeptClaimList]:
-        """Yield the claim lists that the token may see, by team and name."""
-        yield from self.list_pages("/claims", Page[KeptClaimList], {})
-
-    def forget_claims(self, team: str, run: str) -> None:
-        """Delete the claim list of a run that will never go on."""
-        self.send_change("DELETE", f"/claims/{check_path_name(team)}/{check_path_name(run)}")
+    def occupancy(self) -> tuple[Occupancy, ...]:
+        """Return every pool with its used devices."""
+        return self.request("GET", "/occupancy", Page[Occupancy]).items
 
     def audit(self) -> Iterator[AuditLine]:
         """Yield the audit log, newest line first."""
         yield from self.list_pages("/audit", Page[AuditLine], {})
-
-    def occupancy(self) -> tuple[Occupancy, ...]:
-        """Return every pool with its used devices."""
-        return self.request("GET", "/occupancy", Page[Occupancy]).items
 
     def me(self) -> Me:
         """Return the user, role and team of the token of this connection."""
@@ -332,6 +141,255 @@ class Cluster(ControllerConnection):
 
     def version(self) -> Version:
         return self.request("GET", "/version", Version)
+
+
+class ClusterJobs:
+    """Submits, lists and changes jobs."""
+
+    def __init__(self, connection: ControllerConnection) -> None:
+        self._connection = connection
+
+    def submit(self, spec: JobSpec, *, key: str = "") -> Job:
+        """Submit a job.
+
+        Args:
+            spec: with absolute paths; the controller does not know your directory.
+            key: submissions with the same key make only one job; empty: a new key.
+
+        Raises:
+            RequestRefused: the spec is wrong, its name is taken, or the token may not submit it.
+        """
+        return self._connection.request("POST", "/jobs", Job, body=spec, key=key)
+
+    def list(
+        self,
+        *,
+        team: str = "",
+        states: tuple[State, ...] = (),
+        user: str = "",
+        queue: str = "",
+        prefix: str = "",
+    ) -> Iterator[JobSummary]:
+        """Yield the jobs that the token may see, newest first, fetched page by page."""
+        params = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
+        yield from self._connection.list_pages("/jobs", Page[JobSummary], params)
+
+    def get(self, name: str) -> Job:
+        return self._connection.request("GET", f"/jobs/{check_path_name(name)}", Job)
+
+    def scale(
+        self,
+        name: str,
+        *,
+        min_replicas: int | None = None,
+        max_replicas: int | None = None,
+        replica_discrete_values: tuple[int, ...] | None = None,
+    ) -> Job:
+        """Set the limits of the size of a job; None: as before."""
+        body = ScaleRequest(
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
+            replica_discrete_values=replica_discrete_values,
+        )
+        return self._connection.request("POST", f"/jobs/{check_path_name(name)}/scale", Job, body=body)
+
+    def pause(self, name: str) -> Job:
+        return self._connection.request("POST", f"/jobs/{check_path_name(name)}/pause", Job)
+
+    def resume(self, name: str) -> Job:
+        return self._connection.request("POST", f"/jobs/{check_path_name(name)}/resume", Job)
+
+    def cancel(self, name: str) -> Job:
+        return self._connection.request("POST", f"/jobs/{check_path_name(name)}/cancel", Job)
+
+    def set_priority(self, name: str, priority_class: str) -> Job:
+        """Give a job another priority class."""
+        body = PriorityChange(priority_class=priority_class)
+        return self._connection.request("POST", f"/jobs/{check_path_name(name)}/priority", Job, body=body)
+
+    def set_bounds(self, name: str, bounds: Bounds) -> Job:
+        """Set the budget, deadline, target or priority class of a job; unset fields stay as they are."""
+        return self._connection.request("POST", f"/jobs/{check_path_name(name)}/bounds", Job, body=bounds)
+
+    def explain(self, name: str) -> JobExplanation:
+        """Return the reasons for the size of a job."""
+        return self._connection.request("GET", f"/jobs/{check_path_name(name)}/explain", JobExplanation)
+
+    def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
+        """Yield the events of a job after the event with this number, oldest first."""
+        yield from self._connection.list_pages(
+            f"/jobs/{check_path_name(name)}/events", Page[Event], {"after": after or None}
+        )
+
+    def processes(self, name: str) -> tuple[str, ...]:
+        """Return the processes of a job that have a log: workers by number, then the others."""
+        return self._connection.request("GET", f"/jobs/{check_path_name(name)}/processes", Page[str]).items
+
+    def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
+        """Return a part of a log, and the offset of the next part.
+
+        Args:
+            name: of the job.
+            process: ``agent``, ``coordinator``, ``fork-server`` or a worker, such as ``worker-3``.
+            offset: of the first byte; negative: counted from the end.
+        """
+        answer = self._connection.send(
+            "GET", f"/jobs/{check_path_name(name)}/logs", params={"process": process, "offset": offset}
+        )
+        return answer.content, int(read_header(answer, "Elastane-Next-Offset"))
+
+
+class ClusterDocuments:
+    """Reads and changes what operators declare."""
+
+    def __init__(self, connection: ControllerConnection) -> None:
+        self._connection = connection
+
+    def list(self, kind: type[D]) -> tuple[D, ...]:
+        """Return all documents of a kind: ``cluster.documents(Team)``."""
+        return self._connection.request("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
+
+    def get(self, kind: type[D], name: str) -> D:
+        return self._connection.request("GET", f"/{PATHS[kind]}/{check_path_name(name)}", kind)
+
+    def declare(self, document: Document) -> None:
+        """Declare a document; it replaces a document with the same name."""
+        self._connection.send_change(
+            "PUT", f"/{PATHS[type(document)]}/{check_path_name(document.name)}", body=document
+        )
+
+    def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
+        """Apply ``changed`` to a document, and declare the result.
+
+        Args:
+            kind: of the document.
+            name: of the document.
+            changed: takes the document, or None if there is none, and returns the new one.
+
+        Returns:
+            The document before and after the change.
+
+        Raises:
+            RequestRefused: another request changed the document meanwhile, or the result is not valid.
+        """
+        path = f"/{PATHS[kind]}/{check_path_name(name)}"
+        before: D | None = None
+        version = NO_VERSION
+        try:
+            answer = self._connection.send("GET", path)
+        except NotFound:
+            pass
+        else:
+            before, version = decode_answer(answer, answer.content, kind), read_header(answer, "ETag")
+        after = changed(before)
+        if after != before:
+            self._connection.send_change("PUT", path, body=after, if_match=version)
+        return before, after
+
+    def remove(self, kind: type[Document], name: str) -> None:
+        self._connection.send_change("DELETE", f"/{PATHS[kind]}/{check_path_name(name)}")
+
+    def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
+        """Set the quota of a team or a cohort in one pool; its quotas in other pools stay.
+
+        Raises:
+            RequestRefused: another request changed the document meanwhile.
+        """
+        path = f"/{PATHS[kind]}/{check_path_name(name)}"
+        answer = self._connection.send("GET", path)
+        before: Team | Cohort = decode_answer(answer, answer.content, kind)
+        others = tuple(one for one in before.quotas if one.pool != quota.pool)
+        after = msgspec.structs.replace(before, quotas=(*others, quota))
+        self._connection.send_change("PUT", path, body=after, if_match=read_header(answer, "ETag"))
+
+    def rules(self) -> SchedulingRules:
+        return self._connection.request("GET", "/rules", SchedulingRules)
+
+    def set_rules(self, rules: SchedulingRules) -> None:
+        self._connection.send_change("PUT", "/rules", body=rules)
+
+    def config(self) -> Config:
+        """Return all declared documents as one configuration."""
+        return self._connection.request("GET", "/config", Config)
+
+    def diff(self, config: Config) -> tuple[Change, ...]:
+        """Return the changes that applying a configuration would make."""
+        return self._connection.request("POST", "/config/diff", Page[Change], body=config).items
+
+    def apply(self, config: Config) -> tuple[Change, ...]:
+        """Make the declared documents equal to a configuration; kinds that are None stay."""
+        return self._connection.request("POST", "/config/apply", Page[Change], body=config).items
+
+    def check(self, config: Config) -> Forecast:
+        """Return the changes, of documents and jobs, that applying a configuration now would make."""
+        return self._connection.request("POST", "/policy/check", Forecast, body=config)
+
+
+class ClusterNodes:
+    """Lists nodes, and says whether jobs may use them."""
+
+    def __init__(self, connection: ControllerConnection) -> None:
+        self._connection = connection
+
+    def list(self) -> tuple[Node, ...]:
+        return self._connection.request("GET", "/nodes", Page[Node]).items
+
+    def drain(self, name: str, why: str = "") -> Node:
+        """Let jobs leave a node without losing a step, and place no new workers there."""
+        return self._change(name, "drain", NodeChange(why=why))
+
+    def fail(self, name: str, why: str = "") -> Node:
+        """Count the devices of a node as lost, at once."""
+        return self._change(name, "fail", NodeChange(why=why))
+
+    def use(self, name: str) -> Node:
+        """Use a node again."""
+        return self._change(name, "use")
+
+    def forget(self, name: str) -> None:
+        """Remove a node that no engine sees any more from the list.
+
+        Raises:
+            RequestRefused: an engine still sees the node.
+        """
+        self._connection.send_change("DELETE", f"/nodes/{check_path_name(name)}")
+
+    def _change(
+        self, name: str, action: Literal["drain", "fail", "use"], body: NodeChange | None = None
+    ) -> Node:
+        return self._connection.request("POST", f"/nodes/{check_path_name(name)}/{action}", Node, body=body)
+
+
+class ClusterTokens:
+    """Makes, lists and revokes tokens."""
+
+    def __init__(self, connection: ControllerConnection) -> None:
+        self._connection = connection
+
+    def make(self, new: NewToken) -> MadeToken:
+        """Create a token; its secret is only in this answer, and empty if the first answer was lost."""
+        return self._connection.request("POST", "/tokens", MadeToken, body=new)
+
+    def list(self) -> tuple[Token, ...]:
+        return self._connection.request("GET", "/tokens", Page[Token]).items
+
+    def revoke(self, id_: str) -> None:
+        self._connection.send_change("DELETE", f"/tokens/{check_path_name(id_)}")
+
+
+class ClusterClaims:
+    """Lists and deletes claim lists."""
+
+    def __init__(self, connection: ControllerConnection) -> None:
+        self._connection = connection
+
+    def list(self) -> Iterator[KeptClaimList]:
+        """Yield the claim lists that the token may see, by team and name."""
+        yield from self._connection.list_pages("/claims", Page[KeptClaimList], {})
+
+    def forget(self, team: str, run: str) -> None:
+        """Delete the claim list of a run that will never go on."""
+        self._connection.send_change("DELETE", f"/claims/{check_path_name(team)}/{check_path_name(run)}")
 
 
 def _build_usage_query(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> dict[str, Any]:
