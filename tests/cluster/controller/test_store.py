@@ -25,7 +25,7 @@ from elastane.cluster.controller.store import (
     usage,
 )
 from elastane.cluster.controller.store.database import Store, read_change
-from elastane.cluster.controller.store.failures import StoreError, StoreNewer
+from elastane.cluster.controller.store.failures import StoreError, StoreOfOtherVersion
 from elastane.cluster.controller.store.tables import metadata
 from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import RunPolicy, WorkerResources
@@ -114,10 +114,11 @@ def test_a_store_has_one_first_token_and_another_only_on_demand(store):
     assert told(another=True) not in (None, first)
 
 
-def test_a_store_of_a_newer_version_is_left_alone(store, store_url):
+@pytest.mark.parametrize("revision", ["9999", "0005", "0001"])
+def test_a_store_of_a_newer_version_or_an_early_build_is_left_alone(store, store_url, revision):
     with store.begin_write() as tx:
-        tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreNewer, match="9999"):
+        tx.execute(text("UPDATE alembic_version SET version_num = :at"), {"at": revision})
+    with pytest.raises(StoreOfOtherVersion, match=f"schema {revision}, which this version"):
         Store(store_url)
 
 

@@ -59,7 +59,7 @@ class Store:
 
     Raises:
         BadInput: the URL cannot be used.
-        StoreError: the database cannot be reached, is damaged, lacks that change, or has a newer schema.
+        StoreError: the database cannot be reached, is damaged, lacks that change, or has another schema.
     """
 
     def __init__(self, url: str, *, prepared: bool = False, at_least: int = 0) -> None:

@@ -7,7 +7,7 @@ StoreError
 ├── StoreDamaged   its content differs from what was written
 ├── StoreUnusable  a check of its files or of its content fails, so it is not used
 ├── StoreOlder     it lacks changes that it is known to have had
-└── StoreNewer     a newer version of Elastane has written it
+└── StoreOfOtherVersion  a newer version of Elastane has written it, or a build from before 0.1.0
 """
 
 import sqlite3
@@ -72,7 +72,7 @@ class StoreOlder(StoreError):
     pass
 
 
-class StoreNewer(StoreError):
+class StoreOfOtherVersion(StoreError):
     pass
 
 

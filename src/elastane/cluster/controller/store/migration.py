@@ -8,7 +8,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
-from elastane.cluster.controller.store.failures import StoreNewer
+from elastane.cluster.controller.store.failures import StoreOfOtherVersion
 
 SCRIPTS = Path(__file__).with_name("migrations")
 
@@ -17,7 +17,7 @@ def migrate(engine: Engine) -> None:
     """Run all missing migrations, in one transaction.
 
     Raises:
-        StoreNewer: a newer version of Elastane has written the database.
+        StoreOfOtherVersion: a version with another schema of Elastane has written the database.
     """
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
@@ -28,10 +28,11 @@ def migrate(engine: Engine) -> None:
             at = MigrationContext.configure(connection).get_current_revision()
             known = {script.revision for script in scripts.walk_revisions()}
             if at is not None and at not in known:
-                raise StoreNewer(
+                raise StoreOfOtherVersion(
                     f"the store is at schema {at}, which this version of Elastane does not know",
-                    means="a newer version has written it; this one would damage it",
-                    do="start that newer version, or use another store",
+                    means="a newer version has written it, or a build from before 0.1.0; "
+                    "this one would damage it",
+                    do="start that version, or use another store",
                 )
             if at != scripts.get_current_head():
                 config.attributes["connection"] = connection

@@ -1,12 +1,13 @@
-"""The first schema."""
+"""The schema of 0.1.0. The revisions up to 0005 were those of builds before it."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0006"
 down_revision = None
 
 APPEND_ONLY = ("events", "decisions", "usage", "audit")
+OF_JOBS = ("events", "decisions")
 
 
 def upgrade() -> None:
@@ -23,10 +24,31 @@ def upgrade() -> None:
         sa.Column("team", sa.Text(), nullable=False),
         sa.Column("allowed", sa.Integer(), nullable=False),
         sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("times", sa.BigInteger(), server_default="1", nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
         sqlite_autoincrement=True,
     )
     op.create_index(op.f("ix_audit_team_id"), "audit", ["team", "id"], unique=False)
+    op.create_table(
+        "claim_lists",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("content_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("used_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("run", name=op.f("pk_claim_lists")),
+        comment="The claim lists of runs that keep them in this store, in `claims`.",
+    )
+    op.create_index(op.f("ix_claim_lists_team"), "claim_lists", ["team"], unique=False)
+    op.create_index(op.f("ix_claim_lists_used_s"), "claim_lists", ["used_s"], unique=False)
+    op.create_table(
+        "claims",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("slot", sa.BigInteger(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("run", "slot", name=op.f("pk_claims")),
+        comment="The held slots of claim lists; rows are never changed. See `elastane.run.machines.claims`.",
+    )
     op.create_table(
         "decisions",
         sa.Column(
@@ -67,6 +89,14 @@ def upgrade() -> None:
     op.create_index(op.f("ix_events_job_id"), "events", ["job", "id"], unique=False)
     op.create_index(op.f("ix_events_team_id"), "events", ["team", "id"], unique=False)
     op.create_table(
+        "forgotten",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("run_dir", sa.Text(), nullable=False),
+        sa.Column("forgotten_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_forgotten")),
+        comment="Names of forgotten jobs that may have left files.",
+    )
+    op.create_table(
         "jobs",
         sa.Column(
             "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
@@ -103,6 +133,10 @@ def upgrade() -> None:
         sa.Column("using", sa.Text(), nullable=False),
         sa.Column("using_since_s", sa.Float(), nullable=False),
         sa.Column("spent", sa.Float(), nullable=False),
+        sa.Column("active_s", sa.Float(), server_default="0", nullable=False),
+        sa.Column("active_since_s", sa.Float(), nullable=True),
+        sa.Column("forget_at_s", sa.Float(), nullable=True),
+        sa.Column("spec_bytes", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_jobs")),
         sa.UniqueConstraint("name", name=op.f("uq_jobs_name")),
         sqlite_autoincrement=True,
@@ -115,7 +149,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("ended_s IS NULL"),
         postgresql_where=sa.text("ended_s IS NULL"),
     )
+    op.create_index(op.f("ix_jobs_forget_at_s"), "jobs", ["forget_at_s"], unique=False)
     op.create_index(op.f("ix_jobs_state_number"), "jobs", ["state", "number"], unique=False)
+    op.create_index(
+        op.f("ix_jobs_team_ended_s_user_spec_bytes"),
+        "jobs",
+        ["team", "ended_s", "user", "spec_bytes"],
+        unique=False,
+    )
     op.create_index(op.f("ix_jobs_team_number"), "jobs", ["team", "number"], unique=False)
     op.create_index(op.f("ix_jobs_user_number"), "jobs", ["user", "number"], unique=False)
     op.create_table(
@@ -154,6 +195,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
         sa.UniqueConstraint("digest", name=op.f("uq_tokens_digest")),
     )
+    op.create_index(op.f("ix_tokens_team_created_s"), "tokens", ["team", "created_s"], unique=False)
     op.create_table(
         "turns",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
@@ -194,32 +236,45 @@ def upgrade() -> None:
         comment="The first answer to each idempotency key.",
     )
     op.create_index(op.f("ix_replies_time_s"), "replies", ["time_s"], unique=False)
-    _append_only()
+    _protect_history()
 
 
-def _append_only() -> None:
-    """Make the database refuse changes and deletions in these tables."""
+def _protect_history() -> None:
+    """Make the database refuse changes and deletions in `APPEND_ONLY`.
+
+    The history of a job may be deleted after the job itself.
+    """
+    job_exists = "OLD.job IS NULL OR EXISTS (SELECT 1 FROM jobs WHERE name = OLD.job)"
     if op.get_context().dialect.name == "sqlite":
         for table in APPEND_ONLY:
-            for verb in ("UPDATE", "DELETE"):
-                op.execute(
-                    f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-                    f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-                )
+            refuse = f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+            if_job_exists = f"WHEN {job_exists} " if table in OF_JOBS else ""
+            op.execute(f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refuse}")
+            op.execute(f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {if_job_exists}{refuse}")
             # INSERT OR REPLACE deletes a conflicting row without the trigger of DELETE. If SQLite chooses
             # the id, NEW.id is -1.
             op.execute(
                 f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "  # noqa: S608 - our own names
-                f"WHEN EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id) "
-                f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+                f"WHEN EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id) {refuse}"
             )
         return
     op.execute(
         "CREATE FUNCTION append_only() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
     )
+    op.execute(
+        "CREATE FUNCTION history_of_jobs() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF {job_exists} THEN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END IF; "
+        "RETURN OLD; END $$"
+    )
     for table in APPEND_ONLY:
+        verbs = "UPDATE OR TRUNCATE" if table in OF_JOBS else "UPDATE OR DELETE OR TRUNCATE"
         op.execute(
-            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
+            f"CREATE TRIGGER {table}_append_only BEFORE {verbs} ON {table} "
             "FOR EACH STATEMENT EXECUTE FUNCTION append_only()"
+        )
+    for table in OF_JOBS:
+        op.execute(
+            f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} "
+            "FOR EACH ROW EXECUTE FUNCTION history_of_jobs()"
         )
