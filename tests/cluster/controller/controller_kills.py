@@ -36,10 +36,10 @@ from elastane.cluster.controller.access.secrets import compute_digest, generate_
 from elastane.cluster.controller.store import events, jobs, tables, tokens
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.engines.local.engine_directories import EngineDirectories
-from elastane.cluster.nouns.controller_start import ControllerSettings
+from elastane.cluster.nouns.config import SchedulingRules
+from elastane.cluster.nouns.controller import ControllerSettings
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.nouns.tokens import NewToken
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.run.agent.presence import is_any_process_present, list_present_processes

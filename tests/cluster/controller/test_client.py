@@ -12,11 +12,8 @@ from elastane.cluster.controller.rest import bodies
 from elastane.cluster.controller.rest.bodies import build_reply
 from elastane.cluster.controller.rest.event_streams import Watchers
 from elastane.cluster.controller.store import events, nodes
-from elastane.cluster.nouns.config import Config
-from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Quota, Team
-from elastane.cluster.nouns.reports import Capacity
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.nouns.config import Config, Quota, SchedulingRules, Team
+from elastane.cluster.nouns.pools import Capacity, Pool
 from elastane.cluster.nouns.tokens import NewToken
 from elastane.common.connections.controller_connection import (
     ControllerUnreachable,

@@ -19,9 +19,8 @@ from elastane.cluster.controller.rest.app import describe_api
 from elastane.cluster.controller.rest.context import Settings
 from elastane.cluster.controller.store import documents, nodes
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.config import Config, Team
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Team
 from tests.cluster.controller import job_rows
 
 NOW_S = 1_800_000_000.0

@@ -16,12 +16,10 @@ from elastane.cluster.client.context import connect
 from elastane.cluster.controller.store import audit, events, jobs
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.tables import decisions, documents, nodes, tokens, usage
-from elastane.cluster.nouns.config import Trigger
+from elastane.cluster.nouns.config import Cohort, PriorityClass, Team, Trigger
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import Explanation
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Team
 from elastane.common.bodies import Problem
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.common.connections.controller_context import Context, save_context

@@ -27,10 +27,8 @@ from elastane.cluster.controller.rest.context import Settings
 from elastane.cluster.controller.rest.links import list_links
 from elastane.cluster.controller.store import documents, jobs, nodes
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.nouns.config import Config, Trigger
+from elastane.cluster.nouns.config import Cohort, Config, PriorityClass, Team, Trigger
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Team
 from tests.cluster.controller import job_rows
 
 NOW_S = 1_800_000_000.0

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from elastane.cli.main import app
 from elastane.cluster.controller.store import events
-from elastane.cluster.nouns.observations import ObservedNode
+from elastane.cluster.nouns.engine import ObservedNode
 
 from .conftest import _served
 

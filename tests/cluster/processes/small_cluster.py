@@ -25,9 +25,8 @@ from elastane.cluster.controller.store import documents
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.engines.local.engine import LocalEngine
 from elastane.cluster.engines.local.engine_directories import EngineDirectories
-from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.config import Config, SchedulingRules
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.common.connections.controller_context import Context, save_context

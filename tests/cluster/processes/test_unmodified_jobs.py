@@ -6,7 +6,7 @@ import pytest
 
 from elastane.cluster.controller.jobs.restart_costs import RESTART_S
 from elastane.cluster.engines.local.engine_directories import EngineDirectories
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.nouns.config import SchedulingRules
 from elastane.run.observability.run_files import read_events
 from tests.run.processes.stage import SCRIPTS
 from tests.run.processes.worlds import read_notes

@@ -12,7 +12,7 @@ from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller, Settings
 from elastane.cluster.controller.server import configure_server
 from elastane.cluster.controller.store import tokens
-from elastane.cluster.nouns.controller_start import ControllerSettings
+from elastane.cluster.nouns.controller import ControllerSettings
 from elastane.cluster.nouns.plans import Plan
 from elastane.cluster.nouns.tokens import NewToken
 from tests.waiting import wait_until

@@ -29,9 +29,7 @@ from elastane.cluster.controller.planning import (
 from elastane.cluster.controller.store import claim_lists, events, forgotten_jobs, jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import UnreadableRecord
-from elastane.cluster.engines.engine import Engine
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import Order, StartAttempt, StopAttempt
+from elastane.cluster.nouns.engine import Engine, Observation, Order, StartAttempt, StopAttempt
 from elastane.common.errors import ElastaneError
 from elastane.common.safe_text import escape_line
 

@@ -19,8 +19,7 @@ from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.jobs.unreadable_jobs import RELEASED, release_job
 from elastane.cluster.controller.store import events, jobs, nodes, rows
 from elastane.cluster.controller.store.database import Store, count_change
-from elastane.cluster.engines.engine import Engine
-from elastane.cluster.nouns.observations import Observation
+from elastane.cluster.nouns.engine import Engine, Observation
 
 NODES_S = 60.0
 """Nodes are observed this often."""

@@ -36,11 +36,10 @@ from elastane.cluster.controller.store.monitor import Monitor
 from elastane.cluster.engines.local.accounts import find_team_account
 from elastane.cluster.engines.local.engine import LocalEngine
 from elastane.cluster.engines.local.user_isolation import PRIVATE_UMASK, prepare_home
-from elastane.cluster.nouns.config import Config
-from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
-from elastane.cluster.nouns.observations import ObservedNode
+from elastane.cluster.nouns.config import Config, PriorityClass
+from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.common.connections.patient_listener import make_patient_listener, read_descriptor_limit

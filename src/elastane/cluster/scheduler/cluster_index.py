@@ -4,9 +4,8 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import Reservation, Team
 from elastane.cluster.nouns.pools import Restriction
-from elastane.cluster.nouns.quotas import Team
-from elastane.cluster.nouns.reservations import Reservation
 from elastane.cluster.scheduler.calendar import find_reservation_peak
 from elastane.cluster.scheduler.job_builder import JobBuilder
 from elastane.cluster.scheduler.planned_job import PlannedJob

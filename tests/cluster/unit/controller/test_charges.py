@@ -2,9 +2,9 @@
 
 from elastane.cluster.controller.cluster.charges import charge_jobs
 from elastane.cluster.nouns.cluster import Draining, Holding, JobState, Snapshot
+from elastane.cluster.nouns.config import Cohort, Quota, Team
 from elastane.cluster.nouns.jobs import JobSpec, WorkerResources
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
 from elastane.cluster.nouns.usage import Use
 
 POOLS = (

@@ -18,8 +18,8 @@ from elastane.cluster.engines.local.accounts import Account, find_account, find_
 from elastane.cluster.engines.local.engine import LocalEngine
 from elastane.cluster.engines.local.engine_directories import EngineDirectories
 from elastane.cluster.engines.local.job_environment import build_job_environment
+from elastane.cluster.nouns.engine import KillAttempt, StartAttempt
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.orders import KillAttempt, StartAttempt
 from elastane.cluster.nouns.run_as import RunAs, parse_run_as
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.owner_rights import use_owner_rights

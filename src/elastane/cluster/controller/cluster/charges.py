@@ -1,7 +1,7 @@
 """The terms and prices at which jobs use their devices. Pure."""
 
 from elastane.cluster.nouns.cluster import JobState, Snapshot
-from elastane.cluster.nouns.quotas import Cohort, Team
+from elastane.cluster.nouns.config import Cohort, Team
 from elastane.cluster.nouns.usage import Use
 
 

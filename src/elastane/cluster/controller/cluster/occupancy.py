@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from elastane.cluster.nouns.nodes import Node
-from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.pools import Node, Pool
 from elastane.cluster.nouns.usage import Occupancy, Use
 
 

@@ -9,8 +9,8 @@ from elastane.cluster.controller.jobs.explanation import describe_end
 from elastane.cluster.controller.jobs.lifecycle import JobLifecycle, apply_observation, read_lifecycle
 from elastane.cluster.controller.jobs.placement import assign_pools
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.engine import JobProgress, Observation
 from elastane.cluster.nouns.job_records import ENDED, Grant, HeldWorkers, ObservedJob, State
-from elastane.cluster.nouns.observations import JobProgress, Observation
 from elastane.common.safe_text import escape_text
 
 LONGEST_WHY, LONGEST_TRACEBACK = 4_000, 64_000

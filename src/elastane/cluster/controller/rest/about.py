@@ -10,7 +10,7 @@ from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.store.condition import NO_ANSWER, Condition
 from elastane.cluster.controller.store.database import read_change
 from elastane.cluster.controller.store.failures import StoreError, StoreUnusable
-from elastane.cluster.nouns.health import Health
+from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.rest import Me, Version
 
 router = APIRouter(prefix="/v1", tags=["about"])

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Target, has_role_in
-from elastane.cluster.controller.cluster.changes import add_words, describe_document_change
 from elastane.cluster.controller.cluster.declarations import (
     KINDS,
     NAMED,
@@ -30,8 +29,8 @@ from elastane.cluster.controller.rest.problems import make_missing_error
 from elastane.cluster.controller.rest.removals import check_mentions, check_removals
 from elastane.cluster.controller.store import documents, events
 from elastane.cluster.controller.store.replies import Reply
-from elastane.cluster.nouns.config import Change
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.nouns.config import Change, SchedulingRules
+from elastane.cluster.nouns.differences import add_words, describe_document_change
 from elastane.common.bodies import Page
 from elastane.common.errors import BadField
 

@@ -16,7 +16,6 @@ from elastane.cluster.controller.admission import (
     check_virtual_ranks,
     scale_policy,
 )
-from elastane.cluster.controller.cluster.changes import add_words, describe_spec_change
 from elastane.cluster.controller.jobs.requests import cancel_job, change_job_spec, create_job
 from elastane.cluster.controller.jobs.stored_job import (
     JobNameTaken,
@@ -54,6 +53,7 @@ from elastane.cluster.controller.rest.problems import make_missing_error
 from elastane.cluster.controller.store import decisions, documents, events, forgotten_jobs, jobs
 from elastane.cluster.controller.store.jobs import JobFilters
 from elastane.cluster.controller.store.replies import Reply
+from elastane.cluster.nouns.differences import add_words, describe_spec_change
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.jobs import JobSpec

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Target
-from elastane.cluster.controller.cluster.changes import add_words
 from elastane.cluster.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.cluster.controller.rest.caller import CallerParameter, Editor, EditorParameter
 from elastane.cluster.controller.rest.description import describe_route
@@ -15,7 +14,8 @@ from elastane.cluster.controller.rest.parameters import Name
 from elastane.cluster.controller.rest.problems import Refusal, make_missing_error
 from elastane.cluster.controller.store import events, nodes
 from elastane.cluster.controller.store.replies import Reply
-from elastane.cluster.nouns.nodes import UNSEEN_S, Node, NodeWanted
+from elastane.cluster.nouns.differences import add_words
+from elastane.cluster.nouns.pools import UNSEEN_S, Node, NodeWanted
 from elastane.cluster.nouns.rest import NodeChange
 from elastane.common.bodies import Page
 from elastane.common.field_checks import check_remark

@@ -13,7 +13,7 @@ from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.problems import make_missing_error
 from elastane.cluster.controller.store import documents, events, nodes, reports
 from elastane.cluster.controller.store.replies import Reply
-from elastane.cluster.nouns.reports import Capacity, Metric, Notice, Price, Report
+from elastane.cluster.nouns.pools import Capacity, Metric, Notice, Price, Report
 from elastane.common.errors import BadField
 from elastane.common.field_checks import check_name
 

@@ -22,11 +22,12 @@ from elastane.cluster.engines.local.user_isolation import (
     start_agent_as_user,
 )
 from elastane.cluster.engines.local.worker_counts import count_workers
-from elastane.cluster.nouns.observations import Observation, ObservedNode
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
     DrainWorker,
     EvictWorkers,
     KillAttempt,
+    Observation,
+    ObservedNode,
     Order,
     ResizeJob,
     SettleJob,
@@ -54,7 +55,7 @@ AGENT_COMMAND = (sys.executable, "-P", "-m", "elastane.run.attempts")
 
 
 class LocalEngine:
-    """An `elastane.cluster.engines.engine.Engine` for this machine.
+    """An `elastane.cluster.nouns.engine.Engine` for this machine.
 
     Args:
         home: its jobs run in ``runs`` in this directory.
@@ -147,7 +148,7 @@ class LocalEngine:
     # -- orders ---------------------------------------------------------------------------------------------
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Carry out orders; see `elastane.cluster.engines.engine.Engine.carry_out`."""
+        """Carry out orders; see `elastane.cluster.nouns.engine.Engine.carry_out`."""
         refusals = await asyncio.gather(*map(self._try_carry_out, orders))
         return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
 

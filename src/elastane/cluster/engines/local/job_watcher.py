@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 
 from elastane.cluster.engines.local.pace import Pace, add_event_to_pace, add_line_to_pace
-from elastane.cluster.nouns.observations import JobProgress
+from elastane.cluster.nouns.engine import JobProgress
 from elastane.common import process_identity
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.common.safe_text import escape_line

@@ -20,7 +20,7 @@ from elastane.cluster.engines.local.accounts import Account, find_account
 from elastane.cluster.engines.local.agent_process import AGENT_LOG, AgentProcess, build_agent_options
 from elastane.cluster.engines.local.job_environment import build_job_environment
 from elastane.cluster.engines.local.user_launcher import LaunchFailure, LaunchTask
-from elastane.cluster.nouns.orders import StartAttempt
+from elastane.cluster.nouns.engine import StartAttempt
 from elastane.cluster.nouns.run_as import RunAs
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.owner_rights import use_owner_rights

@@ -9,7 +9,7 @@ ENDING = ("stopping", "finishing", "over")
 
 
 class WorkerCounts(NamedTuple):
-    """Workers of a run; see `elastane.cluster.nouns.observations.Observation` for the fields."""
+    """Workers of a run; see `elastane.cluster.nouns.engine.Observation` for the fields."""
 
     workers: int | None = None
     members: int | None = None
