@@ -26,8 +26,7 @@ from typing import NamedTuple, TypeAlias
 
 import elastane
 import msgspec
-from elastane.cluster.engines.local.engine import LocalEngine
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.nouns.engine import (
     KillAttempt,
     Observation,

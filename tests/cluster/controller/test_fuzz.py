@@ -13,10 +13,9 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from elastane.cluster.controller.access.rates import Rate
 from elastane.cluster.controller.cluster.declarations import build_config, diff_configs
 from elastane.cluster.controller.rest.app import describe_api
-from elastane.cluster.controller.rest.context import Settings
+from elastane.cluster.controller.rest.context import Rate, Settings
 from elastane.cluster.controller.store import documents, nodes
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.nouns.config import Config, Team

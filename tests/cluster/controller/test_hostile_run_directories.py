@@ -14,8 +14,7 @@ import pytest
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.store import jobs
-from elastane.cluster.engines.local.engine import LocalEngine
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.nouns.rest import JobSummary
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan

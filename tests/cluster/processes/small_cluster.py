@@ -16,15 +16,14 @@ from typer.testing import CliRunner
 
 import elastane
 from elastane.cli.main import app
-from elastane.cluster.controller.bootstrap import make_first_token
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.loop import Loop, Scheduler
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller
 from elastane.cluster.controller.store import documents
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.engines.local.engine import LocalEngine
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.controller.store.tokens import make_first_token
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.nouns.config import Config, SchedulingRules
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision

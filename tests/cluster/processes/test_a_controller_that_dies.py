@@ -14,8 +14,7 @@ import pytest
 import elastane
 from elastane.cluster.controller.jobs.lifecycle import JobLifecycle, apply_observation
 from elastane.cluster.controller.jobs.reconciliation import choose_order
-from elastane.cluster.engines.local.engine import LocalEngine
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.nouns.engine import Observation
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.run.agent.presence import list_present_processes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.agent.presence import list_present_processes
 from elastane.run.observability.run_files import read_run
 from tests.run.unit.trackers.readers import read_tensorboard

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elastane.cluster.controller.jobs.restart_costs import RESTART_S
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.controller.jobs.scheduler_state import RESTART_S
+from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.cluster.nouns.config import SchedulingRules
 from elastane.run.observability.run_files import read_events
 from tests.run.processes.stage import SCRIPTS

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import elastane
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
+from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.integrations.recipes.resolution import list_preloaded, load_recipe
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_run

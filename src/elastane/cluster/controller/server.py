@@ -20,7 +20,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from elastane.cluster.client.controller_lock import lock_home
-from elastane.cluster.controller.bootstrap import make_first_token
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planner import Planner
@@ -33,6 +32,7 @@ from elastane.cluster.controller.store.database import Store, list_store_files
 from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.controller.store.lease import Lease
 from elastane.cluster.controller.store.monitor import Monitor
+from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.engines.local.accounts import find_team_account
 from elastane.cluster.engines.local.engine import LocalEngine
 from elastane.cluster.engines.local.user_isolation import PRIVATE_UMASK, prepare_home

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from elastane.cluster.engines.local.job_watcher import JobWatcher
-from elastane.cluster.engines.local.worker_counts import count_workers
+from elastane.cluster.engines.local.job_watcher import JobWatcher, count_workers
 from elastane.cluster.nouns.engine import Observation, ObservedNode, Order, ResizeJob, StartAttempt
 from elastane.run.nouns.attempts import AttemptOutcome
 from elastane.run.nouns.control import Answer, AskResize

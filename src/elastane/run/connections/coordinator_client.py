@@ -6,7 +6,7 @@ from contextlib import suppress
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
-from elastane.common.owner_rights import use_owner_rights
+from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.coordinator_connection import open_async_connection
 from elastane.run.connections.endpoint import read_endpoint, read_secret

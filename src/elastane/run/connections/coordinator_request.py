@@ -5,7 +5,7 @@ import time
 from websockets.exceptions import WebSocketException
 
 from elastane.common.errors import NoSuchRun, RunFailed
-from elastane.common.owner_rights import use_owner_rights
+from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.coordinator_connection import open_connection
 from elastane.run.connections.endpoint import read_endpoint, read_secret

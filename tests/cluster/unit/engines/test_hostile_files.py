@@ -12,10 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from elastane.cluster.engines.local.engine import LocalEngine
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
-from elastane.cluster.engines.local.job_watcher import JobWatcher
-from elastane.cluster.engines.local.worker_counts import WorkerCounts, count_workers
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
+from elastane.cluster.engines.local.job_watcher import JobWatcher, WorkerCounts, count_workers
 from elastane.cluster.nouns.engine import KillAttempt, StartAttempt
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common import process_identity

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from elastane.cluster.controller.jobs.retries import is_permanent
-from elastane.cluster.engines.local.engine import REQUESTS_AT_ONCE, LocalEngine
-from elastane.cluster.engines.local.engine_directories import EngineDirectories
-from elastane.cluster.engines.local.job_environment import build_job_environment
+from elastane.cluster.engines.local.accounts import build_job_environment
+from elastane.cluster.engines.local.engine import REQUESTS_AT_ONCE, EngineDirectories, LocalEngine
 from elastane.cluster.engines.local.job_program import make_run_spec
 from elastane.cluster.engines.local.job_watcher import JobWatcher
 from elastane.cluster.nouns.engine import (

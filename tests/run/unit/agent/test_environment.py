@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from elastane.cluster.engines.local import agent_process
+from elastane.cluster.engines.local.accounts import build_job_environment
 from elastane.cluster.engines.local.agent_process import start_agent
-from elastane.cluster.engines.local.job_environment import build_job_environment
 from elastane.cluster.nouns.engine import StartAttempt
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.run.agent import processes

@@ -13,7 +13,7 @@ from elastane.cluster.controller.rest.context import Controller
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.removals import check_removals
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
-from elastane.cluster.controller.store import documents, events
+from elastane.cluster.controller.store import documents, history
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.config import Change, Config
 from elastane.cluster.nouns.differences import add_words, describe_document_change
@@ -59,7 +59,7 @@ def post_config_apply(caller: ChangerParameter, config: Wanted) -> Response:
             descriptions.append(words)
             message = f"{caller.principal.user} applied a configuration: {words}"
             team = one.name if one.kind == "teams" else ""
-            events.append_event(tx, "config.applied", message, caller.now_s, team=team)
+            history.append_event(tx, "config.applied", message, caller.now_s, team=team)
         caller.set_detail("; ".join(descriptions))
         return build_reply(Page(items=changes))
 

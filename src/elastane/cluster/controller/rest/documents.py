@@ -27,7 +27,7 @@ from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import Name
 from elastane.cluster.controller.rest.problems import make_missing_error
 from elastane.cluster.controller.rest.removals import check_mentions, check_removals
-from elastane.cluster.controller.store import documents, events
+from elastane.cluster.controller.store import documents, history
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.config import Change, SchedulingRules
 from elastane.cluster.nouns.differences import add_words, describe_document_change
@@ -80,7 +80,7 @@ def _append_change_event(
 ) -> None:
     message = add_words(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
     caller.set_detail(words)
-    events.append_event(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
+    history.append_event(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
 
 
 def _install(kind: Kind) -> None:

@@ -14,6 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event, insert, inspect, select, update
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -21,13 +25,13 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from elastane.cluster.controller.store.failures import (
     LOCK,
+    StoreOfOtherVersion,
     StoreOlder,
     make_busy_error,
     make_damage_error,
     translate_database_error,
 )
-from elastane.cluster.controller.store.integrity import find_damage
-from elastane.cluster.controller.store.migration import migrate
+from elastane.cluster.controller.store.files import find_damage
 from elastane.cluster.controller.store.soundness import Soundness
 from elastane.cluster.controller.store.tables import turns
 from elastane.common.errors import BadInput
@@ -47,6 +51,7 @@ POSTGRES = {
     "keepalives_count": 3,
 }
 ONLY = 1
+SCRIPTS = Path(__file__).with_name("migrations")
 
 
 class Store:
@@ -309,3 +314,29 @@ def _begin_postgres(connection: Connection) -> None:
     # Repeatable read: all queries of the transaction see one state.
     if not connection.get_execution_options().get("elastane_writes"):
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+
+def migrate(engine: Engine) -> None:
+    """Run all missing migrations, in one transaction.
+
+    Raises:
+        StoreOfOtherVersion: a version with another schema of Elastane has written the database.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    scripts = ScriptDirectory.from_config(config)
+    with engine.connect() as plain:
+        connection = plain.execution_options(elastane_writes=True)
+        with connection.begin():
+            at = MigrationContext.configure(connection).get_current_revision()
+            known = {script.revision for script in scripts.walk_revisions()}
+            if at is not None and at not in known:
+                raise StoreOfOtherVersion(
+                    f"the store is at schema {at}, which this version of Elastane does not know",
+                    means="a newer version has written it, or a build from before 0.1.0; "
+                    "this one would damage it",
+                    do="start that version, or use another store",
+                )
+            if at != scripts.get_current_head():
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")

@@ -8,8 +8,8 @@ from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.cluster.nouns.plans import GivesWay
 from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.scheduler.cluster_index import EXPONENT, LEAST_WEIGHT, compute_weight
 from elastane.cluster.scheduler.plan import plan
-from elastane.cluster.scheduler.work_order import EXPONENT, LEAST_WEIGHT, compute_weight
 
 works = st.lists(st.floats(0, 1e9), min_size=1, max_size=30).map(sorted)
 
