@@ -21,15 +21,14 @@ from pathlib import Path
 import httpx
 import msgspec
 import uvicorn
-from elastane.cluster.controller.access.rates import Rate
 from elastane.cluster.controller.jobs.observation_record import close_job
 from elastane.cluster.controller.jobs.requests import create_job
 from elastane.cluster.controller.rest.app import build_application
-from elastane.cluster.controller.rest.context import Controller, Settings
-from elastane.cluster.controller.server import make_first_token
+from elastane.cluster.controller.rest.context import Controller, Rate, Settings
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import jobs
 from elastane.cluster.controller.store.database import Store
+from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob, State
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.cluster.nouns.plans import Plan

@@ -40,7 +40,7 @@ from elastane.cluster.controller.store import jobs, tables
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.engines.local.engine import EngineDirectories
-from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
 from elastane.cluster.nouns.job_records import Explanation, Grant, HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.common import process_identity

@@ -27,9 +27,16 @@ from typing import NamedTuple, TypeAlias
 import elastane
 import msgspec
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
+from elastane.cluster.nouns.engine import (
+    KillAttempt,
+    Observation,
+    Order,
+    ResizeJob,
+    SettleJob,
+    StartAttempt,
+    StopAttempt,
+)
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import KillAttempt, Order, ResizeJob, SettleJob, StartAttempt, StopAttempt
 from elastane.run.nouns.attempts import Attempt, AttemptOutcome
 from elastane.run.nouns.records import LedgerLine
 from elastane.run.observability.run_files import decode_ledger_line

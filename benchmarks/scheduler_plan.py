@@ -24,11 +24,10 @@ from typing import Any
 
 import msgspec
 from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
+from elastane.cluster.nouns.config import Cohort, PriorityClass, Quota, Team
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, WorkerResources
 from elastane.cluster.nouns.plans import Plan
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
 from elastane.cluster.scheduler.plan import plan
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastane.cluster.client.cluster import Cluster
-from elastane.cluster.nouns import reports
-from elastane.cluster.nouns.controller_start import ControllerReady
+from elastane.cluster.nouns import pools
+from elastane.cluster.nouns.controller import ControllerReady
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.rest import Job
@@ -177,10 +177,10 @@ class _Arm:
         """Carry out an event; return False if it is not yet possible."""
         match one.what:
             case Capacity(pool=pool, devices=devices):
-                self.reporter.report(reports.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
+                self.reporter.report(pools.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
                 self.record_action("capacity", f"{pool} has {devices} devices")
             case Price(pool=pool, price=price):
-                self.reporter.report(reports.Price(pool=pool, price=price, valid_s=LONG_S))
+                self.reporter.report(pools.Price(pool=pool, price=price, valid_s=LONG_S))
                 self.record_action("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
                 if job in self.list_unfinished():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import elastane
 import msgspec
-from elastane.cluster.nouns.controller_start import ControllerReady
+from elastane.cluster.nouns.controller import ControllerReady
 from elastane.common.errors import RunFailed
 from elastane.run.agent.presence import list_present_processes
 from elastane.run.nouns.rundir import RunDir

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.config import Config, Once, Reservation
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.reservations import Once, Reservation
 from elastane.common.document_parser import parse_document
 from elastane.common.documents import read_yaml
 from elastane.common.errors import BadInput

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from elastane.cluster.controller.jobs.grants import count_held
 from elastane.cluster.controller.jobs.lifecycle import JobEnd, JobLifecycle
-from elastane.cluster.controller.jobs.placement import count_held
 
 POOL = "local"
 

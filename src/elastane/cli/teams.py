@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from elastane.cluster.nouns.quotas import Team
+from elastane.cluster.nouns.config import Team
 
 
 def warn_undeclared_team(team: str, teams: Iterable[Team]) -> str:

@@ -21,12 +21,21 @@ from elastane.cli.operators.config import format_changes
 from elastane.cli.operators.config_file import format_config, parse_config, read_config
 from elastane.cli.option_values import read_duration_s, read_limit, read_past_time
 from elastane.cluster.client.context import StartedController, save_running
-from elastane.cluster.nouns.config import Change, Config, Trigger
+from elastane.cluster.nouns.config import (
+    DAYS,
+    Change,
+    Cohort,
+    Config,
+    Once,
+    PriorityClass,
+    Quota,
+    Reservation,
+    SchedulingRules,
+    Team,
+    Trigger,
+    Weekly,
+)
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
-from elastane.cluster.nouns.reservations import DAYS, Once, Reservation, Weekly
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.common import process_identity
 from elastane.common.documents import read_yaml
 from elastane.common.errors import BadInput

@@ -17,9 +17,9 @@ from elastane.cli.jobs.submission import (
     read_environment,
 )
 from elastane.cli.option_values import read_future_time
+from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.quotas import Team
 from elastane.common.documents import read_yaml
 from elastane.common.errors import BadInput
 

@@ -21,7 +21,7 @@ from elastane.cli.main import app
 from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.client.context import connect, read_running
 from elastane.cluster.client.controller_lock import find_lock_holder
-from elastane.cluster.nouns.controller_start import ControllerReady
+from elastane.cluster.nouns.controller import ControllerReady
 from elastane.common.connections.controller_connection import ControllerUnreachable
 from elastane.common.connections.controller_context import read_context
 from elastane.common.errors import BadInput

@@ -32,14 +32,14 @@ from warm_controller import Wanted
 
 import elastane
 from elastane.cluster.client.cluster import Cluster
-from elastane.cluster.controller.access.secrets import compute_digest, generate_secret, generate_token_id
-from elastane.cluster.controller.store import events, jobs, tables, tokens
+from elastane.cluster.controller.store import history, jobs, tables, tokens
 from elastane.cluster.controller.store.database import Store
+from elastane.cluster.controller.store.tokens import compute_digest, generate_secret, generate_token_id
 from elastane.cluster.engines.local.engine import EngineDirectories
-from elastane.cluster.nouns.controller_start import ControllerSettings
+from elastane.cluster.nouns.config import SchedulingRules
+from elastane.cluster.nouns.controller import ControllerSettings
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.nouns.tokens import NewToken
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.run.agent.presence import is_any_process_present, list_present_processes
@@ -331,7 +331,7 @@ def look(asked: RandomUser, store: Store, places: EngineDirectories, devices: in
     """
     with store.begin_read() as tx:
         found = {job.name: job for job in jobs.find_jobs(tx, list(asked.submitted))}
-        told = events.list_events_after(tx, 0, 10**9)
+        told = history.list_events_after(tx, 0, 10**9)
         count = len(tx.execute(select(tables.jobs.c.number)).all())
         usage = tx.execute(select(tables.usage).order_by(tables.usage.c.job, tables.usage.c.from_s)).all()
     lost = asked.submitted.keys() - found.keys()

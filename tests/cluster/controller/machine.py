@@ -1,16 +1,18 @@
 """A machine with devices, agents and workers in memory: an engine observes it, and orders change it.
 
-It outlives controllers. `MachineEngine` is an `elastane.cluster.engines.engine.Engine` for it, which
+It outlives controllers. `MachineEngine` is an `elastane.cluster.nouns.engine.Engine` for it, which
 remembers as little as a real one.
 """
 
 from dataclasses import dataclass, field
 
-from elastane.cluster.nouns.observations import JobProgress, Observation, ObservedNode
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
     DrainWorker,
     EvictWorkers,
+    JobProgress,
     KillAttempt,
+    Observation,
+    ObservedNode,
     ResizeJob,
     SettleJob,
     StartAttempt,

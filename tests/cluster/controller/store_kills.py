@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import func, select, text
 
 from elastane.cluster.controller.planning import WordedDecision, write_decisions
-from elastane.cluster.controller.store import audit, events, rows, tables
+from elastane.cluster.controller.store import history, rows, tables
 from elastane.cluster.controller.store.database import Store, read_change
 from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import JobSpec
@@ -59,8 +59,8 @@ def write_for_ever(url, prefix, seed, acknowledged):
                     names.remove(name)
             if verb != "grown":
                 # Of which deciding tells by itself.
-                events.append_event(tx, f"job.{verb}", name, now_s, team="t", job=name)
-            audit.append_audit_line(
+                history.append_event(tx, f"job.{verb}", name, now_s, team="t", job=name)
+            history.append_audit_line(
                 tx,
                 token=ID,
                 user="ada",
@@ -85,7 +85,8 @@ def look(url, promised, changes):
         if store.engine.dialect.name == "sqlite":
             assert tx.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
         told = [
-            f"{one.kind.removeprefix('job.')} {one.job}" for one in events.list_events_after(tx, 0, 1_000_000)
+            f"{one.kind.removeprefix('job.')} {one.job}"
+            for one in history.list_events_after(tx, 0, 1_000_000)
         ]
         lines = tx.execute(select(tables.audit.c.action, tables.audit.c.target).order_by(tables.audit.c.id))
         audited = [f"{action} {target}" for action, target in lines]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from elastane.cluster.controller.access.rates import Rate
 from elastane.cluster.controller.access.refusals import ONE_BY_ONE, WINDOW_S
-from elastane.cluster.controller.rest.context import Settings
+from elastane.cluster.controller.rest.context import Rate, Settings
 from elastane.cluster.controller.store.failures import StoreFull
 
 EAGER = Settings(per_token=Rate(per_s=1e6, burst=10**6))
@@ -93,7 +92,7 @@ def test_refusals_during_a_full_disk_are_written_later(api, monkeypatch, caplog)
         raise StoreFull("there is no room")
 
     with monkeypatch.context() as disk:
-        disk.setattr("elastane.cluster.controller.store.audit.append_audit_line", full)
+        disk.setattr("elastane.cluster.controller.store.history.append_audit_line", full)
         for _ in range(3):
             assert eve.delete("/pools/h100").status_code == 403
     assert "eve" in caplog.text

@@ -11,12 +11,9 @@ from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.controller.rest import bodies
 from elastane.cluster.controller.rest.bodies import build_reply
 from elastane.cluster.controller.rest.event_streams import Watchers
-from elastane.cluster.controller.store import events, nodes
-from elastane.cluster.nouns.config import Config
-from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Quota, Team
-from elastane.cluster.nouns.reports import Capacity
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.controller.store import history, nodes
+from elastane.cluster.nouns.config import Config, Quota, SchedulingRules, Team
+from elastane.cluster.nouns.pools import Capacity, Pool
 from elastane.cluster.nouns.tokens import NewToken
 from elastane.common.connections.controller_connection import (
     ControllerUnreachable,
@@ -124,7 +121,7 @@ def test_a_watcher_continues_after_its_last_event(ada, api, sqlite_store, make_s
 
     def happen():
         with sqlite_store.begin_write() as tx:
-            events.append_event(tx, "job.grown", "it grew", NOW_S, team="vision", job="train")
+            history.append_event(tx, "job.grown", "it grew", NOW_S, team="vision", job="train")
 
     threading.Timer(0.1, happen).start()
     assert next(stream).message == "it grew"
@@ -133,9 +130,9 @@ def test_a_watcher_continues_after_its_last_event(ada, api, sqlite_store, make_s
 
 def test_a_watcher_gets_events_of_its_team_and_of_the_cluster_only(ada, sqlite_store):
     with sqlite_store.begin_write() as tx:
-        events.append_event(tx, "job.submitted", "theirs", NOW_S, team="speech", job="x")
-        events.append_event(tx, "node.drain", "everybody's", NOW_S)
-        events.append_event(tx, "job.submitted", "ours", NOW_S, team="vision", job="y")
+        history.append_event(tx, "job.submitted", "theirs", NOW_S, team="speech", job="x")
+        history.append_event(tx, "node.drain", "everybody's", NOW_S)
+        history.append_event(tx, "job.submitted", "ours", NOW_S, team="vision", job="y")
     stream = ada.watch(after=0)
     assert [next(stream).message for _ in range(2)] == ["everybody's", "ours"]
     stream.close()
@@ -144,7 +141,7 @@ def test_a_watcher_gets_events_of_its_team_and_of_the_cluster_only(ada, sqlite_s
 def test_a_watcher_gets_texts_of_users_unchanged(ada, sqlite_store):
     odd = "a\u2028b\u2029c\x85d\x0ce\r\nf"
     with sqlite_store.begin_write() as tx:
-        events.append_event(tx, "node.drain", odd, NOW_S)
+        history.append_event(tx, "node.drain", odd, NOW_S)
     stream = ada.watch(after=0)
     assert next(stream).message == odd
     stream.close()
@@ -176,7 +173,7 @@ def test_a_watcher_without_events_misses_none_during_a_restart_of_the_controller
 ):
     def happen(message):
         with sqlite_store.begin_write() as tx:
-            events.append_event(tx, "node.drain", message, NOW_S)
+            history.append_event(tx, "node.drain", message, NOW_S)
 
     happen("before")
     secret, begun, told = api.token(), threading.Event(), []

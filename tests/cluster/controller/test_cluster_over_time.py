@@ -12,10 +12,9 @@ from elastane.cluster.controller.jobs.accounts import compute_spending
 from elastane.cluster.controller.jobs.reconciliation import HOPELESS_S
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import StoreFull
+from elastane.cluster.nouns.engine import KillAttempt, ObservedNode
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobTarget, WorkerResources
-from elastane.cluster.nouns.nodes import UNSEEN_S
-from elastane.cluster.nouns.observations import ObservedNode
-from elastane.cluster.nouns.orders import KillAttempt
+from elastane.cluster.nouns.pools import UNSEEN_S
 
 from .conftest import Api, spec
 from .world import Cluster, World

@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from elastane.cluster.nouns.controller_start import ControllerSettings
+from elastane.cluster.nouns.controller import ControllerSettings
 from tests.waiting import WAIT_S
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")

@@ -18,7 +18,7 @@ from elastane.cluster.controller.store import failures, lease
 from elastane.cluster.controller.store.database import Store, count_change, read_change
 from elastane.cluster.controller.store.lease import Lease, StoreTaken
 from elastane.cluster.controller.store.monitor import Monitor
-from elastane.cluster.nouns.controller_start import (
+from elastane.cluster.nouns.controller import (
     ControllerReady,
     ControllerSettings,
     ControllerStartFailure,

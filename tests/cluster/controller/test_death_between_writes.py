@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planning import Scheduler
-from elastane.cluster.controller.store import events, jobs, tables
+from elastane.cluster.controller.store import history, jobs, tables
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.cluster.nouns.rest import ScaleRequest
@@ -161,7 +161,7 @@ def look(story: Story) -> None:
         for job in found.values():
             assert (job.grant.workers, job.observed.held, job.workers, job.crashes) == ({}, {}, 0, 0), job
             assert job.attempts == machine.jobs[job.name].attempt
-        told = [one.kind for one in events.list_events_after(tx, 0, 10_000)]
+        told = [one.kind for one in history.list_events_after(tx, 0, 10_000)]
         for kind in ("job.submitted", "job.scaled", "job.paused", "job.resumed"):
             assert told.count(kind) == sum(kind.startswith(f"job.{verb(wish)}") for wish in SCRIPT), kind
         rows = tx.execute(select(tables.usage).order_by(tables.usage.c.job, tables.usage.c.from_s)).all()

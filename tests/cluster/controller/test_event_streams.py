@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from elastane.cluster.controller.rest.context import Settings
-from elastane.cluster.controller.store import events, tokens
+from elastane.cluster.controller.store import history, tokens
 from elastane.cluster.controller.store.database import Store
 from tests.waiting import WAIT_S, wait_until
 
@@ -32,7 +32,7 @@ def listening(api, served):
 def happen(store, *messages):
     with store.begin_write() as tx:
         for message in messages:
-            events.append_event(tx, "node.drain", message, NOW_S)
+            history.append_event(tx, "node.drain", message, NOW_S)
 
 
 def test_a_stream_begins_with_the_next_event(api, listening, sqlite_store):
@@ -101,7 +101,7 @@ def test_the_stream_of_a_revoked_token_ends(api, listening, sqlite_store):
         assert [next(lines) for _ in range(3)][1] == ": from here on"
     with sqlite_store.begin_write() as tx:
         tokens.revoke_token(tx, made["token"]["id"], api.clock.now_s)
-        events.append_event(tx, "node.drain", "too late", NOW_S)
+        history.append_event(tx, "node.drain", "too late", NOW_S)
     assert [line for lines in streams for line in lines] == []
 
 

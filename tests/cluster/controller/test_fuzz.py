@@ -13,15 +13,13 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from elastane.cluster.controller.access.rates import Rate
 from elastane.cluster.controller.cluster.declarations import build_config, diff_configs
 from elastane.cluster.controller.rest.app import describe_api
-from elastane.cluster.controller.rest.context import Settings
+from elastane.cluster.controller.rest.context import Rate, Settings
 from elastane.cluster.controller.store import documents, nodes
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.config import Config, Team
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Team
 from tests.cluster.controller import job_rows
 
 NOW_S = 1_800_000_000.0

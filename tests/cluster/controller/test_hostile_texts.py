@@ -13,15 +13,13 @@ from elastane.cli.jobs.top import read_view
 from elastane.cli.main import app
 from elastane.cli.terminal import Terminal, escape_json, split_log_line
 from elastane.cluster.client.context import connect
-from elastane.cluster.controller.store import audit, events, jobs
+from elastane.cluster.controller.store import history, jobs
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.tables import decisions, documents, nodes, tokens, usage
-from elastane.cluster.nouns.config import Trigger
+from elastane.cluster.nouns.config import Cohort, PriorityClass, Team, Trigger
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import Explanation
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Team
 from elastane.common.bodies import Problem
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.common.connections.controller_context import Context, save_context
@@ -64,8 +62,8 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
         over = update(jobs.jobs).where(jobs.jobs.c.name == "over")
         tx.execute(over.values(state="failed", ended_s=NOW_S))
         for kind in ("job.crashed", EVIL):
-            events.append_event(tx, kind, EVIL, NOW_S, team="vision", job="train")
-        audit.append_audit_line(
+            history.append_event(tx, kind, EVIL, NOW_S, team="vision", job="train")
+        history.append_audit_line(
             tx,
             token=EVIL,
             user=EVIL,

@@ -16,8 +16,8 @@ from elastane.cli.jobs import job_polling
 from elastane.cli.main import app
 from elastane.cli.runs import run_polling
 from elastane.cluster.client.context import StartedController, save_running
+from elastane.cluster.nouns.engine import StopAttempt
 from elastane.cluster.nouns.job_checks import parse_job_spec
-from elastane.cluster.nouns.orders import StopAttempt
 from elastane.common.connections.controller_context import Context, find_context, read_context, save_context
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir

@@ -3,8 +3,8 @@
 import pytest
 
 from elastane.cluster.controller.jobs.explanation import explain_size
+from elastane.cluster.nouns.engine import KillAttempt, StopAttempt
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobTarget, RunPolicy
-from elastane.cluster.nouns.orders import KillAttempt, StopAttempt
 
 POOL = {"name": "h100", "device": "h100", "devices": 8}
 

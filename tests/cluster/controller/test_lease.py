@@ -13,7 +13,7 @@ import pytest
 from elastane.cluster.controller.store import lease
 from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.controller.store.lease import Lease, StoreTaken
-from elastane.cluster.nouns.controller_start import ControllerSettings
+from elastane.cluster.nouns.controller import ControllerSettings
 from tests.waiting import WAIT_S
 
 HOLDER = """

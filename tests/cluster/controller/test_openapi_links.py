@@ -20,17 +20,14 @@ from schemathesis.core.transforms import UNRESOLVABLE
 from schemathesis.generation.stateful.state_machine import StepOutput
 from sqlalchemy import update
 
-from elastane.cluster.controller.access.rates import Rate
 from elastane.cluster.controller.cluster.declarations import build_config, diff_configs
 from elastane.cluster.controller.rest.app import describe_api
-from elastane.cluster.controller.rest.context import Settings
+from elastane.cluster.controller.rest.context import Rate, Settings
 from elastane.cluster.controller.rest.links import list_links
 from elastane.cluster.controller.store import documents, jobs, nodes
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.nouns.config import Config, Trigger
+from elastane.cluster.nouns.config import Cohort, Config, PriorityClass, Team, Trigger
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Team
 from tests.cluster.controller import job_rows
 
 NOW_S = 1_800_000_000.0

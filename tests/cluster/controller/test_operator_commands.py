@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from elastane.cli.main import app
-from elastane.cluster.controller.store import events
-from elastane.cluster.nouns.observations import ObservedNode
+from elastane.cluster.controller.store import history
+from elastane.cluster.nouns.engine import ObservedNode
 
 from .conftest import _served
 
@@ -337,7 +337,7 @@ def test_the_audit_log_is_printed_newest_first_or_only_its_refusals(olga, termin
     assert [(one["user"], one["allowed"]) for one in lines] == [("eve", False)]
     assert len(olga.rows("audit", "-n", "1")) == 1
     with cluster.api.store.begin_read() as tx:
-        assert events.find_newest_event(tx) == 1
+        assert history.find_newest_event(tx) == 1
 
 
 GROUPS = ("pool", "team", "cohort", "quota", "priority", "calendar", "trigger", "node", "token", "config")

@@ -10,8 +10,8 @@ from elastane.cluster.controller.rest.app import describe_api
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import nodes
 from elastane.cluster.nouns.config import Change, Config
-from elastane.cluster.nouns.nodes import UNSEEN_S
 from elastane.cluster.nouns.plans import Decision, MinimumFits, Plan
+from elastane.cluster.nouns.pools import UNSEEN_S
 from elastane.cluster.nouns.rest import Forecast
 from elastane.cluster.nouns.usage import Use
 from elastane.common.bodies import Page

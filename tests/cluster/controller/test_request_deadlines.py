@@ -10,7 +10,7 @@ import pytest
 from elastane.cluster.controller import server
 from elastane.cluster.controller.rest import connections
 from elastane.cluster.controller.rest.connections import build_waiting_rules
-from elastane.cluster.controller.store import events
+from elastane.cluster.controller.store import history
 from elastane.common.connections.unproven_connections import AdmissionRules
 from elastane.run.connections.run_certificate import CERTIFICATE, build_client_context, create_certificate
 from elastane.run.nouns.rundir import RunDir
@@ -109,7 +109,7 @@ def test_a_connection_serves_several_requests_and_answers_may_take_longer(api, c
 
 def happen(store, message):
     with store.begin_write() as tx:
-        events.append_event(tx, "node.drain", message, 0.0)
+        history.append_event(tx, "node.drain", message, 0.0)
 
 
 def ended(line):

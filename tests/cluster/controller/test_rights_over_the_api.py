@@ -326,7 +326,7 @@ def test_a_full_disk_does_not_reveal_the_existence_of_a_thing(api, make_spec, mo
     def full(*_, **__):
         raise StoreFull("there is no room")
 
-    monkeypatch.setattr("elastane.cluster.controller.store.audit.append_audit_line", full)
+    monkeypatch.setattr("elastane.cluster.controller.store.history.append_audit_line", full)
     foreign, absent = stranger.get("/jobs/train"), stranger.get("/jobs/nowhere")
     assert foreign.status_code == absent.status_code == 404
     assert foreign.text.replace("train", "nowhere") == absent.text

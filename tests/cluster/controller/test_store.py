@@ -12,21 +12,12 @@ from sqlalchemy.exc import DBAPIError
 
 from elastane.cluster.controller.jobs.requests import create_job
 from elastane.cluster.controller.planning import PlanOutdated, WordedDecision, write_decisions
-from elastane.cluster.controller.server import make_first_token
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
-from elastane.cluster.controller.store import (
-    decisions,
-    documents,
-    events,
-    forgotten_jobs,
-    jobs,
-    nodes,
-    replies,
-    usage,
-)
+from elastane.cluster.controller.store import documents, history, jobs, nodes, replies
 from elastane.cluster.controller.store.database import Store, read_change
 from elastane.cluster.controller.store.failures import StoreError, StoreOfOtherVersion
 from elastane.cluster.controller.store.tables import metadata
+from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import RunPolicy, WorkerResources
 from elastane.cluster.nouns.plans import Decision, GivesWay, MinimumFits
@@ -150,7 +141,7 @@ def write_down(store, spec):
     submit(store, spec)
     grant(store, "train", 1)
     with store.begin_write() as tx:
-        events.append_event(tx, "job.submitted", "it was", NOW_S)
+        history.append_event(tx, "job.submitted", "it was", NOW_S)
         job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=1),), NOW_S)
         job_rows.use(tx, "train", (), NOW_S + 1)
         tx.execute(
@@ -165,14 +156,14 @@ def test_a_failed_change_leaves_nothing_behind(store, make_spec):
     def fail():
         with store.begin_write() as tx:
             job_rows.submit(tx, make_spec(), "ada", NOW_S)
-            events.append_event(tx, "job.submitted", "it was", NOW_S)
+            history.append_event(tx, "job.submitted", "it was", NOW_S)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     with store.begin_read() as tx:
         assert jobs.find_job(tx, "train") is None
-        assert events.find_newest_event(tx) == 0
+        assert history.find_newest_event(tx) == 0
         assert read_change(tx) == 0
 
 
@@ -226,7 +217,7 @@ def test_a_grant_is_stored_with_its_reason_and_counted(store, make_spec):
     grant(store, "train", 0, drain=3)
     with store.begin_read() as tx:
         job = jobs.find_job(tx, "train")
-        decided = decisions.list_decisions(tx, "train", 10).items
+        decided = history.list_decisions(tx, "train", 10).items
     assert (job.resizes, job.preemptions, job.started_s) == (1, 1, NOW_S)
     assert job.reason.sentences == ("its minimum fits",)
     assert [sum(one.decision.workers.values()) for one in decided] == [0, 3, 1]
@@ -241,7 +232,7 @@ def test_other_reasons_alone_are_not_stored_as_a_decision(store, make_spec):
         )
     with store.begin_read() as tx:
         assert jobs.find_job(tx, "train").reason.sentences == ("no room",)
-        assert decisions.list_decisions(tx, "train", 10).items == ()
+        assert history.list_decisions(tx, "train", 10).items == ()
 
 
 def test_devices_are_held_until_an_observation_shows_them_free(store, make_spec):
@@ -283,7 +274,7 @@ def test_an_ended_job_is_in_no_plan_and_holds_nothing(store, make_spec):
     assert taken(store).snapshot.jobs == ()
     with store.begin_read() as tx:
         job = jobs.find_job(tx, "train")
-        assert usage.sum_usage(tx, ("job",), 0, NOW_S + 1000, None) == ()
+        assert history.sum_usage(tx, ("job",), 0, NOW_S + 1000, None) == ()
     assert (job.state, job.workers, job.grant.workers, job.observed.held) == ("finished", 0, {}, {})
 
 
@@ -307,7 +298,7 @@ def test_usage_is_recorded_even_if_the_job_is_cancelled_before_the_next_decision
     with store.begin_write() as tx:
         assert job_rows.cancel(tx, "train", NOW_S + 100).state == "cancelled"
     with store.begin_read() as tx:
-        (row,) = usage.sum_usage(tx, ("job",), 0, NOW_S + 1000, None)
+        (row,) = history.sum_usage(tx, ("job",), 0, NOW_S + 1000, None)
         assert row.owned_device_s == 200
         assert jobs.find_job(tx, "train").active_since_s is None
 
@@ -318,22 +309,22 @@ def test_forgetting_a_job_deletes_its_history_and_no_other(store, make_spec):
         submit(store, make_spec(name, run_policy=policy))
         grant(store, name, 1)
         with store.begin_write() as tx:
-            events.append_event(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
+            history.append_event(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
     see(store, "train", 0, state="finished")
     with store.begin_read() as tx:
-        assert forgotten_jobs.list_due_jobs(tx, NOW_S) == ()
-        (job,) = forgotten_jobs.list_due_jobs(tx, NOW_S + 20)
+        assert jobs.list_due_jobs(tx, NOW_S) == ()
+        (job,) = jobs.list_due_jobs(tx, NOW_S + 20)
     assert job.name == "train"
     with store.begin_write() as tx:
-        forgotten_jobs.forget_job(tx, msgspec.structs.replace(job, run_dir="/runs/train"), NOW_S + 20)
+        jobs.forget_job(tx, msgspec.structs.replace(job, run_dir="/runs/train"), NOW_S + 20)
     with store.begin_read() as tx:
         assert jobs.find_job(tx, "train") is None
-        assert events.list_events_after(tx, 0, 100, job="train") == ()
-        assert decisions.list_decisions(tx, "train", 10).items == ()
-        assert len(events.list_events_after(tx, 0, 100, job="other")) == 2
-        assert len(decisions.list_decisions(tx, "other", 10).items) == 1
-        assert forgotten_jobs.find_left_files(tx, "train") == "/runs/train"
-        assert forgotten_jobs.find_left_files(tx, "other") == ""
+        assert history.list_events_after(tx, 0, 100, job="train") == ()
+        assert history.list_decisions(tx, "train", 10).items == ()
+        assert len(history.list_events_after(tx, 0, 100, job="other")) == 2
+        assert len(history.list_decisions(tx, "other", 10).items) == 1
+        assert jobs.find_left_files(tx, "train") == "/runs/train"
+        assert jobs.find_left_files(tx, "other") == ""
 
 
 def test_watchers_see_events_in_the_order_of_their_numbers(store):
@@ -343,14 +334,14 @@ def test_watchers_see_events_in_the_order_of_their_numbers(store):
     def write(name):
         for number in range(20):
             with store.begin_write() as tx:
-                events.append_event(tx, "note", f"{name}-{number}", NOW_S)
+                history.append_event(tx, "note", f"{name}-{number}", NOW_S)
 
     def watch():
         last = 0
         while True:
             over = done.is_set()
             with store.begin_read() as tx:
-                found = events.list_events_after(tx, last, 1000)
+                found = history.list_events_after(tx, last, 1000)
             seen.extend(one.id for one in found)
             last = seen[-1] if seen else 0
             if over:

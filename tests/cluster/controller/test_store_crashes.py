@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastane.cluster.controller.store import events, jobs
+from elastane.cluster.controller.store import history, jobs
 from elastane.cluster.controller.store.database import Store, read_change
 from elastane.cluster.controller.store.failures import StoreFull
 from tests.cluster.controller import job_rows
@@ -47,7 +47,7 @@ def test_a_full_disk_refuses_changes_and_loses_no_committed_one(small_disk, make
         while True:
             with store.begin_write() as tx:
                 job_rows.submit(tx, make_spec(f"job-{written}", env={"BALLAST": "x" * 20_000}), "ada", NOW_S)
-                events.append_event(tx, "job.submitted", "x" * 20_000, NOW_S)
+                history.append_event(tx, "job.submitted", "x" * 20_000, NOW_S)
             written += 1
 
     with pytest.raises(StoreFull, match="disk under the store"):
@@ -63,7 +63,7 @@ def test_a_full_disk_refuses_changes_and_loses_no_committed_one(small_disk, make
     with again.begin_read() as tx:
         assert len(jobs.list_living_jobs(tx)) == written + 1
         assert read_change(tx) == written + 1
-        assert events.find_newest_event(tx) == written + 1
+        assert history.find_newest_event(tx) == written + 1
     again.close()
 
 

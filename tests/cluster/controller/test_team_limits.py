@@ -8,8 +8,8 @@ import pytest
 
 from elastane.cluster.controller.rest.context import Settings
 from elastane.cluster.controller.store import replies, tokens
+from elastane.cluster.nouns.config import Limits, Team
 from elastane.cluster.nouns.jobs import ElasticPolicy
-from elastane.cluster.nouns.quotas import Limits, Team
 from tests.waiting import WAIT_S
 
 AT_ONCE = 12

@@ -1,6 +1,6 @@
 """A small engine, and a cluster around it: store, API, loop and scheduler are the real ones.
 
-The world does exactly what `elastane.cluster.engines.engine.Engine` promises: jobs take a while to come and
+The world does exactly what `elastane.cluster.nouns.engine.Engine` promises: jobs take a while to come and
 go, train at a given speed, and report their progress. Nothing in it takes real time; `Cluster.pass_time`
 moves the clock, a second and a turn at a time.
 """
@@ -16,11 +16,14 @@ from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import jobs
 from elastane.cluster.engines.local.pace import Speed
-from elastane.cluster.nouns.observations import RECENT_STEPS, JobProgress, Observation, ObservedNode
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
+    RECENT_STEPS,
     DrainWorker,
     EvictWorkers,
+    JobProgress,
     KillAttempt,
+    Observation,
+    ObservedNode,
     Order,
     ResizeJob,
     SettleJob,
@@ -142,7 +145,7 @@ class Running:
 
 
 class World:
-    """An `elastane.cluster.engines.engine.Engine` with a known state.
+    """An `elastane.cluster.nouns.engine.Engine` with a known state.
 
     Args:
         where: parent of the run directories.

@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
 from tests.waiting import WAIT_S
 
 

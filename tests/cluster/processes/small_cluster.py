@@ -20,13 +20,12 @@ from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.loop import Loop, Scheduler
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller
-from elastane.cluster.controller.server import make_first_token
 from elastane.cluster.controller.store import documents
 from elastane.cluster.controller.store.database import Store
+from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
-from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.config import Config, SchedulingRules
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.common.connections.controller_context import Context, save_context

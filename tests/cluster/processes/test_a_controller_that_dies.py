@@ -15,8 +15,8 @@ import elastane
 from elastane.cluster.controller.jobs.lifecycle import JobLifecycle, apply_observation
 from elastane.cluster.controller.jobs.reconciliation import choose_order
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
+from elastane.cluster.nouns.engine import Observation
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.observations import Observation
 from elastane.run.agent.presence import list_present_processes
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run

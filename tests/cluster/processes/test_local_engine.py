@@ -15,9 +15,8 @@ import elastane
 from elastane.cluster.controller.jobs.lifecycle import JobLifecycle, apply_observation
 from elastane.cluster.controller.jobs.reconciliation import choose_order
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
+from elastane.cluster.nouns.engine import KillAttempt, Observation, SettleJob, StartAttempt
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import KillAttempt, SettleJob, StartAttempt
 from elastane.run.agent.presence import is_any_process_present, list_present_processes
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.attempts.verification import verify_run

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elastane.cluster.controller.jobs.restart_costs import RESTART_S
+from elastane.cluster.controller.jobs.scheduler_state import RESTART_S
 from elastane.cluster.engines.local.engine import EngineDirectories
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.nouns.config import SchedulingRules
 from elastane.run.observability.run_files import read_events
 from tests.run.processes.stage import SCRIPTS
 from tests.run.processes.worlds import read_notes

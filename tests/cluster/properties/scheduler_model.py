@@ -10,10 +10,10 @@ import msgspec
 
 from elastane.cluster.controller.jobs.size_history import AT_REST, SizeHistory, record_decision
 from elastane.cluster.nouns.cluster import Draining, Holding, JobState, Snapshot
+from elastane.cluster.nouns.config import Quota
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, WorkerResources
 from elastane.cluster.nouns.plans import Decision, Plan
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Quota
 from elastane.cluster.scheduler.plan import plan
 
 replace, asdict = msgspec.structs.replace, msgspec.structs.asdict

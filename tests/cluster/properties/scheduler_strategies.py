@@ -4,11 +4,9 @@ import random
 from datetime import UTC, datetime
 
 from elastane.cluster.nouns.cluster import JobState, Snapshot
+from elastane.cluster.nouns.config import Cohort, PriorityClass, Quota, SchedulingRules, Team
 from elastane.cluster.nouns.jobs import JobTarget
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 
 from .scheduler_model import job, quota, replace
 

@@ -14,11 +14,8 @@ from elastane.cluster.controller.cluster.declarations import (
     map_documents,
     merge_configs,
 )
-from elastane.cluster.nouns.config import Config, Trigger
-from elastane.cluster.nouns.nodes import UNSEEN_S, Node
-from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
-from elastane.cluster.nouns.reports import Capacity, Metric
+from elastane.cluster.nouns.config import Cohort, Config, Quota, Team, Trigger
+from elastane.cluster.nouns.pools import UNSEEN_S, Capacity, Metric, Node, Pool
 from elastane.common.errors import BadField
 
 names = st.sampled_from(["a", "b", "c", "d"])

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.cluster.controller.access import rates
-from elastane.cluster.controller.access.rates import Rate, Rates, take_request
+from elastane.cluster.controller.rest import context
+from elastane.cluster.controller.rest.context import Rate, Rates, take_request
 
 limits = st.builds(Rate, per_s=st.floats(0.1, 100), burst=st.integers(1, 50))
 pauses = st.lists(st.floats(0, 5), max_size=60)
@@ -44,7 +44,7 @@ def test_a_clock_that_goes_back_allows_no_more_requests(rate, back):
 
 
 def test_many_client_names_do_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(rates, "REMEMBERED", 3)
+    monkeypatch.setattr(context, "REMEMBERED", 3)
     shared = Rates(Rate(per_s=1, burst=1))
     for number in range(100):
         assert shared.wait_s(f"name-{number}", 0.0) == 0

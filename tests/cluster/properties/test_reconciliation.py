@@ -1,6 +1,6 @@
 """Attempts of a job under any order of faults in the job, its orders and the controller.
 
-The world is a small engine: it does exactly what `elastane.cluster.nouns.orders` and
+The world is a small engine: it does exactly what `elastane.cluster.nouns.engine` and
 `elastane.cluster.engines` promise.
 """
 
@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from elastane.cluster.controller.jobs.lifecycle import JobLifecycle, apply_observation
 from elastane.cluster.controller.jobs.reconciliation import LINGER_S, choose_order
-from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, RunPolicy
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
     EvictWorkers,
     KillAttempt,
+    Observation,
     Order,
     ResizeJob,
     SettleJob,
     StartAttempt,
     StopAttempt,
 )
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, RunPolicy
 from elastane.run.nouns.attempts import AttemptOutcome
 from tests.cluster.job_lifecycles import cancel_lifecycle, grant_workers
 

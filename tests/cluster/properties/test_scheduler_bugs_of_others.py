@@ -3,10 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from elastane.cluster.nouns.cluster import Draining, Snapshot
+from elastane.cluster.nouns.config import Once, Reservation, Team
 from elastane.cluster.nouns.plans import AwaitsRepair, DidNotArrive, DidNotReturn, Drains, GivesWay, NoRoom
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Team
-from elastane.cluster.nouns.reservations import Once, Reservation
 from elastane.cluster.scheduler.plan import plan
 
 from .scheduler_model import Cluster, by_job, dice, job, quota, replace, running

@@ -7,7 +7,7 @@ from typing import get_args
 from hypothesis import given, settings
 
 from elastane.cluster.nouns import plans
-from elastane.cluster.nouns.reservations import Once, Reservation
+from elastane.cluster.nouns.config import Once, Reservation
 from elastane.cluster.scheduler.calendar import list_reservation_times
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan

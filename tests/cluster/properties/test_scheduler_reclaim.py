@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import Cohort, Team
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Cohort, Team
 from elastane.cluster.scheduler import growth, placement, reclaim
 from elastane.cluster.scheduler.allocation import Allocation
 from elastane.cluster.scheduler.allocator import allocate

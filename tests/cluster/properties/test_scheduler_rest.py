@@ -5,8 +5,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Team
 
 from .scheduler_model import TICK_S, Cluster, Nodes, by_job, capacity, dice, job, quota, replace, used
 from .scheduler_strategies import PRIORITIES, aiming_job, empty_cluster, some_job

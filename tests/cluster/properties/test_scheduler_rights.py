@@ -1,9 +1,9 @@
 """The rights of jobs over each other, in clusters small enough to be checked by hand."""
 
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import Cohort, Team
 from elastane.cluster.nouns.plans import GivesWay, QuotaReached
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Cohort, Team
 from elastane.cluster.scheduler.plan import plan
 
 from .scheduler_model import Cluster, by_job, dice, job, quota, replace, running

@@ -11,12 +11,10 @@ from datetime import UTC, datetime, time
 import msgspec
 
 from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
+from elastane.cluster.nouns.config import Cohort, Quota, Reservation, SchedulingRules, Team, Weekly
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, RunPolicy, WorkerResources
 from elastane.cluster.nouns.plans import Decision
 from elastane.cluster.nouns.pools import Departure, Pool
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
-from elastane.cluster.nouns.reservations import Reservation, Weekly
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.scheduler.explanations import explain_decision
 from tests.cluster.properties.scheduler_model import TICK_S, Cluster
 from tests.cluster.properties.scheduler_strategies import PRIORITIES

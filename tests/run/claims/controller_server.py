@@ -6,13 +6,12 @@ import time
 
 import uvicorn
 
-from elastane.cluster.controller.access.rates import Rate
-from elastane.cluster.controller.access.secrets import compute_digest, generate_secret, generate_token_id
 from elastane.cluster.controller.rest.app import build_application
-from elastane.cluster.controller.rest.context import Controller, Settings
+from elastane.cluster.controller.rest.context import Controller, Rate, Settings
 from elastane.cluster.controller.server import configure_server
 from elastane.cluster.controller.store import tokens
-from elastane.cluster.nouns.controller_start import ControllerSettings
+from elastane.cluster.controller.store.tokens import compute_digest, generate_secret, generate_token_id
+from elastane.cluster.nouns.controller import ControllerSettings
 from elastane.cluster.nouns.plans import Plan
 from elastane.cluster.nouns.tokens import NewToken
 from tests.waiting import wait_until

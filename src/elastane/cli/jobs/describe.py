@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.timestamps import format_timestamp
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.health import Health
+from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.rest import Job

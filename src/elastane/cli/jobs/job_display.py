@@ -9,7 +9,7 @@ from rich.text import Text
 
 from elastane.cli.tables import UNBOUNDED, build_table
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
-from elastane.cluster.nouns.health import HealthProblem
+from elastane.cluster.nouns.controller import HealthProblem
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import Explanation, Wanted
 from elastane.cluster.nouns.rest import JobSummary

@@ -17,9 +17,9 @@ from elastane.cli.run_names import generate_name
 from elastane.cli.scripts import check_script, find_script
 from elastane.cli.teams import warn_undeclared_team
 from elastane.cli.train_options import change_checkpoints, read_trackers
+from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
-from elastane.cluster.nouns.quotas import Team
 from elastane.common.errors import BadField, BadInput
 from elastane.run.attempts.script_modules import find_module_file
 

@@ -20,8 +20,8 @@ from elastane.cli.options import expand_options, spell_with_hyphens
 from elastane.cli.terminal import indent_quotation, write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.client.context import connect, read_running
+from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.quotas import Team
 from elastane.cluster.nouns.rest import Job
 from elastane.common.connections.controller_context import find_context
 from elastane.common.errors import BadInput, ElastaneError

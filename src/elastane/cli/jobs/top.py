@@ -16,7 +16,7 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.health import HealthProblem
+from elastane.cluster.nouns.controller import HealthProblem
 from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.rest import JobSummary
 from elastane.cluster.nouns.usage import Occupancy

@@ -13,7 +13,7 @@ from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.options import expand_options, replace_given
-from elastane.cluster.nouns.reservations import DAYS, Day, Once, Reservation, Weekly
+from elastane.cluster.nouns.config import DAYS, Day, Once, Reservation, Weekly
 from elastane.cluster.scheduler.calendar import list_reservation_times
 from elastane.common.durations import format_duration
 from elastane.common.errors import BadInput

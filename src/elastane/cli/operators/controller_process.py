@@ -12,7 +12,7 @@ import msgspec
 
 from elastane.cluster.client.context import StartedController, read_running, save_run_as, save_running
 from elastane.cluster.client.controller_lock import find_lock_holder
-from elastane.cluster.nouns.controller_start import (
+from elastane.cluster.nouns.controller import (
     ControllerReady,
     ControllerSettings,
     ControllerStartFailure,

@@ -9,12 +9,9 @@ import typer
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.tables import print_table
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.config import Trigger
+from elastane.cluster.nouns.config import Cohort, PriorityClass, Reservation, Team, Trigger
 from elastane.cluster.nouns.differences import build_lean_document, describe_field_changes, flatten_fields
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Team
-from elastane.cluster.nouns.reservations import Reservation
 from elastane.common.documents import format_yaml
 from elastane.common.field_checks import check_finite_fields
 

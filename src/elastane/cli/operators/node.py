@@ -10,7 +10,7 @@ from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.nodes import Node
+from elastane.cluster.nouns.pools import Node
 
 if TYPE_CHECKING:
     from elastane.cluster.client.cluster import Cluster

@@ -7,7 +7,7 @@ import typer
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.options import replace_given
-from elastane.cluster.nouns.priorities import PriorityClass
+from elastane.cluster.nouns.config import PriorityClass
 
 
 def set_priority(

@@ -11,7 +11,7 @@ from elastane.cli.operators.declarations import format_change, make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import UNLIMITED, read_limit
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
+from elastane.cluster.nouns.config import Cohort, Quota, Team
 from elastane.common.errors import BadInput
 
 N = TypeVar("N", Team, Cohort)

@@ -8,7 +8,7 @@ import typer
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.options import expand_options, replace_given
-from elastane.cluster.nouns.quotas import Cohort, Limits, Quota, Team
+from elastane.cluster.nouns.config import Cohort, Limits, Quota, Team
 
 LIMITS = Limits()
 """The default limits of a team."""

@@ -8,7 +8,7 @@ from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.option_values import read_duration_s
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.reports import Capacity, Metric, Notice, Price, Report
+from elastane.cluster.nouns.pools import Capacity, Metric, Notice, Price, Report
 from elastane.common.durations import format_duration
 from elastane.common.field_checks import check_finite_fields
 

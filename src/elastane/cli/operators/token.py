@@ -12,7 +12,7 @@ from elastane.cli.option_values import read_duration_s
 from elastane.cli.teams import warn_undeclared_team
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.quotas import Team
+from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.tokens import ROLES, NewToken, Role, Token
 
 

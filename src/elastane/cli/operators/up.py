@@ -26,7 +26,7 @@ from elastane.cli.operators.controller_process import (
 from elastane.cli.options import expand_options
 from elastane.cluster.client.context import read_run_as
 from elastane.cluster.engines.local.user_isolation import PASSAGE
-from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
 from elastane.cluster.nouns.run_as import RunAs, parse_run_as
 from elastane.common.errors import BadInput, RunFailed
 from elastane.common.home import find_home, make_home

@@ -15,17 +15,22 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from elastane.cluster.nouns.config import Change, Config, Trigger
-from elastane.cluster.nouns.health import Health
+from elastane.cluster.nouns.config import (
+    Change,
+    Cohort,
+    Config,
+    PriorityClass,
+    Quota,
+    Reservation,
+    SchedulingRules,
+    Team,
+    Trigger,
+)
+from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.history import AuditLine, Event
 from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.nodes import Node
-from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
-from elastane.cluster.nouns.reports import Report
-from elastane.cluster.nouns.reservations import Reservation
+from elastane.cluster.nouns.pools import Node, Pool, Report
 from elastane.cluster.nouns.rest import (
     Bounds,
     Forecast,
@@ -38,7 +43,6 @@ from elastane.cluster.nouns.rest import (
     ScaleRequest,
     Version,
 )
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.nouns.tokens import MadeToken, NewToken, Token
 from elastane.cluster.nouns.usage import Occupancy, Usage
 from elastane.common.bodies import Page

@@ -14,7 +14,7 @@ import time
 
 import msgspec
 
-from elastane.cluster.nouns.controller_start import (
+from elastane.cluster.nouns.controller import (
     ControllerReady,
     ControllerSettings,
     ControllerStartFailure,

@@ -26,12 +26,10 @@ from elastane.cluster.controller.planning import (
     carry_out_plan,
     make_cluster_plan,
 )
-from elastane.cluster.controller.store import claim_lists, events, forgotten_jobs, jobs
+from elastane.cluster.controller.store import claim_lists, history, jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import UnreadableRecord
-from elastane.cluster.engines.engine import Engine
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import Order, StartAttempt, StopAttempt
+from elastane.cluster.nouns.engine import Engine, Observation, Order, StartAttempt, StopAttempt
 from elastane.common.errors import ElastaneError
 from elastane.common.safe_text import escape_line
 
@@ -206,15 +204,13 @@ class Loop:
     def _forget(self, now_s: float) -> None:
         """Forget the due jobs, except those that the engine still observes, and unused claim lists."""
         with self._store.begin_read() as tx:
-            due_now = [
-                job for job in forgotten_jobs.list_due_jobs(tx, now_s) if job.name not in self._observer.seen
-            ]
+            due_now = [job for job in jobs.list_due_jobs(tx, now_s) if job.name not in self._observer.seen]
             unused = claim_lists.list_unused_lists(tx, now_s)
         for job in due_now:
             with self._store.begin_write() as tx:
-                forgotten_jobs.forget_job(tx, job, now_s)
+                jobs.forget_job(tx, job, now_s)
                 message = f"{job.name} is forgotten after its ttlSecondsAfterFinished; its files stay"
-                events.append_event(tx, "job.forgotten", message, now_s, team=job.team)
+                history.append_event(tx, "job.forgotten", message, now_s, team=job.team)
         if unused:
             with self._store.begin_write() as tx:
                 # One may have been used since.
@@ -296,7 +292,7 @@ class Loop:
             with self._store.begin_write() as tx:
                 for job in jobs.find_jobs(tx, new):
                     message = f"{job.name} has devices but cannot start now: {new[job.name]}"
-                    events.append_event(tx, "job.held_up", message, now_s, team=job.team, job=job.name)
+                    history.append_event(tx, "job.held_up", message, now_s, team=job.team, job=job.name)
         self._refused, self._held_up = refused, held_up
 
 

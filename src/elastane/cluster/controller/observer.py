@@ -17,10 +17,9 @@ from elastane.cluster.controller.jobs.observation_record import (
 )
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.jobs.unreadable_jobs import RELEASED, release_job
-from elastane.cluster.controller.store import events, jobs, nodes, rows
+from elastane.cluster.controller.store import history, jobs, nodes, rows
 from elastane.cluster.controller.store.database import Store, count_change
-from elastane.cluster.engines.engine import Engine
-from elastane.cluster.nouns.observations import Observation
+from elastane.cluster.nouns.engine import Engine, Observation
 
 NODES_S = 60.0
 """Nodes are observed this often."""
@@ -95,10 +94,10 @@ class Observer:
                 last = after if end is None else end_by_rule(after, end)
                 jobs.write_job(tx, job, last, always=("observed",))
                 for event in list_events(job, after):
-                    events.append_event(tx, event.kind, event.message, now_s, team=job.team, job=job.name)
+                    history.append_event(tx, event.kind, event.message, now_s, team=job.team, job=job.name)
                 if end is not None:
                     message = f"{job.name} will end: {end.why}"
-                    events.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
+                    history.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             if changes:
                 count_change(tx)
         return any(changes_the_plan(one.job, one.after) or one.end for one in changes)
@@ -152,5 +151,5 @@ class Observer:
                 how = "has given its devices back"
                 if after.has_ended:
                     how = describe_end(after.state, after.why)
-                events.append_event(tx, kind, f"{job.name} {how}", now_s, team=job.team, job=job.name)
+                history.append_event(tx, kind, f"{job.name} {how}", now_s, team=job.team, job=job.name)
         return True

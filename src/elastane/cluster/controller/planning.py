@@ -6,13 +6,13 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Connection
 
-from elastane.cluster.controller.cluster.charges import charge_jobs
+from elastane.cluster.controller.cluster.uses import charge_jobs
 from elastane.cluster.controller.jobs.accounts import charge
 from elastane.cluster.controller.jobs.grants import apply_decision
 from elastane.cluster.controller.jobs.size_history import AT_REST, is_stop
 from elastane.cluster.controller.jobs.stored_job import SizeReason, require_alive
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
-from elastane.cluster.controller.store import decisions, events, jobs
+from elastane.cluster.controller.store import history, jobs
 from elastane.cluster.controller.store.database import count_change, read_change
 from elastane.cluster.controller.store.jobs import PlannedSize
 from elastane.cluster.nouns.cluster import Snapshot
@@ -164,8 +164,8 @@ def _write_size(tx: Connection, one: WordedDecision, number: int, now_s: float) 
     require_alive(before)
     after = apply_decision(before, decision, _state_reason(one, now_s), now_s)
     jobs.write_job(tx, before, after, always=("grant", "observed", "reason"))
-    decisions.insert_decision(tx, decision, one.sentences, number, now_s)
-    events.append_event(
+    history.insert_decision(tx, decision, one.sentences, number, now_s)
+    history.append_event(
         tx,
         "job.stopping" if is_stop(decision) else f"job.{EVENTS[decision.action]}",
         " ".join(one.sentences[:2]),

@@ -151,7 +151,7 @@ def read_run_explanation(run_dir: RunDir) -> JobExplanation | None:
         return None
     with require_for_import("controller", "to read why a run has its size"):
         from elastane.cluster.controller.rest.job_bodies import render_explanation
-        from elastane.cluster.controller.store import decisions, jobs
+        from elastane.cluster.controller.store import history, jobs
         from elastane.cluster.controller.store.database import Store
 
     store = Store(f"sqlite:///{run_dir.controller}", prepared=True)
@@ -161,7 +161,7 @@ def read_run_explanation(run_dir: RunDir) -> JobExplanation | None:
             job = jobs.find_job(tx, newest[0].name) if newest else None
             if job is None:
                 return None
-            return render_explanation(job, decisions.list_decisions(tx, job.name, DECISIONS).items)
+            return render_explanation(job, history.list_decisions(tx, job.name, DECISIONS).items)
     finally:
         store.close()
 

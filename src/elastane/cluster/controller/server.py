@@ -18,10 +18,8 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy import Connection
 
 from elastane.cluster.client.controller_lock import lock_home
-from elastane.cluster.controller.access.secrets import compute_digest, generate_secret, generate_token_id
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planner import Planner
@@ -29,20 +27,19 @@ from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.connections import build_protocol, build_waiting_rules
 from elastane.cluster.controller.rest.context import Controller
-from elastane.cluster.controller.store import documents, tokens
+from elastane.cluster.controller.store import documents
 from elastane.cluster.controller.store.database import Store, list_store_files
 from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.controller.store.lease import Lease
 from elastane.cluster.controller.store.monitor import Monitor
+from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.engines.local.accounts import find_team_account
 from elastane.cluster.engines.local.engine import LocalEngine
 from elastane.cluster.engines.local.user_isolation import PRIVATE_UMASK, prepare_home
-from elastane.cluster.nouns.config import Config
-from elastane.cluster.nouns.controller_start import ControllerReady, ControllerSettings
-from elastane.cluster.nouns.observations import ObservedNode
+from elastane.cluster.nouns.config import Config, PriorityClass
+from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.tokens import NewToken
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.common.connections.patient_listener import make_patient_listener, read_descriptor_limit
@@ -323,30 +320,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-# -- the first operator's token of a store ---------------------------------------------------------------
-
-
-def make_first_token(tx: Connection, user: str, now_s: float, *, another: bool = False) -> str | None:
-    """Make an operator's token, and return its secret.
-
-    Show the secret before this transaction ends. If it were stored but not shown, the cluster would have no
-    usable token. If it is shown but not stored, the next start makes another one.
-
-    Args:
-        tx: a transaction that writes.
-        user: of the token.
-        now_s: the time.
-        another: make a token even if the store has a valid one of an operator.
-
-    Returns:
-        The secret; None: the store has an operator, and no other is wanted.
-    """
-    first = not tokens.count_operators(tx, now_s)
-    if not first and not another:
-        return None
-    secret = generate_secret()
-    new = NewToken(user=user, role="operator", note="made at the first start" if first else "made at a start")
-    tokens.insert_token(tx, generate_token_id(), compute_digest(secret), new, now_s)
-    return secret

@@ -16,9 +16,8 @@ from elastane.cluster.controller.jobs.scheduler_state import SchedulerJob, read_
 from elastane.cluster.controller.store import documents, jobs, nodes, reports
 from elastane.cluster.controller.store.database import read_change
 from elastane.cluster.nouns.cluster import Draining, JobState, Snapshot
-from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.config import Config, SchedulingRules
 from elastane.cluster.nouns.pools import Pool, Restriction
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 
 
 class TakenSnapshot(msgspec.Struct, frozen=True):

@@ -2,10 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from elastane.cluster.engines.local.job_watcher import JobWatcher
-from elastane.cluster.engines.local.worker_counts import count_workers
-from elastane.cluster.nouns.observations import Observation, ObservedNode
-from elastane.cluster.nouns.orders import Order, ResizeJob, StartAttempt
+from elastane.cluster.engines.local.job_watcher import JobWatcher, count_workers
+from elastane.cluster.nouns.engine import Observation, ObservedNode, Order, ResizeJob, StartAttempt
 from elastane.run.nouns.attempts import AttemptOutcome
 from elastane.run.nouns.control import Answer, AskResize
 from elastane.run.nouns.rundir import RunDir
@@ -18,7 +16,7 @@ ENDED_BEFORE = AttemptOutcome(code=1, why="`elastane run` has ended")
 
 
 class ForegroundEngine:
-    """An `elastane.cluster.engines.engine.Engine` that only resizes: its job has begun and ends by itself.
+    """An `elastane.cluster.nouns.engine.Engine` that only resizes: its job has begun and ends by itself.
 
     Args:
         job: name of the run's job.
@@ -49,7 +47,7 @@ class ForegroundEngine:
         )
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Carry out orders for the run; see `elastane.cluster.engines.engine.Engine.carry_out`."""
+        """Carry out orders for the run; see `elastane.cluster.nouns.engine.Engine.carry_out`."""
         refusals = {order.job: await self._carry_out(order) for order in orders if order.job == self._job}
         return {job: why for job, why in refusals.items() if why}
 

@@ -2,13 +2,10 @@
 
 import msgspec
 
+from elastane.cluster.nouns.config import Cohort, PriorityClass, Reservation, SchedulingRules, Team
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.plans import Cause
 from elastane.cluster.nouns.pools import Departure, Pool, Restriction
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Team
-from elastane.cluster.nouns.reservations import Reservation
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,7 +58,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         started_s: when it was last granted its minimum; None: never.
         resized_s: when its size last changed, other than by a start; None: never.
         setbacks: how often it was stopped or lost devices, each time less than
-            `elastane.cluster.nouns.scheduling_rules.QUIET_S` after the time before; to give way to another
+            `elastane.cluster.nouns.config.QUIET_S` after the time before; to give way to another
             job and go on with fewer workers is none.
         promised: the size that the last plan entitled it to.
         starting_since_s: since when some of ``holds`` have not arrived, counted after a crash from the next

@@ -6,10 +6,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import Cohort, Once, Quota, Reservation, SchedulingRules, Team, Weekly
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
-from elastane.cluster.nouns.reservations import Once, Reservation, Weekly
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.common.field_checks import (
     check_bounded_count,
     check_minimum,

@@ -95,7 +95,7 @@ class JobTarget(SpecPart, frozen=True, kw_only=True, gc=False):
 
     Args:
         throughput: samples per second, wanted from the start; a job that reaches it does not grow.
-        loss: training loss, as the mean of `elastane.cluster.nouns.observations.RECENT_STEPS` steps; a job
+        loss: training loss, as the mean of `elastane.cluster.nouns.engine.RECENT_STEPS` steps; a job
             that reaches it is stopped and counts as finished.
         by: the time by which ``loss`` should be reached, allowed only with ``loss``; counts like a deadline.
     """
@@ -173,7 +173,7 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
         env: additional environment variables.
         team: the team that owns it and that provides its quota.
         queue: a label within the team, for sorting.
-        priority_class: name of a `elastane.cluster.nouns.priorities.PriorityClass`; empty: the cluster's
+        priority_class: name of a `elastane.cluster.nouns.config.PriorityClass`; empty: the cluster's
             default.
         resources_per_worker: the resources of one worker.
         elastic_policy: its numbers of workers.

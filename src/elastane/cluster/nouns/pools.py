@@ -1,8 +1,16 @@
-"""Pools: devices of one kind, at one site, on the same terms; and the nodes that leave them."""
+"""Pools of devices, the nodes that provide them, and the reports of other systems about them."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
+
+from elastane.common.bodies import AnswerBody, RequestBody
+
+NodeWanted: TypeAlias = Literal["use", "drain", "failed"]
+
+
+UNSEEN_S = 300.0
+"""A node that no engine has seen for this long counts as gone; engines report once a minute."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -64,3 +72,62 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     pool: str
     how: Literal["drain", "failed"]
     why: str = ""
+
+
+class Node(AnswerBody, frozen=True, kw_only=True):
+    """A machine.
+
+    Args:
+        name: unique.
+        pool: the pool that its devices belong to.
+        devices: how many.
+        wanted: ``use`` it, ``drain`` it (jobs leave), or treat it as ``failed`` (its workers are gone
+            already).
+        why: the reason given for a drain or a failure.
+        gone_at_s: when it will be taken away; None: no notice was given.
+        heard_s: when its engine last saw it.
+        version: grows with every change; its ``ETag``.
+    """
+
+    name: str
+    pool: str
+    devices: int
+    wanted: NodeWanted
+    why: str
+    gone_at_s: float | None
+    heard_s: float
+    version: int
+
+
+class Capacity(RequestBody, frozen=True, kw_only=True, tag="capacity", tag_field="kind"):
+    """A pool has at most ``devices`` devices, until the next report or until ``valid_s`` has passed."""
+
+    pool: str
+    devices: int
+    valid_s: float = 600.0
+
+
+class Notice(RequestBody, frozen=True, kw_only=True, tag="notice", tag_field="kind"):
+    """A node will be taken away in ``in_s`` seconds."""
+
+    node: str
+    in_s: float
+
+
+class Metric(RequestBody, frozen=True, kw_only=True, tag="metric", tag_field="kind"):
+    """A measurement, for `Trigger`."""
+
+    metric: str
+    value: float
+    valid_s: float = 600.0
+
+
+class Price(RequestBody, frozen=True, kw_only=True, tag="price", tag_field="kind"):
+    """A device of a pool costs ``price`` an hour, until the next report or until ``valid_s`` has passed."""
+
+    pool: str
+    price: float
+    valid_s: float = 600.0
+
+
+Report: TypeAlias = Capacity | Notice | Metric | Price

@@ -12,7 +12,7 @@ cohort are released where the holds are futile: where borrowers would take them.
 from collections.abc import Iterator, Sequence
 
 from elastane.cluster.nouns.cluster import Snapshot
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.nouns.config import SchedulingRules
 from elastane.cluster.scheduler.allocation import Allocation
 from elastane.cluster.scheduler.cluster_index import ClusterIndex, count_missing_devices, index_cluster
 from elastane.cluster.scheduler.growth import grant_growth

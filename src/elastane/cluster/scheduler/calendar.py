@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
-from elastane.cluster.nouns.reservations import DAYS, Once, Reservation, Weekly
+from elastane.cluster.nouns.config import DAYS, Once, Reservation, Weekly
 
 
 def find_reservation_peak(

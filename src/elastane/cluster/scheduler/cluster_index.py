@@ -5,9 +5,8 @@ from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import Reservation, Team
 from elastane.cluster.nouns.pools import Restriction
-from elastane.cluster.nouns.quotas import Team
-from elastane.cluster.nouns.reservations import Reservation
 from elastane.cluster.scheduler.calendar import find_reservation_peak
 from elastane.cluster.scheduler.job_builder import JobBuilder
 from elastane.cluster.scheduler.planned_job import PlannedJob
@@ -122,18 +121,16 @@ def _count_healthy_devices(snapshot: Snapshot, repairing: Container[int]) -> lis
     ]
 
 
-# -- weights that favour short jobs, within a team and a priority ----------------------------------------
-#
-# The mean completion time of jobs that share devices is least if the share of a job depends only on the
-# rank of its remaining work: of M jobs, the one with the most work first, job i gets ``(i / M) ** c - ((i
-# - 1) / M) ** c`` of the devices (heSRPT; Berg, Vesilo and Harchol-Balter, Performance Evaluation 144,
-# 2020). There all jobs speed up as ``n ** p``, and ``c = 1 / (1 - p)``. Here speeds are measured, so M
-# times the share is the weight of a job's speedup. With weights of 1, jobs that speed up alike have equal
-# shares.
-
-
 def weigh_jobs(jobs: Iterable[PlannedJob]) -> None:
-    """Set the weights of jobs, by their remaining work."""
+    """Set the weights of jobs by their remaining work, to favour short jobs within a team and a priority.
+
+    The mean completion time of jobs that share devices is least if the share of a job depends only on the
+    rank of its remaining work: of M jobs, the one with the most work first, job i gets
+    ``(i / M) ** c - ((i - 1) / M) ** c`` of the devices (heSRPT; Berg, Vesilo and Harchol-Balter, Performance
+    Evaluation 144, 2020). There all jobs speed up as ``n ** p``, and ``c = 1 / (1 - p)``. Here speeds are
+    measured, so M times the share is the weight of a job's speedup. With weights of 1, jobs that speed up
+    alike have equal shares.
+    """
     groups: dict[tuple[int, int], list[PlannedJob]] = {}
     for job in jobs:
         if job.max_workers:

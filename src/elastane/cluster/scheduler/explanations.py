@@ -1,11 +1,27 @@
 """Sentences about a decision: why a job has its size, what it waits for, and what would change that."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
-from elastane.cluster.nouns.plans import Decision
+from elastane.cluster.nouns.plans import (
+    AtLargestUsefulSize,
+    AtMaximum,
+    BudgetAllows,
+    BudgetSpent,
+    Decision,
+    DidNotArrive,
+    DidNotReturn,
+    NeverFits,
+    NoRoom,
+    NoSuchPool,
+    OwnedByOthers,
+    QuotaReached,
+    Suspended,
+    TargetMet,
+    Why,
+)
 from elastane.cluster.scheduler.reason_texts import describe_reason
-from elastane.cluster.scheduler.remedies import suggest_remedy
 from elastane.cluster.scheduler.wording import format_count, make_sentence
 
 ACTIONS = {
@@ -16,6 +32,10 @@ ACTIONS = {
     "keep": "keeps",
 }
 JOB_OF_ANOTHER_TEAM = "a job of another team"
+TIMEOUTS: dict[type[Why], str] = {
+    DidNotArrive: "scalingTimeoutInSeconds",
+    DidNotReturn: "faultyScaleDownTimeoutInSeconds",
+}
 
 
 def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str, ...]:
@@ -54,3 +74,36 @@ def _write_headline(decision: Decision) -> str:
             return f"{decision.job} waits."
         case action:
             return f"{decision.job} {ACTIONS[action]} {where}{heading}."
+
+
+def suggest_remedy(why: Why) -> str:
+    """Return a sentence about what would change a reason; empty if nothing can be said."""
+    match why:
+        case NoRoom(pool=pool, need=need, room=room, node=None):
+            missing = math.ceil(need - room)
+            becomes = "becomes" if missing == 1 else "become"
+            return f"This changes when {format_count(missing, 'more device')} of {pool} {becomes} free."
+        case NoRoom(pool=pool, node=node) | QuotaReached(node=str() as node, pool=pool):
+            owner = node or "the cluster"
+            return f"This changes with more quota of {pool} for {owner}, or when jobs there end."
+        case NeverFits(most=most):
+            smaller = f"a minimum of at most {format_count(most, 'device')}, or " if most else ""
+            return f"This changes with {smaller}more quota or devices."
+        case NoSuchPool():
+            return "This changes with other resourcesPerWorker or data, with spot, or with a new pool."
+        case AtLargestUsefulSize():
+            return "This changes with a list of sizes: `elastane scale --sizes` of a job."
+        case AtMaximum():
+            return "This changes with a higher maxReplicas: `elastane scale` of a job, --workers of a run."
+        case Suspended():
+            return "This changes with `elastane resume`."
+        case OwnedByOthers(pool=pool):
+            return f"This changes with a quota of {pool} for its own team, or when the owners lend theirs."
+        case BudgetSpent() | BudgetAllows():
+            return "This changes with a higher budget: `elastane amend --budget`."
+        case TargetMet():
+            return "This changes with a higher target: `elastane amend --throughput`."
+        case DidNotArrive() | DidNotReturn():
+            return f"It is tried again; if its workers need more time, raise {TIMEOUTS[type(why)]}."
+        case _:
+            return ""

@@ -19,8 +19,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
+from elastane.cluster.nouns.config import SchedulingRules
 from elastane.cluster.nouns.plans import NotWorth, ResizeTooDear
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.scheduler.allocation import Allocation
 from elastane.cluster.scheduler.minimums import explain_no_room
 from elastane.cluster.scheduler.order import compute_shares

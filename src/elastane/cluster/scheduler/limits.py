@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from elastane.cluster.nouns.cluster import JobState
+from elastane.cluster.nouns.config import QUIET_S, SchedulingRules
 from elastane.cluster.nouns.jobs import ElasticPolicy
 from elastane.cluster.nouns.plans import (
     AtLargestUsefulSize,
@@ -26,7 +27,6 @@ from elastane.cluster.nouns.plans import (
     TargetMet,
     Why,
 )
-from elastane.cluster.nouns.scheduling_rules import QUIET_S, SchedulingRules
 from elastane.cluster.scheduler.sizes import (
     Sizes,
     find_largest_size,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
+from elastane.cluster.nouns.config import Cohort, Quota, Team
 
 CLUSTER = 0
 """Index of the root."""

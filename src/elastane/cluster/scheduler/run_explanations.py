@@ -19,9 +19,8 @@ from elastane.cluster.nouns.plans import (
     Why,
     WorthMore,
 )
-from elastane.cluster.scheduler.explanations import ACTIONS
+from elastane.cluster.scheduler.explanations import ACTIONS, suggest_remedy
 from elastane.cluster.scheduler.reason_texts import describe_reason
-from elastane.cluster.scheduler.remedies import suggest_remedy
 from elastane.cluster.scheduler.wording import choose_is_or_are, format_count, make_sentence
 
 HERE = "this machine"

@@ -8,7 +8,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from elastane.common.errors import NoSuchRun, RunFailed
-from elastane.common.owner_rights import use_owner_rights
+from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.coordinator_connection import open_async_connection, open_connection
 from elastane.run.connections.endpoint import read_endpoint, read_secret

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from elastane.cluster.controller.jobs.lifecycle import JobEnd, JobLifecycle, apply_observation
+from elastane.cluster.nouns.engine import Observation
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, RunPolicy
-from elastane.cluster.nouns.observations import Observation
 from elastane.run.nouns.attempts import AttemptOutcome
 from tests.cluster.job_lifecycles import cancel_lifecycle, grant_workers
 

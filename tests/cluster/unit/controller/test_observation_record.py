@@ -5,9 +5,9 @@ import msgspec
 from elastane.cluster.controller.jobs.lifecycle import apply_observation, read_lifecycle
 from elastane.cluster.controller.jobs.observation_record import record_observation
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.engine import Observation
 from elastane.cluster.nouns.job_records import Grant, HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.observations import Observation
 from elastane.run.nouns.attempts import AttemptOutcome
 
 SPEC = JobSpec(name="j", team="t", script="/train.py", elastic_policy=ElasticPolicy(max_replicas=8))

@@ -5,10 +5,10 @@ import pytest
 
 from elastane.cluster.controller.jobs.lifecycle import JobEnd, JobLifecycle
 from elastane.cluster.controller.jobs.reconciliation import HOPELESS_S, LINGER_S, choose_order
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
     EvictWorkers,
     KillAttempt,
+    Observation,
     ResizeJob,
     SettleJob,
     StartAttempt,

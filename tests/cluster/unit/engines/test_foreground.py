@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from elastane.cluster.engines.foreground import ForegroundEngine
+from elastane.cluster.nouns.engine import KillAttempt, ResizeJob, StartAttempt, StopAttempt
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.orders import KillAttempt, ResizeJob, StartAttempt, StopAttempt
 from elastane.run.nouns.control import Answer, AskResize, ProcessInfo
 from elastane.run.nouns.rundir import RunDir
 

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
-from elastane.cluster.engines.local.job_watcher import JobWatcher
-from elastane.cluster.engines.local.worker_counts import WorkerCounts, count_workers
+from elastane.cluster.engines.local.job_watcher import JobWatcher, WorkerCounts, count_workers
+from elastane.cluster.nouns.engine import KillAttempt, StartAttempt
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.orders import KillAttempt, StartAttempt
 from elastane.common import process_identity
 from elastane.common.bounds import LARGEST_COUNT
 from elastane.run.agent.presence import hold_presence, is_any_process_present

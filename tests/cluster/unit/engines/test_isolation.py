@@ -14,14 +14,18 @@ import msgspec
 import pytest
 
 from elastane.cluster.engines.local import accounts, user_isolation, user_launcher
-from elastane.cluster.engines.local.accounts import Account, find_account, find_team_account
+from elastane.cluster.engines.local.accounts import (
+    Account,
+    build_job_environment,
+    find_account,
+    find_team_account,
+)
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
-from elastane.cluster.engines.local.job_environment import build_job_environment
+from elastane.cluster.nouns.engine import KillAttempt, StartAttempt
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.orders import KillAttempt, StartAttempt
 from elastane.cluster.nouns.run_as import RunAs, parse_run_as
 from elastane.common.errors import BadInput, ElastaneError
-from elastane.common.owner_rights import use_owner_rights
+from elastane.common.permissions import use_owner_rights
 from elastane.run.agent.presence import hold_presence, list_present_processes
 from elastane.run.attempts.attempt_file import write_attempt
 from elastane.run.nouns.attempts import Attempt

@@ -12,12 +12,11 @@ import msgspec
 import pytest
 
 from elastane.cluster.controller.jobs.retries import is_permanent
+from elastane.cluster.engines.local.accounts import build_job_environment
 from elastane.cluster.engines.local.engine import REQUESTS_AT_ONCE, EngineDirectories, LocalEngine
-from elastane.cluster.engines.local.job_environment import build_job_environment
 from elastane.cluster.engines.local.job_program import make_run_spec
 from elastane.cluster.engines.local.job_watcher import JobWatcher
-from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
     DrainWorker,
     KillAttempt,
     ResizeJob,
@@ -25,6 +24,7 @@ from elastane.cluster.nouns.orders import (
     StartAttempt,
     StopAttempt,
 )
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.common import process_identity
 from elastane.common.errors import BadInput
 from elastane.run.agent.presence import hold_presence

@@ -8,12 +8,19 @@ from msgspec.structs import replace
 
 from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
 from elastane.cluster.nouns.cluster_checks import LEAST_DIVISOR, LONGEST_S, check_cluster
+from elastane.cluster.nouns.config import (
+    DAYS,
+    Cohort,
+    Once,
+    Quota,
+    Reservation,
+    SchedulingRules,
+    Team,
+    Weekly,
+)
 from elastane.cluster.nouns.job_checks import count_retries_left, make_job_document, parse_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Cohort, Quota, Team
-from elastane.cluster.nouns.reservations import DAYS, Once, Reservation, Weekly
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.common.errors import BadInput

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.cluster.nouns.reservations import DAYS, Reservation, Weekly
+from elastane.cluster.nouns.config import DAYS, Reservation, Weekly
 from elastane.cluster.scheduler.calendar import find_reservation_peak, list_reservation_times
 
 DAY_S = 24 * 3600.0

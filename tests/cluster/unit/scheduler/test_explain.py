@@ -4,12 +4,10 @@ import msgspec
 import pytest
 
 from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
+from elastane.cluster.nouns.config import PriorityClass, Quota, SchedulingRules, Team
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.cluster.nouns.plans import CapacityGone, NoRoom, OwnedByOthers, Protected, Restricted
 from elastane.cluster.nouns.pools import Pool, Restriction
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Quota, Team
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.cluster.scheduler.run_explanations import explain_run_decision

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from elastane.cluster.nouns import plans
 from elastane.cluster.nouns.cluster import Draining, Holding, JobState, Snapshot
+from elastane.cluster.nouns.config import Once, PriorityClass, Quota, Reservation, Team, Weekly
 from elastane.cluster.nouns.jobs import (
     DataPlacement,
     ElasticPolicy,
@@ -17,9 +18,6 @@ from elastane.cluster.nouns.jobs import (
     WorkerResources,
 )
 from elastane.cluster.nouns.pools import Departure, Pool, Restriction
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Quota, Team
-from elastane.cluster.nouns.reservations import Once, Reservation, Weekly
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.cluster.scheduler.reason_texts import describe_reason

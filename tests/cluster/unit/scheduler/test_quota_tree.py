@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import Quota, Team
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.quotas import Quota, Team
 from elastane.cluster.scheduler.plan import plan
 from elastane.cluster.scheduler.quota_tree import scale_promises
 

@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from elastane.cluster.engines.local import agent_process
+from elastane.cluster.engines.local.accounts import build_job_environment
 from elastane.cluster.engines.local.agent_process import start_agent
-from elastane.cluster.engines.local.job_environment import build_job_environment
+from elastane.cluster.nouns.engine import StartAttempt
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.orders import StartAttempt
 from elastane.run.agent import processes
 from elastane.run.agent.environment import (
     build_process_environment,

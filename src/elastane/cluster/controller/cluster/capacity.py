@@ -6,9 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from elastane.cluster.nouns.config import Trigger
-from elastane.cluster.nouns.nodes import UNSEEN_S, Node
-from elastane.cluster.nouns.pools import Departure, Pool, Restriction
-from elastane.cluster.nouns.reports import Capacity, Metric, Price
+from elastane.cluster.nouns.pools import UNSEEN_S, Capacity, Departure, Metric, Node, Pool, Price, Restriction
 
 
 def limit_pools(

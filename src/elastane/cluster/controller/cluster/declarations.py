@@ -7,12 +7,17 @@ import msgspec
 
 from elastane.cluster.nouns.cluster import Snapshot
 from elastane.cluster.nouns.cluster_checks import check_cluster
-from elastane.cluster.nouns.config import Change, Config, Trigger
+from elastane.cluster.nouns.config import (
+    Change,
+    Cohort,
+    Config,
+    PriorityClass,
+    Reservation,
+    SchedulingRules,
+    Team,
+    Trigger,
+)
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.nouns.priorities import PriorityClass
-from elastane.cluster.nouns.quotas import Cohort, Team
-from elastane.cluster.nouns.reservations import Reservation
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
 from elastane.common.field_checks import (
     check_minimum,
     check_name,

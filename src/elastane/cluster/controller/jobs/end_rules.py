@@ -5,8 +5,8 @@ from typing import Literal
 import msgspec
 
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.engine import RECENT_STEPS, JobProgress
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.observations import RECENT_STEPS, JobProgress
 
 
 class EndRequest(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The explanation of a job's size, in sentences. Pure."""
 
-from elastane.cluster.controller.jobs.restart_costs import describe_restarts
+from elastane.cluster.controller.jobs.scheduler_state import describe_restarts
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.nouns.job_records import Explanation, State
 

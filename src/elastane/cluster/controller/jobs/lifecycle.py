@@ -15,9 +15,9 @@ from elastane.cluster.controller.jobs.retries import (
     is_permanent,
 )
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.engine import Observation
 from elastane.cluster.nouns.job_records import Wanted
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.observations import Observation
 from elastane.common.exit_codes import ExitCode
 from elastane.run.nouns.attempts import AttemptOutcome
 

@@ -6,11 +6,11 @@ from elastane.cluster.controller.clock import has_elapsed
 from elastane.cluster.controller.jobs.accounts import charge
 from elastane.cluster.controller.jobs.end_rules import compute_forget_time
 from elastane.cluster.controller.jobs.explanation import describe_end
+from elastane.cluster.controller.jobs.grants import assign_pools
 from elastane.cluster.controller.jobs.lifecycle import JobLifecycle, apply_observation, read_lifecycle
-from elastane.cluster.controller.jobs.placement import assign_pools
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.engine import JobProgress, Observation
 from elastane.cluster.nouns.job_records import ENDED, Grant, HeldWorkers, ObservedJob, State
-from elastane.cluster.nouns.observations import JobProgress, Observation
 from elastane.common.safe_text import escape_text
 
 LONGEST_WHY, LONGEST_TRACEBACK = 4_000, 64_000

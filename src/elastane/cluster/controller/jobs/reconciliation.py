@@ -3,10 +3,10 @@
 from elastane.cluster.controller.jobs.lifecycle import JobLifecycle
 from elastane.cluster.controller.jobs.retries import compute_retry_time
 from elastane.cluster.controller.jobs.stored_job import StoredJob
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
     EvictWorkers,
     KillAttempt,
+    Observation,
     Order,
     ResizeJob,
     SettleJob,

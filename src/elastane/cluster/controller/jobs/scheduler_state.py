@@ -1,16 +1,22 @@
-"""A job as the scheduler sees it. Pure."""
+"""A job as the scheduler sees it, with assumptions about scripts that report no steps. Pure."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from elastane.cluster.controller.jobs.accounts import compute_spending
 from elastane.cluster.controller.jobs.requests import CAUSES
-from elastane.cluster.controller.jobs.restart_costs import compute_resize_cost_s
 from elastane.cluster.controller.jobs.retries import compute_retry_time
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.nouns.cluster import Draining, Holding, JobState
-from elastane.cluster.nouns.job_records import Grant, HeldWorkers
+from elastane.cluster.nouns.job_records import UNMEASURED_RESIZE_S, Grant, HeldWorkers
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.scheduler.speed_model import select_comparable_speeds
+from elastane.cluster.scheduler.speed_model import build_speed_model, select_comparable_speeds
+
+RESTART_S = 30.0
+"""The cost of a resize of an unmodified script, beyond the observed time of its stop: it starts again, loads
+its snapshot and repeats the steps after that. None of this can be observed from outside."""
+
+EXAMPLE = 8
 
 
 class SchedulerJob(NamedTuple):
@@ -139,3 +145,26 @@ def _read_place(pool: str, grant: Grant, held: HeldWorkers | None, *, is_faulty:
             failed=failed,
         )
     return _Place(holding, draining, lost - failed)
+
+
+def compute_resize_cost_s(job: StoredJob) -> float:
+    """Return what a resize of a job costs, in seconds of the whole job's time."""
+    return job.observed.resize_s + (RESTART_S if job.spec.contract == "torchrun" else 0.0)
+
+
+def describe_restarts(job: StoredJob) -> Iterator[str]:
+    """Yield sentences about what a change of its size costs a running job, if that restarts the job."""
+    if job.spec.contract != "torchrun" or job.state != "running" or job.wanted != "run":
+        return
+    stop_s = job.observed.resize_s
+    source = "assumed until one was measured" if stop_s == UNMEASURED_RESIZE_S else "as measured"
+    yield (
+        f"Each change of its size restarts its script, and counts as {compute_resize_cost_s(job):.1f} s: "
+        f"{stop_s:.2f} s from the announced stop to the new start, {source}, and {RESTART_S:g} s to load its "
+        "snapshot and repeat steps, which only the script could measure."
+    )
+    times = build_speed_model((), EXAMPLE).compute_speed(EXAMPLE)
+    yield (
+        "Its speed is unknown, because an unmodified script reports no steps: the scheduler assumes that "
+        f"{EXAMPLE} workers are {times:.0f} times as fast as one."
+    )

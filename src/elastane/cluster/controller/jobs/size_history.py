@@ -2,6 +2,7 @@
 
 import msgspec
 
+from elastane.cluster.nouns.config import QUIET_S
 from elastane.cluster.nouns.plans import (
     AtMaximum,
     BudgetAllows,
@@ -18,7 +19,6 @@ from elastane.cluster.nouns.plans import (
     Suspended,
     TargetMet,
 )
-from elastane.cluster.nouns.scheduling_rules import QUIET_S
 
 AT_REST = ("keep", "wait")
 SETBACKS = ("shrink", "move", "preempt")

@@ -11,9 +11,8 @@ from elastane.cluster.controller.jobs.accounts import charge
 from elastane.cluster.controller.jobs.observation_record import LONGEST_WHY
 from elastane.cluster.controller.jobs.retries import MISSING_OUTCOME, is_permanent
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.engine import KillAttempt, Observation, Order
 from elastane.cluster.nouns.job_records import Grant, ObservedJob, State, Wanted
-from elastane.cluster.nouns.observations import Observation
-from elastane.cluster.nouns.orders import KillAttempt, Order
 from elastane.common.exit_codes import ExitCode
 from elastane.common.safe_text import escape_text
 

@@ -7,8 +7,6 @@ from typing import Any
 from fastapi import FastAPI
 
 from elastane.cluster.controller.rest import (
-    about,
-    audit,
     caller,
     claims,
     config,
@@ -16,31 +14,16 @@ from elastane.cluster.controller.rest import (
     event_streams,
     jobs,
     nodes,
-    occupancy,
     problems,
+    readings,
     reports,
     tokens,
-    usage,
 )
-from elastane.cluster.controller.rest.body_limit import SizeLimit
 from elastane.cluster.controller.rest.context import Controller, Settings
 from elastane.cluster.controller.rest.description import build_description
-from elastane.cluster.controller.rest.framing import Framing
+from elastane.cluster.controller.rest.middleware import Framing, SizeLimit
 
-ROUTERS = (
-    jobs,
-    event_streams,
-    documents,
-    config,
-    nodes,
-    occupancy,
-    reports,
-    usage,
-    claims,
-    tokens,
-    audit,
-    about,
-)
+ROUTERS = (jobs, event_streams, documents, config, nodes, reports, claims, tokens, readings)
 
 
 def build_application(controller: Controller) -> FastAPI:

@@ -26,14 +26,14 @@ from elastane.cluster.controller.access.roles import (
     list_visible_teams,
     read_principal,
 )
-from elastane.cluster.controller.access.secrets import PREFIX, compute_digest
 from elastane.cluster.controller.rest.bodies import build_response
 from elastane.cluster.controller.rest.context import Controller
 from elastane.cluster.controller.rest.parameters import PRINTABLE
 from elastane.cluster.controller.rest.problems import Refusal, answer_refusal, make_missing_error
-from elastane.cluster.controller.store import audit, replies, tokens
+from elastane.cluster.controller.store import history, replies, tokens
 from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.controller.store.replies import Reply
+from elastane.cluster.controller.store.tokens import PREFIX, compute_digest
 from elastane.common.safe_text import LONGEST_TEXT
 
 LONGEST_BY_OPERATORS = 64 * 1024
@@ -110,7 +110,7 @@ class Caller:
     def audit(
         self, tx: Connection, action: str, target: str, team: str, *, allowed: bool, detail: str
     ) -> None:
-        audit.append_audit_line(
+        history.append_audit_line(
             tx,
             token=self.principal.token,
             user=self.principal.user,

@@ -14,7 +14,7 @@ from elastane.cluster.controller.rest.caller import CallerParameter, ChangerPara
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import After, AfterList, Limit, Name
 from elastane.cluster.controller.rest.problems import Refusal, make_missing_error
-from elastane.cluster.controller.store import claim_lists, claims
+from elastane.cluster.controller.store import claim_lists
 from elastane.cluster.controller.store.claim_lists import StoredClaimList
 from elastane.cluster.controller.store.replies import Reply
 from elastane.common.bodies import Page
@@ -56,7 +56,7 @@ def get_claims(caller: CallerParameter, team: Name, run: Name, after: After = No
     with caller.begin_read() as tx:
         known = claim_lists.find_claim_list(tx, key)
         # One slot more, to tell whether another page follows.
-        found = claims.list_claims(tx, key, begin + 1, PAGE_SLOTS + 1)
+        found = claim_lists.list_claims(tx, key, begin + 1, PAGE_SLOTS + 1)
     if known is not None and caller.now_s - known.used_s > RECORD_USE_S:
         with caller.controller.store.begin_write() as tx:
             claim_lists.record_use(tx, key, caller.now_s)
@@ -84,9 +84,9 @@ def post_claim(
         user = caller.principal.user if known is None else known.user
         caller.require_right("claims.write", _describe_target(team, run, user))
         caller.set_detail(f"slot {new.slot}")
-        if claims.has_claim(tx, key, new.slot):
+        if claim_lists.has_claim(tx, key, new.slot):
             return build_reply(SlotAnswer(written=False))
-        if new.slot > 1 and not claims.has_claim(tx, key, new.slot - 1):
+        if new.slot > 1 and not claim_lists.has_claim(tx, key, new.slot - 1):
             raise Refusal(
                 HTTPStatus.CONFLICT,
                 f"slot {new.slot} of claim list {run} cannot be claimed: slot {new.slot - 1} is not held",
@@ -97,7 +97,7 @@ def post_claim(
         if known is None:
             made = StoredClaimList(run=key, team=team, user=user, content_bytes=0, used_s=caller.now_s)
             claim_lists.insert_claim_list(tx, made)
-        claims.insert_claim(tx, key, new.slot, new.content)
+        claim_lists.insert_claim(tx, key, new.slot, new.content)
         claim_lists.record_use(tx, key, caller.now_s, len(new.content))
         return build_reply(SlotAnswer(written=True), status=HTTPStatus.CREATED)
 

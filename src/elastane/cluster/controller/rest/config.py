@@ -6,7 +6,6 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Target
-from elastane.cluster.controller.cluster.changes import add_words, describe_document_change
 from elastane.cluster.controller.cluster.declarations import check_config, diff_configs, merge_configs
 from elastane.cluster.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.cluster.controller.rest.caller import Caller, CallerParameter, ChangerParameter
@@ -14,9 +13,10 @@ from elastane.cluster.controller.rest.context import Controller
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.removals import check_removals
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
-from elastane.cluster.controller.store import documents, events
+from elastane.cluster.controller.store import documents, history
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.config import Change, Config
+from elastane.cluster.nouns.differences import add_words, describe_document_change
 from elastane.cluster.nouns.plans import Decision, Plan
 from elastane.cluster.nouns.rest import Forecast, ResizedJob
 from elastane.common.bodies import Page
@@ -59,7 +59,7 @@ def post_config_apply(caller: ChangerParameter, config: Wanted) -> Response:
             descriptions.append(words)
             message = f"{caller.principal.user} applied a configuration: {words}"
             team = one.name if one.kind == "teams" else ""
-            events.append_event(tx, "config.applied", message, caller.now_s, team=team)
+            history.append_event(tx, "config.applied", message, caller.now_s, team=team)
         caller.set_detail("; ".join(descriptions))
         return build_reply(Page(items=changes))
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Target, has_role_in
-from elastane.cluster.controller.cluster.changes import add_words, describe_document_change
 from elastane.cluster.controller.cluster.declarations import (
     KINDS,
     NAMED,
@@ -28,10 +27,10 @@ from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import Name
 from elastane.cluster.controller.rest.problems import make_missing_error
 from elastane.cluster.controller.rest.removals import check_mentions, check_removals
-from elastane.cluster.controller.store import documents, events
+from elastane.cluster.controller.store import documents, history
 from elastane.cluster.controller.store.replies import Reply
-from elastane.cluster.nouns.config import Change
-from elastane.cluster.nouns.scheduling_rules import SchedulingRules
+from elastane.cluster.nouns.config import Change, SchedulingRules
+from elastane.cluster.nouns.differences import add_words, describe_document_change
 from elastane.common.bodies import Page
 from elastane.common.errors import BadField
 
@@ -81,7 +80,7 @@ def _append_change_event(
 ) -> None:
     message = add_words(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
     caller.set_detail(words)
-    events.append_event(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
+    history.append_event(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
 
 
 def _install(kind: Kind) -> None:

@@ -20,7 +20,7 @@ from elastane.cluster.controller.rest.jobs import find_allowed_job
 from elastane.cluster.controller.rest.parameters import EVENT, NameFilter
 from elastane.cluster.controller.rest.problems import Refusal
 from elastane.cluster.controller.rest.team_limits import read_limits
-from elastane.cluster.controller.store import events, tokens
+from elastane.cluster.controller.store import history, tokens
 from elastane.cluster.nouns.history import Event
 
 router = APIRouter(prefix="/v1", tags=["events"])
@@ -137,7 +137,7 @@ def _find_begin(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
         else:
             caller.require_right("events.read", Target(name="events", team=caller.principal.team))
         most_of_team = read_limits(tx, caller.principal.team).watchers
-        return (events.find_newest_event(tx) if begin is None else begin), most_of_team
+        return (history.find_newest_event(tx) if begin is None else begin), most_of_team
 
 
 async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
@@ -169,7 +169,7 @@ def _list_new_events(caller: Caller, job: str, seen: int) -> tuple[Event, ...] |
     with controller.store.begin_read() as tx:
         if not tokens.is_token_valid(tx, caller.principal.token, controller.clock()):
             return None
-        return events.list_events_after(tx, seen, AT_ONCE, teams=caller.teams, job=job)
+        return history.list_events_after(tx, seen, AT_ONCE, teams=caller.teams, job=job)
 
 
 def frame_event(event: Event) -> bytes:

@@ -4,7 +4,7 @@ from elastane.cluster.controller.jobs.accounts import compute_cost
 from elastane.cluster.controller.jobs.explanation import explain_size
 from elastane.cluster.controller.jobs.size_history import is_stop
 from elastane.cluster.controller.jobs.stored_job import StoredJob
-from elastane.cluster.controller.store.decisions import StoredDecision
+from elastane.cluster.controller.store.history import StoredDecision
 from elastane.cluster.nouns.history import DecisionRecord
 from elastane.cluster.nouns.rest import Job, JobExplanation, JobSummary
 

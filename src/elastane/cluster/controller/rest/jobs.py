@@ -16,7 +16,6 @@ from elastane.cluster.controller.admission import (
     check_virtual_ranks,
     scale_policy,
 )
-from elastane.cluster.controller.cluster.changes import add_words, describe_spec_change
 from elastane.cluster.controller.jobs.requests import cancel_job, change_job_spec, create_job
 from elastane.cluster.controller.jobs.stored_job import (
     JobNameTaken,
@@ -51,9 +50,10 @@ from elastane.cluster.controller.rest.parameters import (
     UserFilter,
 )
 from elastane.cluster.controller.rest.problems import make_missing_error
-from elastane.cluster.controller.store import decisions, documents, events, forgotten_jobs, jobs
+from elastane.cluster.controller.store import documents, history, jobs
 from elastane.cluster.controller.store.jobs import JobFilters
 from elastane.cluster.controller.store.replies import Reply
+from elastane.cluster.nouns.differences import add_words, describe_spec_change
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.jobs import JobSpec
@@ -96,7 +96,7 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
         earlier = jobs.find_earlier_job(tx, spec)
         job = jobs.insert_job(tx, create_job(spec, caller.principal.user, caller.now_s, earlier))
         message = f"{caller.principal.user} submitted {job.name}"
-        events.append_event(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
+        history.append_event(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
         return build_reply(render_job(job), status=HTTPStatus.CREATED, version=job.version)
 
     return caller.change("job.submit", f"job {spec.name}", do)
@@ -108,7 +108,7 @@ def _claim_name(tx: Connection, name: str) -> None:
     Raises:
         JobNameTaken: its files are still there.
     """
-    left = forgotten_jobs.find_left_files(tx, name)
+    left = jobs.find_left_files(tx, name)
     if not left:
         return
     if Path(left).exists():
@@ -117,7 +117,7 @@ def _claim_name(tx: Connection, name: str) -> None:
             means="a job of that name has ended and is forgotten, but its files are still there",
             do=f"choose another, such as {name}-2, or move its run directory away",
         )
-    forgotten_jobs.release_name(tx, name)
+    jobs.release_name(tx, name)
 
 
 @router.get("", **describe_route(Page[JobSummary]))
@@ -175,7 +175,7 @@ def _change_job(
         words = describe_spec_change(before.spec, spec)
         caller.set_detail(words)
         event = add_words(f"{caller.principal.user} {message} {name}", words)
-        events.append_event(tx, f"job.{kind}", event, caller.now_s, team=after.team, job=name)
+        history.append_event(tx, f"job.{kind}", event, caller.now_s, team=after.team, job=name)
         return build_reply(render_job(after), version=after.version)
 
     return caller.change(f"job.{kind}", f"job {name}", do)
@@ -255,7 +255,7 @@ def post_job_cancel(caller: EditorParameter, job: Name) -> Response:
             # A job with workers gets another event when they are gone.
             kind = "job.cancelled" if after.has_ended else "job.ending"
             message = f"{caller.principal.user} cancelled {job}"
-            events.append_event(tx, kind, message, caller.now_s, team=after.team, job=job)
+            history.append_event(tx, kind, message, caller.now_s, team=after.team, job=job)
         return build_reply(render_job(after), version=after.version)
 
     return caller.change("job.cancelled", f"job {job}", do)
@@ -266,7 +266,7 @@ def get_job_explanation(caller: CallerParameter, job: Name, limit: Limit = 20) -
     """Explain a job's size, what it waits for, and the decisions that led to it."""
     with caller.begin_read() as tx:
         found = find_allowed_job(tx, caller, job, "job.read")
-        newest = decisions.list_decisions(tx, job, limit)
+        newest = history.list_decisions(tx, job, limit)
     return respond(render_explanation(found, newest.items))
 
 
@@ -275,7 +275,7 @@ def get_job_events(caller: CallerParameter, job: Name, after: After = None, limi
     """List the events of a job, oldest first. /v1/watch streams events as they happen."""
     with caller.begin_read() as tx:
         find_allowed_job(tx, caller, job, "job.read")
-        found = events.list_events_after(tx, after or 0, limit + 1, job=job)
+        found = history.list_events_after(tx, after or 0, limit + 1, job=job)
     items = found[:limit]
     return respond(Page(items=items, after=str(items[-1].id) if len(found) > limit else ""))
 

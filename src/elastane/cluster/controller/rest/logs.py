@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.common.owner_rights import use_owner_rights
+from elastane.common.permissions import use_owner_rights
 
 PROCESS = r"^(agent|coordinator|fork-server|worker-\d{1,9})$"
 MOST_BYTES = 1 << 20

@@ -7,15 +7,15 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Target
-from elastane.cluster.controller.cluster.changes import add_words
 from elastane.cluster.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.cluster.controller.rest.caller import CallerParameter, Editor, EditorParameter
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import Name
 from elastane.cluster.controller.rest.problems import Refusal, make_missing_error
-from elastane.cluster.controller.store import events, nodes
+from elastane.cluster.controller.store import history, nodes
 from elastane.cluster.controller.store.replies import Reply
-from elastane.cluster.nouns.nodes import UNSEEN_S, Node, NodeWanted
+from elastane.cluster.nouns.differences import add_words
+from elastane.cluster.nouns.pools import UNSEEN_S, Node, NodeWanted
 from elastane.cluster.nouns.rest import NodeChange
 from elastane.common.bodies import Page
 from elastane.common.field_checks import check_remark
@@ -69,7 +69,7 @@ def delete_node(caller: EditorParameter, node: Name) -> Response:
             )
         nodes.forget_node(tx, node)
         message = f"{caller.principal.user} forgot node {node}"
-        events.append_event(tx, "node.forgotten", message, caller.now_s)
+        history.append_event(tx, "node.forgotten", message, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     return caller.change("node.forget", f"node {node}", do)
@@ -98,7 +98,7 @@ def _change_node(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Res
             return build_reply(before, version=before.version)
         after = nodes.update_node(tx, name, wanted, why)
         message = add_words(f"{caller.principal.user} {VERBS[wanted]} node {name}", why)
-        events.append_event(tx, f"node.{wanted}", message, caller.now_s)
+        history.append_event(tx, f"node.{wanted}", message, caller.now_s)
         return build_reply(after, version=after.version)
 
     return caller.change(f"node.{wanted}", f"node {name}", do)

@@ -14,7 +14,7 @@ from elastane.cluster.controller.access.refusals import (
     is_window_over,
 )
 from elastane.cluster.controller.access.roles import Principal
-from elastane.cluster.controller.store import audit
+from elastane.cluster.controller.store import history
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import StoreError
 
@@ -125,7 +125,7 @@ def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, no
     """
     last, several = tally.last, tally.pending > 1
     since = f"{datetime.fromtimestamp(tally.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    audit.append_audit_line(
+    history.append_audit_line(
         tx,
         token=principal.token,
         user=principal.user,

@@ -11,9 +11,9 @@ from elastane.cluster.controller.rest.bodies import parse_body
 from elastane.cluster.controller.rest.caller import ChangerParameter
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.problems import make_missing_error
-from elastane.cluster.controller.store import documents, events, nodes, reports
+from elastane.cluster.controller.store import documents, history, nodes, reports
 from elastane.cluster.controller.store.replies import Reply
-from elastane.cluster.nouns.reports import Capacity, Metric, Notice, Price, Report
+from elastane.cluster.nouns.pools import Capacity, Metric, Notice, Price, Report
 from elastane.common.errors import BadField
 from elastane.common.field_checks import check_name
 
@@ -39,7 +39,7 @@ def post_report(caller: ChangerParameter, report: Annotated[Report, parse_body(R
                     why = known.why if known.wanted == "drain" else "will be taken away"
                     nodes.update_node(tx, node, "drain", why, gone_at_s)
                     message = f"node {node} will be taken away in {in_s:g} s"
-                    events.append_event(tx, "node.notice", message, caller.now_s)
+                    history.append_event(tx, "node.notice", message, caller.now_s)
             case Capacity(pool=pool) | Price(pool=pool):
                 if documents.find_document(tx, "pools", pool) is None:
                     raise make_missing_error(f"pool {pool}")

@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from elastane.cluster.controller.rest.problems import Refusal
 from elastane.cluster.controller.store import claim_lists, documents, jobs, tokens
 from elastane.cluster.controller.store.columns import encode_json
+from elastane.cluster.nouns.config import Limits, Team
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.quotas import Limits, Team
 
 MIB = 2**20
 SMALL_CHANGE_BYTES = 1024

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import EVERY_TEAM, Target
-from elastane.cluster.controller.access.secrets import compute_digest, generate_secret, generate_token_id
 from elastane.cluster.controller.rest import team_limits
 from elastane.cluster.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.cluster.controller.rest.caller import CallerParameter, ChangerParameter
@@ -18,6 +17,7 @@ from elastane.cluster.controller.rest.parameters import TOKENS, USER
 from elastane.cluster.controller.rest.problems import make_missing_error
 from elastane.cluster.controller.store import tokens
 from elastane.cluster.controller.store.replies import Reply
+from elastane.cluster.controller.store.tokens import compute_digest, generate_secret, generate_token_id
 from elastane.cluster.nouns.tokens import MadeToken, NewToken, Role, Token
 from elastane.common.bodies import Page
 from elastane.common.errors import BadField

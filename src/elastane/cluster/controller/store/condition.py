@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from elastane.cluster.nouns.health import Check, HealthProblem
+from elastane.cluster.nouns.controller import Check, HealthProblem
 
 UNUSABLE: frozenset[Check] = frozenset({"file", "integrity", "age"})
 """While one of these checks fails, the store is neither read nor written: its content may be false, or

@@ -31,7 +31,7 @@ from elastane.cluster.controller.store.failures import (
     make_damage_error,
     translate_database_error,
 )
-from elastane.cluster.controller.store.integrity import find_damage
+from elastane.cluster.controller.store.files import find_damage
 from elastane.cluster.controller.store.soundness import Soundness
 from elastane.cluster.controller.store.tables import turns
 from elastane.common.errors import BadInput
@@ -51,6 +51,7 @@ POSTGRES = {
     "keepalives_count": 3,
 }
 ONLY = 1
+SCRIPTS = Path(__file__).with_name("migrations")
 
 
 class Store:
@@ -315,12 +316,6 @@ def _begin_postgres(connection: Connection) -> None:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
 
-# -- the migration of a database to the newest schema, at every start of the controller ------------------
-
-
-SCRIPTS = Path(__file__).with_name("migrations")
-
-
 def migrate(engine: Engine) -> None:
     """Run all missing migrations, in one transaction.
 
@@ -338,8 +333,8 @@ def migrate(engine: Engine) -> None:
             if at is not None and at not in known:
                 raise StoreOfOtherVersion(
                     f"the store is at schema {at}, which this version of Elastane does not know",
-                    means="a newer version has written it, or a build from before 0.1.0; this one "
-                    "would damage it",
+                    means="a newer version has written it, or a build from before 0.1.0; "
+                    "this one would damage it",
                     do="start that version, or use another store",
                 )
             if at != scripts.get_current_head():

@@ -14,7 +14,7 @@ import sqlite3
 
 from sqlalchemy.exc import DBAPIError
 
-from elastane.cluster.controller.store.integrity import is_damage
+from elastane.cluster.controller.store.files import is_damage
 from elastane.common.errors import ElastaneError
 from elastane.common.exit_codes import ExitCode
 from elastane.common.safe_text import escape_line

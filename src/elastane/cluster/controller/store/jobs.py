@@ -1,11 +1,11 @@
-"""Jobs: queries and changes of their rows."""
+"""Jobs: queries and changes of their rows, and what stays of forgotten jobs."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from elastane.cluster.controller.jobs.accounts import close_intervals
@@ -13,17 +13,18 @@ from elastane.cluster.controller.jobs.stored_job import JobNameTaken, SizeReason
 from elastane.cluster.controller.store import rows
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.database import count_change
-from elastane.cluster.controller.store.slices import Slice
-from elastane.cluster.controller.store.tables import jobs, usage
+from elastane.cluster.controller.store.tables import decisions, events, forgotten, jobs, usage
 from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.usage import Use
+from elastane.common.bodies import Page
 
 MOST_NAMES = 500
 """Limit of one query."""
 
 MOST_EARLIER = 50
 """Jobs among which one with the same program is looked for."""
+FORGOTTEN_AT_ONCE = 500
 
 
 class JobFilters(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,14 +139,14 @@ def find_run_dir(tx: Connection, name: str) -> str:
     return found
 
 
-def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, limit: int) -> Slice[StoredJob]:
+def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, limit: int) -> Page[StoredJob]:
     """Return the newest jobs first, with the columns of a list.
 
     Args:
         tx: a transaction.
         filters: the jobs of the list.
         after: number of the last job of the slice before.
-        limit: of the slice.
+        limit: of the page.
     """
     query = _filter(select(*(jobs.c[name] for name in SUMMARY)), filters)
     query = query.order_by(jobs.c.number.desc()).limit(limit + 1)
@@ -153,7 +154,7 @@ def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, lim
         query = query.where(jobs.c.number < after)
     found = [rows.decode_job(row) for row in tx.execute(query)]
     items = tuple(found[:limit])
-    return Slice(items=items, after=str(items[-1].number) if len(found) > limit else "")
+    return Page(items=items, after=str(items[-1].number) if len(found) > limit else "")
 
 
 def _filter(query: Select[Any], filters: JobFilters) -> Select[Any]:
@@ -350,3 +351,36 @@ def update_reasons(tx: Connection, sizes: Mapping[str, PlannedSize]) -> None:
                 for name, size in sizes.items()
             ],
         )
+
+
+def list_due_jobs(tx: Connection, now_s: float) -> tuple[StoredJob, ...]:
+    """Return some of the jobs that are to be forgotten now."""
+    query = (
+        select(jobs).where(jobs.c.forget_at_s <= now_s).order_by(jobs.c.forget_at_s).limit(FORGOTTEN_AT_ONCE)
+    )
+    return tuple(rows.decode_job(row) for row in tx.execute(query))
+
+
+def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:
+    """Forget a job that has ended.
+
+    Its record, its events and its decisions are deleted. Its usage, its audit lines and its files stay;
+    its name is free once the files are gone.
+    """
+    # The job goes first: the database refuses to delete the history of an existing job.
+    tx.execute(delete(jobs).where(jobs.c.name == job.name))
+    tx.execute(delete(events).where(events.c.job == job.name))
+    tx.execute(delete(decisions).where(decisions.c.job == job.name))
+    if job.run_dir:
+        tx.execute(insert(forgotten).values(name=job.name, run_dir=job.run_dir, forgotten_s=now_s))
+
+
+def find_left_files(tx: Connection, name: str) -> str:
+    """Return where a forgotten job of this name has left its files; empty: there is none."""
+    found = tx.execute(select(forgotten.c.run_dir).where(forgotten.c.name == name)).scalar_one_or_none()
+    return found or ""
+
+
+def release_name(tx: Connection, name: str) -> None:
+    """Let a new job have the name."""
+    tx.execute(delete(forgotten).where(forgotten.c.name == name))

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from elastane.cluster.controller.store.database import count_change
 from elastane.cluster.controller.store.tables import nodes
-from elastane.cluster.nouns.nodes import Node, NodeWanted
+from elastane.cluster.nouns.pools import Node, NodeWanted
 
 COLUMNS = [nodes.c[name] for name in Node.__struct_fields__]
 

@@ -8,7 +8,7 @@ from elastane.cluster.controller.store.columns import JsonColumn, encode_json
 from elastane.cluster.controller.store.database import count_change
 from elastane.cluster.controller.store.failures import UnreadableRecord
 from elastane.cluster.controller.store.tables import reports
-from elastane.cluster.nouns.reports import Capacity, Metric, Price
+from elastane.cluster.nouns.pools import Capacity, Metric, Price
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
 

@@ -16,8 +16,7 @@ from elastane.cluster.controller.store.failures import (
     StoreUnusable,
     translate_database_error,
 )
-from elastane.cluster.controller.store.files import StoreFiles
-from elastane.cluster.controller.store.integrity import find_damage, write_probe_page
+from elastane.cluster.controller.store.files import StoreFiles, find_damage, write_probe_page
 
 PUT_BACK = (
     "restore the same files, and the controller uses them again by itself; or end it (`elastane down`) and "

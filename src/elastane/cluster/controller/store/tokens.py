@@ -1,11 +1,30 @@
 """Stored tokens, with the digests of their secrets instead of the secrets."""
 
+import hashlib
+import secrets
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from elastane.cluster.controller.store.tables import tokens
 from elastane.cluster.nouns.tokens import NewToken, Token
+
+PREFIX = "ela_"
+"""Prefix of every secret, so that a leaked one can be found in logs and repositories."""
+
+
+def generate_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def generate_token_id() -> str:
+    """Generate the id of a token, which is not a secret."""
+    return "tok-" + secrets.token_hex(6)
+
+
+def compute_digest(secret: str) -> bytes:
+    """Return the SHA-256 of a secret, 32 bytes. A slow hash is not needed for 256 random bits."""
+    return hashlib.sha256(secret.encode()).digest()
 
 
 def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) -> Token:
@@ -108,3 +127,27 @@ def _list_validity_conditions(now_s: float) -> tuple[ColumnElement[bool], Column
 
 def _decode_token(row: Row[Any]) -> Token:
     return Token(**{name: getattr(row, name) for name in Token.__struct_fields__})
+
+
+def make_first_token(tx: Connection, user: str, now_s: float, *, another: bool = False) -> str | None:
+    """Make an operator's token, and return its secret.
+
+    Show the secret before this transaction ends. If it were stored but not shown, the cluster would have no
+    usable token. If it is shown but not stored, the next start makes another one.
+
+    Args:
+        tx: a transaction that writes.
+        user: of the token.
+        now_s: the time.
+        another: make a token even if the store has a valid one of an operator.
+
+    Returns:
+        The secret; None: the store has an operator, and no other is wanted.
+    """
+    first = not count_operators(tx, now_s)
+    if not first and not another:
+        return None
+    secret = generate_secret()
+    new = NewToken(user=user, role="operator", note="made at the first start" if first else "made at a start")
+    insert_token(tx, generate_token_id(), compute_digest(secret), new, now_s)
+    return secret

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from elastane.cluster.engines.local.preflight import check_disk_space
-from elastane.cluster.nouns.orders import StartAttempt
-from elastane.common.owner_rights import use_owner_rights
+from elastane.cluster.nouns.engine import StartAttempt
+from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.environment import build_process_environment
 from elastane.run.agent.presence import hold_presence

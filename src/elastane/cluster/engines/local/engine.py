@@ -13,22 +13,21 @@ from typing import assert_never
 
 import msgspec
 
-from elastane.cluster.engines.local.accounts import Account, find_team_account
+from elastane.cluster.engines.local.accounts import Account, build_job_environment, find_team_account
 from elastane.cluster.engines.local.agent_process import AgentProcess, FailedStart, start_agent
-from elastane.cluster.engines.local.job_environment import build_job_environment
-from elastane.cluster.engines.local.job_watcher import JobWatcher
+from elastane.cluster.engines.local.job_watcher import JobWatcher, count_workers
 from elastane.cluster.engines.local.preflight import check_job_files, explain_environment_too_large
 from elastane.cluster.engines.local.user_isolation import (
     JobCannotStart,
     get_gpu_claims_folder,
     start_agent_as_user,
 )
-from elastane.cluster.engines.local.worker_counts import count_workers
-from elastane.cluster.nouns.observations import Observation, ObservedNode
-from elastane.cluster.nouns.orders import (
+from elastane.cluster.nouns.engine import (
     DrainWorker,
     EvictWorkers,
     KillAttempt,
+    Observation,
+    ObservedNode,
     Order,
     ResizeJob,
     SettleJob,
@@ -38,7 +37,7 @@ from elastane.cluster.nouns.orders import (
 from elastane.cluster.nouns.run_as import RunAs
 from elastane.common import process_identity
 from elastane.common.errors import BadInput, ElastaneError
-from elastane.common.owner_rights import use_owner_rights
+from elastane.common.permissions import use_owner_rights
 from elastane.run.agent.environment import GPU_CLAIMS
 from elastane.run.agent.presence import list_present_processes, move_presence_aside
 from elastane.run.attempts.run_directory import claim_run_directory
@@ -55,8 +54,58 @@ the wait it could remain as a zombie."""
 AGENT_COMMAND = (sys.executable, "-P", "-m", "elastane.run.attempts")
 
 
+class EngineDirectories(msgspec.Struct, frozen=True):
+    """The paths in ``home``.
+
+    ``runs/JOB`` is a job's run directory. The file ``unsettled/JOB`` exists from before the first attempt
+    until the job's end is recorded elsewhere, so that thousands of settled jobs are never read again.
+    """
+
+    home: Path
+
+    def get_run_dir(self, job: str) -> RunDir:
+        return RunDir(self.home / "runs" / job)
+
+    def list_unsettled(self) -> Collection[str]:
+        try:
+            return {entry.name for entry in (self.home / "unsettled").iterdir()}
+        except FileNotFoundError:
+            return ()
+
+    def is_unsettled(self, job: str) -> bool:
+        return (self.home / "unsettled" / job).exists()
+
+    def mark_unsettled(self, job: str) -> None:
+        marker = self.home / "unsettled" / job
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+
+    def check_ownership(self, job: str) -> None:
+        """Check that the run directory, if it is there, belongs to the user of this engine.
+
+        Raises:
+            BadInput: it belongs to another user, under which the job ran before.
+        """
+        root = self.get_run_dir(job).root
+        try:
+            owner, own_user = root.stat().st_uid, root.parent.stat().st_uid
+        except OSError:
+            return
+        if owner != own_user:
+            raise BadInput(
+                f"the run directory {root} belongs to user {owner}, but the job would run as user {own_user}",
+                means="it ran as another user before, so its files cannot be trusted; the job waits",
+                do="start the controller with that user again (elastane up --run-as), "
+                "or cancel the job and submit it under another name",
+            )
+
+    def settle(self, job: str) -> None:
+        with suppress(FileNotFoundError):
+            (self.home / "unsettled" / job).unlink()
+
+
 class LocalEngine:
-    """An `elastane.cluster.engines.engine.Engine` for this machine.
+    """An `elastane.cluster.nouns.engine.Engine` for this machine.
 
     Args:
         home: its jobs run in ``runs`` in this directory.
@@ -149,7 +198,7 @@ class LocalEngine:
     # -- orders ---------------------------------------------------------------------------------------------
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Carry out orders; see `elastane.cluster.engines.engine.Engine.carry_out`."""
+        """Carry out orders; see `elastane.cluster.nouns.engine.Engine.carry_out`."""
         refusals = await asyncio.gather(*map(self._try_carry_out, orders))
         return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
 
@@ -302,56 +351,3 @@ def _kill_present(run_dir: RunDir, user: int | None) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         move_presence_aside(run_dir)
-
-
-# -- the directories in which a local engine keeps its jobs ----------------------------------------------
-
-
-class EngineDirectories(msgspec.Struct, frozen=True):
-    """The paths in ``home``.
-
-    ``runs/JOB`` is a job's run directory. The file ``unsettled/JOB`` exists from before the first attempt
-    until the job's end is recorded elsewhere, so that thousands of settled jobs are never read again.
-    """
-
-    home: Path
-
-    def get_run_dir(self, job: str) -> RunDir:
-        return RunDir(self.home / "runs" / job)
-
-    def list_unsettled(self) -> Collection[str]:
-        try:
-            return {entry.name for entry in (self.home / "unsettled").iterdir()}
-        except FileNotFoundError:
-            return ()
-
-    def is_unsettled(self, job: str) -> bool:
-        return (self.home / "unsettled" / job).exists()
-
-    def mark_unsettled(self, job: str) -> None:
-        marker = self.home / "unsettled" / job
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-
-    def check_ownership(self, job: str) -> None:
-        """Check that the run directory, if it is there, belongs to the user of this engine.
-
-        Raises:
-            BadInput: it belongs to another user, under which the job ran before.
-        """
-        root = self.get_run_dir(job).root
-        try:
-            owner, own_user = root.stat().st_uid, root.parent.stat().st_uid
-        except OSError:
-            return
-        if owner != own_user:
-            raise BadInput(
-                f"the run directory {root} belongs to user {owner}, but the job would run as user {own_user}",
-                means="it ran as another user before, so its files cannot be trusted; the job waits",
-                do="start the controller with that user again (elastane up --run-as), "
-                "or cancel the job and submit it under another name",
-            )
-
-    def settle(self, job: str) -> None:
-        with suppress(FileNotFoundError):
-            (self.home / "unsettled" / job).unlink()

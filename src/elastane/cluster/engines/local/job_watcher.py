@@ -1,13 +1,15 @@
-"""Observation of a job through its run directory."""
+"""Observation of a job through its run directory and its coordinator."""
 
 import logging
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from elastane.cluster.engines.local.pace import Pace, add_event_to_pace, add_line_to_pace
-from elastane.cluster.nouns.observations import JobProgress
+from elastane.cluster.nouns.engine import JobProgress
 from elastane.common import process_identity
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
+from elastane.common.field_checks import MOST_WORKERS
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.presence import NO_DIRECTORY, is_any_process_present, is_present
@@ -25,6 +27,7 @@ MOST_LINES = 5_000
 """The most lines of each file that one reading uses; the newest count."""
 
 logger = logging.getLogger(__name__)
+ENDING = ("stopping", "finishing", "over")
 
 
 class JobWatcher:
@@ -183,3 +186,29 @@ class JobWatcher:
             return
         if pinned is not None:
             self._steps, self._samples, self._ranks = pinned.steps, pinned.global_batch, pinned.virtual_ranks
+
+
+class WorkerCounts(NamedTuple):
+    """Workers of a run; see `elastane.cluster.nouns.engine.Observation` for the fields."""
+
+    workers: int | None = None
+    members: int | None = None
+    target: int | None = None
+    ending: bool = False
+
+
+def count_workers(answer: Answer | None) -> WorkerCounts:
+    """Count the workers; all counts are unknown if the coordinator is silent or has just started."""
+    if answer is None or not answer.target:
+        return WorkerCounts()
+    workers = [process for process in answer.processes if process.role == "worker"]
+    if not 0 < answer.target <= MOST_WORKERS or len(workers) > MOST_WORKERS:
+        # A coordinator is a process of the job, so its answer may be wrong. Ignore impossible numbers.
+        return WorkerCounts()
+    return WorkerCounts(
+        workers=len(workers),
+        # A worker trains from its first generation on; before, it starts or waits to be admitted.
+        members=sum(bool(worker.generation) for worker in workers),
+        target=answer.target,
+        ending=answer.state in ENDING,
+    )

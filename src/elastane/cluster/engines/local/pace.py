@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from elastane.cluster.nouns.observations import RECENT_STEPS
+from elastane.cluster.nouns.engine import RECENT_STEPS
 from elastane.run.nouns.records import EventLine, LedgerLine
 
 WINDOW_S = 10.0

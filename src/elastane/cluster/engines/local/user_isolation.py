@@ -16,15 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.cluster.engines.local.accounts import Account, find_account
+from elastane.cluster.engines.local.accounts import Account, build_job_environment, find_account
 from elastane.cluster.engines.local.agent_process import AGENT_LOG, AgentProcess, build_agent_options
-from elastane.cluster.engines.local.job_environment import build_job_environment
 from elastane.cluster.engines.local.user_launcher import LaunchFailure, LaunchTask
-from elastane.cluster.nouns.orders import StartAttempt
+from elastane.cluster.nouns.engine import StartAttempt
 from elastane.cluster.nouns.run_as import RunAs
 from elastane.common.errors import BadInput, ElastaneError
-from elastane.common.owner_rights import use_owner_rights
-from elastane.common.permissions import RIGHTS_OF_OTHERS, restrict_permissions
+from elastane.common.permissions import RIGHTS_OF_OTHERS, restrict_permissions, use_owner_rights
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.agent.environment import build_process_environment

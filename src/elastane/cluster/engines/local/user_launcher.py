@@ -21,7 +21,7 @@ from elastane.cluster.engines.local.preflight import (
     explain_environment_too_large,
     find_blocking_directory,
 )
-from elastane.cluster.nouns.orders import StartAttempt
+from elastane.cluster.nouns.engine import StartAttempt
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.untrusted_data import Decoder
 from elastane.run.attempts.run_directory import claim_run_directory

@@ -1,8 +1,12 @@
-"""The terms and prices at which jobs use their devices. Pure."""
+"""The devices that jobs use: their terms and prices, and the occupancy of the pools. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from elastane.cluster.nouns.cluster import JobState, Snapshot
-from elastane.cluster.nouns.quotas import Cohort, Team
-from elastane.cluster.nouns.usage import Use
+from elastane.cluster.nouns.config import Cohort, Team
+from elastane.cluster.nouns.pools import Node, Pool
+from elastane.cluster.nouns.usage import Occupancy, Use
 
 
 def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
@@ -59,3 +63,39 @@ def _count_devices(state: JobState) -> dict[str, int]:
     for pool, workers in places:
         found[pool] = found.get(pool, 0) + workers * state.spec.resources_per_worker.devices
     return found
+
+
+def measure_occupancy(
+    pools: Iterable[Pool],
+    nodes: Iterable[Node],
+    uses: Iterable[tuple[Use, ...]],
+    reserved: Mapping[str, int],
+) -> tuple[Occupancy, ...]:
+    """Return the occupancy of each pool.
+
+    Args:
+        pools: as a plan sees them.
+        nodes: all known ones.
+        uses: the current uses of every job.
+        reserved: devices that the calendar reserves, by pool.
+    """
+    used = Counter[str]()
+    seen = Counter(node.pool for node in nodes)
+    for job in uses:
+        for use in job:
+            used[use.pool] += use.devices
+    return tuple(
+        Occupancy(
+            pool=pool.name,
+            device=pool.device,
+            devices=pool.devices,
+            leaving=pool.leaving,
+            reserved=min(reserved.get(pool.name, 0), max(0, pool.devices - pool.leaving)),
+            used=used[pool.name],
+            spot=pool.spot,
+            price=pool.price,
+            site=pool.site,
+            nodes=seen[pool.name],
+        )
+        for pool in pools
+    )

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.cluster.controller.jobs.placement import assign_pools, count_held
+from elastane.cluster.controller.jobs.grants import assign_pools, count_held
 
 POOLS = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(1, 6), max_size=3)
 

@@ -1,11 +1,87 @@
-"""The observations of jobs and nodes that an engine reports."""
+"""Engines: the orders to them, their observations, and the interface of all of them.
+
+An order may be lost, repeated or late without harm. Each order names its attempt; an engine touches no other
+attempt.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 
+from elastane.cluster.nouns.jobs import JobSpec
 from elastane.run.nouns.attempts import AttemptOutcome
 
 RECENT_STEPS = 20
 """A mean loss covers this many steps, so that one unusually good step does not count."""
+
+
+class StartAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Begin an attempt with ``workers`` workers, unless it has begun already.
+
+    Every attempt except the first continues from the newest checkpoint or, if there is none, from the
+    beginning. A run under this name that began before ``submitted_s``, in seconds since 1970, belonged to
+    another job.
+    """
+
+    job: str
+    attempt: int
+    workers: int
+    spec: JobSpec
+    submitted_s: float = 0.0
+
+
+class ResizeJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Train with ``workers`` workers from now on; ``limits`` are the fewest and the most for the job."""
+
+    job: str
+    attempt: int
+    workers: int
+    limits: tuple[int, int]
+
+
+class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let one worker leave at a commit, because its device will soon be taken away."""
+
+    job: str
+    attempt: int
+    worker: int
+
+
+class EvictWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Kill the workers that should have left by now; the others continue with the state that they hold.
+
+    If part of the state is lost with them, the job goes back to its newest checkpoint.
+    """
+
+    job: str
+    attempt: int
+
+
+class StopAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End the attempt at the next commit, with a checkpoint if the run saves any; ``why`` is a sentence."""
+
+    job: str
+    attempt: int
+    why: str = ""
+
+
+class KillAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Kill every process of the attempt now, including those that its agent has left behind."""
+
+    job: str
+    attempt: int
+
+
+class SettleJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Stop observing the job, because its end is recorded."""
+
+    job: str
+
+
+Order: TypeAlias = (
+    StartAttempt | ResizeJob | DrainWorker | EvictWorkers | StopAttempt | KillAttempt | SettleJob
+)
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,3 +185,34 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pool: str
     devices: int
+
+
+class Engine(Protocol):
+    """An engine observes jobs and carries out orders. It keeps no state that it could not observe again.
+
+    The engine of a restarted controller therefore sees the same jobs and continues with them.
+    """
+
+    async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
+        """Observe these jobs, and all others that have not been settled.
+
+        Args:
+            jobs: all jobs that are unfinished for the controller; a job that the engine does not know is
+                reported as absent.
+        """
+
+    async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        """Carry out the orders as far as possible now; the controller repeats an order that had no effect.
+
+        Args:
+            orders: at most one per job.
+
+        Returns:
+            The reason for each failed order, by job.
+        """
+
+    def observe_nodes(self) -> Sequence[ObservedNode]:
+        """Return the machines that are available now."""
+
+    async def close(self) -> None:
+        """Release the engine's own resources; jobs continue."""

@@ -6,9 +6,9 @@ from elastane.cluster.controller.jobs.explanation import explain_size
 from elastane.cluster.controller.jobs.observation_record import observe_job
 from elastane.cluster.controller.jobs.scheduler_state import read_scheduler_job
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.engine import JobProgress, Observation
 from elastane.cluster.nouns.job_records import Explanation, Grant, HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
-from elastane.cluster.nouns.observations import JobProgress, Observation
 
 SPEC = JobSpec(
     name="j", team="t", script="/train.py", contract="torchrun", elastic_policy=ElasticPolicy(max_replicas=8)

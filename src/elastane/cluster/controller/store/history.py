@@ -1,0 +1,299 @@
+"""The history of the cluster: events, decisions, the audit log and usage. No row is ever changed."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import Connection, Row, case, func, insert, or_, select
+
+from elastane.cluster.controller.jobs.accounts import close_intervals
+from elastane.cluster.controller.store import rows
+from elastane.cluster.controller.store.columns import JsonColumn, encode_json, is_moment
+from elastane.cluster.controller.store.tables import audit, decisions, events, jobs, usage
+from elastane.cluster.nouns.history import AuditLine, Event
+from elastane.cluster.nouns.plans import Decision
+from elastane.cluster.nouns.usage import UsageRow
+from elastane.common.bodies import Page
+from elastane.common.safe_text import LONGEST_TEXT, make_storable
+from elastane.common.untrusted_data import Malformed
+
+LONGEST_MESSAGE = 4000
+"""In characters. A message may contain the reason of a job's end, or an operator's change."""
+Detail: TypeAlias = dict[str, str | int | float | bool | None]
+_decode_detail_column = JsonColumn[Detail](Detail)
+_decode_decision = JsonColumn[Decision](Decision)
+_decode_sentences = JsonColumn[tuple[str, ...]](tuple[str, ...])
+LONGEST_NAME = 300
+"""Limit in characters of a user, a target or a team. Names are shorter; this bounds unchecked ones too."""
+By: TypeAlias = Literal["team", "user", "job", "pool"]
+
+
+def append_event(
+    tx: Connection,
+    kind: str,
+    message: str,
+    now_s: float,
+    *,
+    team: str = "",
+    job: str = "",
+    detail: Detail | None = None,
+) -> None:
+    """Append an event. Its ``kind`` is a noun and a participle: ``job.submitted``, ``node.drained``."""
+    tx.execute(
+        insert(events).values(
+            time_s=now_s,
+            kind=kind,
+            team=team or None,
+            job=job or None,
+            message=make_storable(message, LONGEST_MESSAGE),
+            detail=encode_json(detail or {}),
+        )
+    )
+
+
+def list_events_after(
+    tx: Connection,
+    number: int,
+    limit: int,
+    *,
+    teams: tuple[str, ...] | None = None,
+    public: bool = True,
+    job: str = "",
+) -> tuple[Event, ...]:
+    """Return the events with a higher number, oldest first.
+
+    Args:
+        tx: a transaction.
+        number: of the last event that was already seen.
+        limit: largest number of events.
+        teams: only events of these teams; None: of all.
+        public: also events of no team.
+        job: only events of this job; empty: all.
+    """
+    query = select(events).where(events.c.id > number).order_by(events.c.id).limit(limit)
+    if job:
+        query = query.where(events.c.job == job)
+    if teams is not None:
+        mine = events.c.team.in_(teams)
+        query = query.where(or_(mine, events.c.team.is_(None)) if public else mine)
+    return tuple(
+        Event(
+            id=row.id,
+            time_s=row.time_s if is_moment(row.time_s) else 0.0,
+            kind=row.kind,
+            team=row.team or "",
+            job=row.job or "",
+            message=row.message,
+            detail=_decode_detail(row.detail),
+        )
+        for row in tx.execute(query)
+    )
+
+
+def _decode_detail(text: object) -> Detail:
+    """Decode the details of an event. Unreadable details must not hide the events after them."""
+    try:
+        return _decode_detail_column(text)
+    except Malformed as error:
+        return {"unreadable": str(error)}
+
+
+def find_newest_event(tx: Connection) -> int:
+    """Return the number of the last event; 0: there is none."""
+    found: int = tx.execute(select(func.coalesce(func.max(events.c.id), 0))).scalar_one()
+    return found
+
+
+class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision about a job.
+
+    Args:
+        id: grows.
+        time_s: of the decision, in seconds since 1970.
+        decision: None: it cannot be read.
+        sentences: its reason for people.
+        unreadable: why it cannot be read.
+    """
+
+    id: int
+    time_s: float
+    decision: Decision | None
+    sentences: tuple[str, ...] = ()
+    unreadable: str = ""
+
+
+def insert_decision(
+    tx: Connection, decision: Decision, sentences: tuple[str, ...], number: int, now_s: float
+) -> None:
+    """Store a decision.
+
+    Args:
+        tx: a transaction that writes.
+        decision: about a job.
+        sentences: its reason.
+        number: of the change that it is a part of.
+        now_s: the time.
+    """
+    tx.execute(
+        insert(decisions).values(
+            time_s=now_s,
+            change=number,
+            job=decision.job,
+            decision=encode_json(decision),
+            sentences=encode_json(sentences),
+        )
+    )
+
+
+def list_decisions(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[StoredDecision]:
+    """Return a job's decisions, newest first."""
+    query = select(decisions).where(decisions.c.job == job).order_by(decisions.c.id.desc()).limit(limit + 1)
+    if before is not None:
+        query = query.where(decisions.c.id < before)
+    found = [_read_decision(row) for row in tx.execute(query)]
+    items = tuple(found[:limit])
+    return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")
+
+
+def _read_decision(row: Row[Any]) -> StoredDecision:
+    time_s = row.time_s if is_moment(row.time_s) else 0.0
+    try:
+        decision, sentences = _decode_decision(row.decision), _decode_sentences(row.sentences)
+    except Malformed as error:
+        return StoredDecision(id=row.id, time_s=time_s, decision=None, unreadable=str(error))
+    return StoredDecision(id=row.id, time_s=time_s, decision=decision, sentences=sentences)
+
+
+def append_audit_line(
+    tx: Connection,
+    *,
+    token: str,
+    user: str,
+    action: str,
+    target: str,
+    team: str,
+    allowed: bool,
+    detail: str,
+    now_s: float,
+    times: int = 1,
+    longest: int = LONGEST_TEXT,
+) -> None:
+    """Append a line, in the transaction of the change that it describes.
+
+    Args:
+        tx: a transaction that writes.
+        token: id of the token.
+        user: of the token.
+        action: requested action.
+        target: of the action.
+        team: owner of the line; empty: the cluster.
+        allowed: the action was done.
+        detail: of the change, or the reason of the refusal.
+        now_s: the time.
+        times: number of refusals that this line covers.
+        longest: characters of the detail to keep.
+    """
+    tx.execute(
+        insert(audit).values(
+            time_s=now_s,
+            token=token,
+            user=make_storable(user, LONGEST_NAME),
+            action=action,
+            target=make_storable(target, LONGEST_NAME),
+            team=make_storable(team, LONGEST_NAME),
+            allowed=int(allowed),
+            detail=make_storable(detail, longest),
+            times=times,
+        )
+    )
+
+
+def list_audit_page(
+    tx: Connection, *, teams: tuple[str, ...] | None, of_none: bool = True, before: int | None, limit: int
+) -> Page[AuditLine]:
+    """Return lines of the audit log, newest first.
+
+    Args:
+        tx: a transaction.
+        teams: only lines of these teams; None: of all.
+        of_none: with ``teams`` None, also lines of no team.
+        before: only lines with a smaller id; None: begin with the newest.
+        limit: of the page.
+    """
+    query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
+    if teams is not None:
+        query = query.where(audit.c.team.in_(teams))
+    elif not of_none:
+        query = query.where(audit.c.team != "")
+    if before is not None:
+        query = query.where(audit.c.id < before)
+    found = [_decode_line(row) for row in tx.execute(query)]
+    items = tuple(found[:limit])
+    return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")
+
+
+def _decode_line(row: Row[Any]) -> AuditLine:
+    columns = {name: getattr(row, name) for name in AuditLine.__struct_fields__}
+    return AuditLine(**columns | {"allowed": bool(row.allowed)})
+
+
+def sum_usage(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> tuple[UsageRow, ...]:
+    """Return the usage between two times, including that of running jobs.
+
+    Args:
+        tx: a transaction.
+        by: columns to group by; the others are empty.
+        from_s: begin.
+        until_s: end; not in the future.
+        teams: only the usage of these teams; None: of all.
+    """
+    sums: dict[tuple[str, ...], dict[str, float]] = {}
+    for key, terms, device_s, cost in (
+        *_sum_closed(tx, by, from_s, until_s, teams),
+        *_sum_open(tx, by, from_s, until_s, teams),
+    ):
+        row = sums.setdefault(key, {})
+        row[f"{terms}_device_s"] = row.get(f"{terms}_device_s", 0.0) + device_s
+        row["cost"] = row.get("cost", 0.0) + cost
+    return tuple(_build_row(dict(zip(by, key, strict=True)), sums[key]) for key in sorted(sums))
+
+
+def _build_row(key: dict[Any, Any], sums: dict[str, Any]) -> UsageRow:
+    return UsageRow(**key, **sums)
+
+
+def _sum_closed(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> Iterable[tuple[tuple[str, ...], str, float, float]]:
+    begin = case((usage.c.from_s < from_s, from_s), else_=usage.c.from_s)
+    end = case((usage.c.until_s > until_s, until_s), else_=usage.c.until_s)
+    device_s = usage.c.devices * (end - begin)
+    groups = [usage.c[name] for name in by]
+    query = (
+        select(*groups, usage.c.terms, func.sum(device_s), func.sum(device_s * usage.c.price / 3600))
+        .where(usage.c.until_s > from_s, usage.c.from_s < until_s)
+        .group_by(*groups, usage.c.terms)
+    )
+    if teams is not None:
+        query = query.where(usage.c.team.in_(teams))
+    for *key, terms, seconds, cost in tx.execute(query):
+        yield tuple(key), terms, seconds, cost
+
+
+def _sum_open(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> Iterable[tuple[tuple[str, ...], str, float, float]]:
+    query = select(jobs.c.name, jobs.c.team, jobs.c.user, jobs.c.using, jobs.c.using_since_s)
+    query = query.where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
+    if teams is not None:
+        query = query.where(jobs.c.team.in_(teams))
+    found: Iterable[Any] = tx.execute(query)
+    for row in found:
+        since_s = row.using_since_s if is_moment(row.using_since_s) else None
+        for interval in close_intervals(rows.decode_uses(row.using), since_s, until_s):
+            device_s, cost = interval.clip(from_s, until_s)
+            if device_s:
+                columns = {"job": row.name, "team": row.team, "user": row.user, "pool": interval.pool}
+                yield tuple(columns[name] for name in by), interval.terms, device_s, cost
