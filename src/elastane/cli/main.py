@@ -19,32 +19,26 @@ from elastane.cli.jobs.scale import scale
 from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
-from elastane.cli.operators.audit import audit
+from elastane.cli.operators.access import audit, token
 from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
 from elastane.cli.operators.node import node
-from elastane.cli.operators.pool import pool
+from elastane.cli.operators.owners import cohort, quota, team
+from elastane.cli.operators.pool import pool, trigger
 from elastane.cli.operators.priority import priority
-from elastane.cli.operators.quota import quota
-from elastane.cli.operators.team import cohort, team
 from elastane.cli.operators.tell import tell
-from elastane.cli.operators.token import token
-from elastane.cli.operators.trigger import trigger
 from elastane.cli.operators.up import down, up
 from elastane.cli.operators.usage import usage
 from elastane.cli.options import spell_with_hyphens
 from elastane.cli.recipes.recipe import recipe
-from elastane.cli.runs.drain import drain
-from elastane.cli.runs.export import export
+from elastane.cli.runs.control import drain, resize, stop
 from elastane.cli.runs.join import join_run
 from elastane.cli.runs.launch import LaunchCommand, launch
 from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
-from elastane.cli.runs.report import report
-from elastane.cli.runs.resize import resize
+from elastane.cli.runs.results import export, report
 from elastane.cli.runs.run import RunCommand, run
-from elastane.cli.runs.stop import stop
 from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
 from elastane.cli.usage_errors import CommandGroup

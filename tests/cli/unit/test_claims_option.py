@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastane.cli.runs.claims_option import complete_claims_url
+from elastane.cli.runs.run_spec import complete_claims_url
 from elastane.common.connections.controller_context import Context, save_context
 from elastane.common.errors import BadInput
 

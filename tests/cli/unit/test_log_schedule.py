@@ -7,8 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from elastane.cli.runs.log_schedule import INTERVALS_S, LogSchedule
-from elastane.cli.runs.watcher import Watcher
+from elastane.cli.runs.watcher import INTERVALS_S, LogSchedule, Watcher
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec

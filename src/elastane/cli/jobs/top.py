@@ -1,9 +1,15 @@
 """``elastane top``: a live view of the pools and jobs of the cluster."""
 
+import os
+import select
+import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Annotated
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 import typer
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from elastane.cluster.client.cluster import Cluster
+
 
 ORDER: tuple[State, ...] = ("running", "queued", "paused")
 PLAIN_ROWS = 1000
@@ -105,10 +112,37 @@ def run_live(console: "Console", url: str, read: Callable[[], ClusterView], ever
     from rich.live import Live
 
     from elastane.cli.jobs.screen import render_screen
-    from elastane.cli.keys import Keys
 
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
         while True:
             view.update(render_screen(read(), url, console.width, console.height), refresh=True)
             if keys.read_key(every_s) in ("q", "Q"):
                 return
+
+
+class Keys:
+    """Context in which the terminal delivers keys at once, without echo; no keys without a terminal."""
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno() if sys.stdin.isatty() else None
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Self:
+        if self._fd is not None:
+            self._before = termios.tcgetattr(self._fd)
+            tty.setcbreak(self._fd)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd is not None:
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def read_key(self, timeout_s: float) -> str:
+        """Return the key that is pressed within this many seconds; empty if there is none."""
+        if self._fd is None:
+            time.sleep(timeout_s)
+            return ""
+        ready, _, _ = select.select((self._fd,), (), (), timeout_s)
+        return os.read(self._fd, 1).decode(errors="replace") if ready else ""

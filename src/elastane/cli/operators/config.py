@@ -1,5 +1,6 @@
 """``elastane config`` and ``elastane policy``: all declared documents as one configuration."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -7,11 +8,23 @@ import typer
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.config_file import format_config, read_config
 from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.differences import format_changes
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.config import Change
+from elastane.cluster.nouns.differences import describe_field_changes, flatten_fields, list_new_fields
 from elastane.cluster.nouns.rest import Forecast
+
+NOUNS = {
+    "cohorts": "cohort",
+    "teams": "team",
+    "priorities": "priority",
+    "pools": "pool",
+    "reservations": "reservation",
+    "triggers": "trigger",
+    "rules": "rules of the",
+}
+SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.")]
 
@@ -90,6 +103,24 @@ def print_forecast(foreseen: Forecast) -> None:
         ],
         numbers=("workers",),
     )
+
+
+def format_changes(changes: Iterable[Change]) -> list[str]:
+    """Return one line for each document that is added, changed or removed."""
+    return [_line(change) for change in changes]
+
+
+def _line(change: Change) -> str:
+    head = f"{SIGNS[change.change]} {NOUNS.get(change.kind, change.kind)} {change.name}"
+    before, after = flatten_fields(change.before or {}), flatten_fields(change.after or {})
+    match change.change:
+        case "add":
+            words = [f"{field} {value}" for field, value in list_new_fields(change.after or {}).items()]
+        case "remove":
+            words = []
+        case "change":
+            words = describe_field_changes(before, after)
+    return f"{head}: {', '.join(words)}" if words else head
 
 
 config = make_group(

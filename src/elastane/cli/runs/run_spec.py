@@ -2,20 +2,23 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.address_options import check_ports
-from elastane.cli.runs.claims_option import complete_claims_url
 from elastane.cli.runs.run_hosts import choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
+from elastane.cli.teams import find_team_of
 from elastane.cli.train_options import change_checkpoints, read_trackers
 from elastane.cluster.nouns.job_checks import LARGEST_SEED
+from elastane.common.connections.controller_context import check_url, find_context_of
 from elastane.common.errors import BadInput
-from elastane.common.field_checks import NAME
+from elastane.common.field_checks import NAME, check_name
+from elastane.run.machines.claims.urls import CONTROLLER_SCHEMES, open_claim_list
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
 from elastane.run.nouns.hosts import RunHost, find_own_host
 from elastane.run.nouns.machine_address import MachineAddress
@@ -295,3 +298,31 @@ def _check_start(start: int, low: int, high: int) -> int:
             do=f"choose {low} to {high}, or a wider --workers",
         )
     return start
+
+
+def complete_claims_url(url: str) -> str:
+    """Return the place of ``--claims`` for all machines: with an absolute path, and with a team.
+
+    A controller's address without a team gets the team of this user. All machines then use the list of that
+    team, also those with tokens of other teams: two lists would be two runs.
+
+    Raises:
+        BadInput: the place cannot keep a claim list, or this machine has no token for the controller.
+    """
+    if urlsplit(url).scheme not in CONTROLLER_SCHEMES:
+        open_claim_list(url)
+        return url if "://" in url else str(Path(url).absolute())
+    if "@" in urlsplit(url).netloc:
+        raise BadInput(
+            "the address of --claims has a user name or a password",
+            means="all machines of the run would read it in run.json",
+            do="write https://HOST:PORT; elastane login saves the token of this machine",
+        )
+    address, _, team = url.rstrip("/").rpartition("/")
+    if urlsplit(url).path.strip("/"):
+        check_url(address)
+        check_name("--claims", team)
+        find_context_of(address)
+        return f"{address}/{team}"
+    check_url(url)
+    return f"{url.rstrip('/')}/{find_team_of(find_context_of(url))}"

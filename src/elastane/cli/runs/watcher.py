@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from elastane.cli.runs.log_schedule import LogSchedule
 from elastane.cli.runs.panel import render_panel
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, add_event, add_line
 from elastane.cli.runs.run_display import combine_restored_events, describe_run_event, describe_run_progress
@@ -21,6 +20,12 @@ from elastane.run.observability.run_files import decode_event_line, decode_ledge
 from elastane.run.observability.tail import Tail
 
 LOOK_S = 0.1
+INTERVALS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Seconds between two lines of a log; the last one repeats.
+
+People read the log of a run of ten days too, services that collect logs charge for each line, and some CI
+services end a job after ten silent minutes.
+"""
 
 
 class Watcher:
@@ -132,3 +137,24 @@ class Watcher:
         self.note = words
         if self._live is None:
             self.console.print(Text(words))
+
+
+class LogSchedule(msgspec.Struct, frozen=True):
+    """The number of lines so far, and the time of the next one.
+
+    Args:
+        lines: printed so far.
+        due_s: time of the next line, on a monotonic clock; the first one is due at once.
+    """
+
+    lines: int = 0
+    due_s: float = 0.0
+
+    def after_line(self, now_s: float) -> "LogSchedule":
+        """Return the schedule after a line was printed.
+
+        Args:
+            now_s: monotonic clock.
+        """
+        interval_s = INTERVALS_S[min(self.lines, len(INTERVALS_S) - 1)]
+        return LogSchedule(self.lines + 1, now_s + interval_s)
