@@ -1,14 +1,23 @@
 """``elastane events``: the events of a run, a job or the cluster, with their reasons."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.cli.command import NAME, AsJob, AsJson
-from elastane.cli.jobs.events import show_cluster_events, show_job_events
+from elastane.cli.command import NAME, AsJob, AsJson, open_console, print_json
 from elastane.cli.run_lookup import find_run_or_job
-from elastane.cli.runs.events import show_run_events
+from elastane.cli.runs.run_polling import poll_run
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.history import Event
+from elastane.cluster.nouns.job_records import ENDED
 from elastane.common.errors import BadInput
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import decode_event_line, read_record, read_run
+from elastane.run.observability.tail import Tail
+
+if TYPE_CHECKING:
+    from elastane.cluster.client.cluster import Cluster
 
 
 def events(
@@ -41,3 +50,61 @@ def events(
         show_run_events(run_dir, follow=follow, as_json=as_json)
     else:
         show_job_events(name, follow=follow, as_json=as_json)
+
+
+def show_run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
+    """Print the events of a run; with ``follow`` until the run is over."""
+    from elastane.cli.runs.run_display import describe_run_event
+
+    console = open_console(as_json=as_json)
+    timed = read_record(run_dir).spec.contract is not None
+    if not follow:
+        for event in read_run(run_dir).events:
+            print_json(event) if as_json else console.print(describe_run_event(event, timed=timed))
+        return
+    tail = Tail(run_dir.events)
+    for _ in poll_run(run_dir, follow=True):
+        for line in tail.read_new_lines():
+            event = decode_event_line(line)
+            print_json(event) if as_json else console.print(describe_run_event(event, timed=timed))
+
+
+LAST = frozenset({"job.finished", "job.failed", "job.cancelled"})
+
+
+def show_job_events(name: str, *, follow: bool, as_json: bool) -> None:
+    """Print the events of one job; with ``follow`` until the job has ended."""
+    show = _make_printer(of_job=True, as_json=as_json)
+    with connect() as cluster:
+        after = 0
+        for event in cluster.jobs.events(name):
+            show(event)
+            after = event.id
+        if not follow or _has_ended(cluster, name):
+            return
+        for event in cluster.watch(job=name, after=after):
+            show(event)
+            # A request to end a job is an event too, before the job has ended.
+            if event.kind in LAST and _has_ended(cluster, name):
+                return
+
+
+def show_cluster_events(*, as_json: bool) -> None:
+    """Print all events of the cluster from now on that the token may see."""
+    show = _make_printer(of_job=False, as_json=as_json)
+    with connect() as cluster:
+        for event in cluster.watch():
+            show(event)
+
+
+def _has_ended(cluster: "Cluster", name: str) -> bool:
+    return cluster.jobs.get(name).state in ENDED
+
+
+def _make_printer(*, of_job: bool, as_json: bool) -> Callable[[Event], None]:
+    if as_json:
+        return print_json
+    from elastane.cli.jobs.job_display import describe_job_event
+
+    console = open_console()
+    return lambda event: console.print(describe_job_event(event, of_job=of_job))

@@ -1,14 +1,24 @@
 """``elastane logs``: the output of the processes of a run or a job."""
 
-from typing import Annotated
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.cli.command import AsJob, AsJson, Name
-from elastane.cli.jobs.logs import show_job_logs
+from elastane.cli.command import AsJob, AsJson, Name, print_json
 from elastane.cli.run_lookup import find_run_or_job
-from elastane.cli.runs.logs import show_run_logs
+from elastane.cli.runs.node_processes import NodeProcesses
+from elastane.cli.runs.run_polling import poll_run
+from elastane.cli.terminal import split_log_line
+from elastane.cluster.client.context import connect
+from elastane.cluster.nouns.job_records import ENDED
 from elastane.common.errors import BadInput
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.tail import Tail
+
+if TYPE_CHECKING:
+    from elastane.cluster.client.cluster import Cluster
 
 
 def logs(
@@ -55,3 +65,168 @@ def logs(
         )
     else:
         show_job_logs(name, process, follow=follow, as_json=as_json, raw=raw)
+
+
+def show_run_logs(
+    run_dir: RunDir, process: str | None, *, node: str | None, follow: bool, as_json: bool, raw: bool
+) -> None:
+    """Print the log of one process, or of all; with ``follow`` until the run is over.
+
+    Args:
+        run_dir: of the run.
+        process: as typed; None: all of them.
+        node: show only processes of this machine; None: of all machines.
+        follow: print new lines until the run is over.
+        as_json: print objects.
+        raw: print lines unchanged.
+
+    Raises:
+        BadInput: there is no such process or machine.
+    """
+    find_logs = LogFinder(run_dir, node)
+    wanted = None if process is None else find_process(run_dir, process, find_logs())
+    tails: dict[str, Tail] = {}
+    for more in poll_run(run_dir, follow=follow):
+        for name in [wanted] if wanted else find_logs().values():
+            tail = tails.setdefault(name, Tail(run_dir.log(name)))
+            for line in tail.read_new_lines(at_end=not more):
+                text = line.decode(errors="replace")
+                print_log_line(name, text, prefix=wanted is None, as_json=as_json, raw=raw)
+
+
+class LogFinder:
+    """Finds the processes that have a log, of all machines of a run or of one.
+
+    Args:
+        run_dir: of the run.
+        node: the machine, as typed; None: all of them.
+
+    Raises:
+        BadInput: the run has had no such machine.
+    """
+
+    def __init__(self, run_dir: RunDir, node: str | None) -> None:
+        self._run_dir = run_dir
+        self._processes = None if node is None else NodeProcesses(run_dir)
+        self._node = ""
+        if self._processes is not None and node is not None:
+            self._processes.read_new_events()
+            self._node = self._processes.find_node(node, list_logged_processes(run_dir))
+
+    def __call__(self) -> dict[str, str]:
+        """Return the present names of the processes, each with the name of its log."""
+        logged = list_logged_processes(self._run_dir)
+        if self._processes is None:
+            return {name: name for name in logged}
+        self._processes.read_new_events()
+        return self._processes.select(logged, self._node)
+
+
+def list_logged_processes(run_dir: RunDir) -> list[str]:
+    """Return the processes that have a log: workers by number, then the others."""
+    names = [path.stem for path in run_dir.logs.glob("*.log")]
+    return sorted(names, key=lambda name: (not name.startswith("worker-"), len(name), name))
+
+
+def find_process(run_dir: RunDir, text: str, known: Mapping[str, str]) -> str:
+    """Return the name of the log of a process.
+
+    Args:
+        run_dir: of the run.
+        text: a worker's number, or the name of a process.
+        known: the processes to choose from, each with the name of its log.
+
+    Raises:
+        BadInput: no process to choose from has this number or name.
+    """
+    process = f"worker-{text}" if text.isdigit() else text
+    if process in known:
+        return known[process]
+    raise BadInput(
+        f"{run_dir.root} has no log of {process}",
+        do=f"choose one of {', '.join(known)}" if known else "wait until a process has started",
+    )
+
+
+def print_log_line(process: str, line: str, *, prefix: bool, as_json: bool, raw: bool) -> None:
+    """Print a line of a log; ``raw``: unchanged, with its control characters."""
+    if as_json:
+        print_json({"process": process, "line": line})
+        return
+    for part in [line] if raw else split_log_line(line):
+        print(f"{process} | {part}" if prefix else part, flush=True)
+
+
+LOOK_S = 1.0
+
+
+class LineSplitter:
+    """Splitter of a stream of bytes into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def split(self, part: bytes, *, at_end: bool = False) -> list[str]:
+        """Return the lines that end in this part; with ``at_end`` the unfinished last line too."""
+        *whole, self._rest = (self._rest + part).split(b"\n")
+        if at_end and self._rest:
+            whole, self._rest = [*whole, self._rest], b""
+        return [line.decode(errors="replace") for line in whole]
+
+
+class JobLog:
+    """Reader of the log of one process that continues where it stopped."""
+
+    def __init__(self, job: str, process: str) -> None:
+        self._job, self._process = job, process
+        self._offset = 0
+        self._lines = LineSplitter()
+
+    def new_lines(self, cluster: "Cluster", *, at_end: bool) -> Iterator[str]:
+        """Yield the new lines; ``at_end``: nothing will follow, so an unfinished last line counts too."""
+        while True:
+            part, following = cluster.jobs.logs(self._job, self._process, offset=self._offset)
+            yield from self._lines.split(part, at_end=at_end and not part)
+            if not part:
+                return
+            self._offset = following
+
+
+def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
+    """Print the log of one process, or of all; with ``follow`` until the job has ended.
+
+    Raises:
+        BadInput: there is no such log yet.
+    """
+    logs: dict[str, JobLog] = {}
+    with connect() as cluster:
+        while True:
+            # Check before reading, so that the last lines are still read.
+            more = follow and cluster.jobs.get(name).state not in ENDED
+            for one in _select_logs(name, process, cluster.jobs.processes(name), may_come=more):
+                log = logs.setdefault(one, JobLog(name, one))
+                for line in log.new_lines(cluster, at_end=not more):
+                    print_log_line(one, line, prefix=process is None, as_json=as_json, raw=raw)
+            if not more:
+                return
+            time.sleep(LOOK_S)
+
+
+def _select_logs(
+    name: str, process: str | None, known: tuple[str, ...], *, may_come: bool
+) -> tuple[str, ...]:
+    """Return the names of the logs to print; empty only if they may still come."""
+    if process is None:
+        found = known
+    else:
+        asked = f"worker-{process}" if process.isdigit() else process
+        found = tuple(one for one in known if one == asked)
+    if found or may_come:
+        return found
+    what = "any of its processes" if process is None else process
+    raise BadInput(
+        f"job {name} has no log of {what} yet",
+        do=f"choose one of {', '.join(known)}"
+        if known
+        else f"elastane explain {name} shows what the job waits for",
+    )

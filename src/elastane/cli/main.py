@@ -1,5 +1,6 @@
 """The ``elastane`` command: its help page and its commands."""
 
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
 
@@ -18,32 +19,26 @@ from elastane.cli.jobs.scale import scale
 from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
-from elastane.cli.operators.audit import audit
+from elastane.cli.operators.access import audit, token
 from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
 from elastane.cli.operators.node import node
-from elastane.cli.operators.pool import pool
+from elastane.cli.operators.owners import cohort, quota, team
+from elastane.cli.operators.pool import pool, trigger
 from elastane.cli.operators.priority import priority
-from elastane.cli.operators.quota import quota
-from elastane.cli.operators.team import cohort, team
 from elastane.cli.operators.tell import tell
-from elastane.cli.operators.token import token
-from elastane.cli.operators.trigger import trigger
 from elastane.cli.operators.up import down, up
 from elastane.cli.operators.usage import usage
 from elastane.cli.options import spell_with_hyphens
 from elastane.cli.recipes.recipe import recipe
-from elastane.cli.runs.drain import drain
-from elastane.cli.runs.export import export
+from elastane.cli.runs.control import drain, resize, stop
 from elastane.cli.runs.join import join_run
 from elastane.cli.runs.launch import LaunchCommand, launch
 from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
-from elastane.cli.runs.report import report
-from elastane.cli.runs.resize import resize
+from elastane.cli.runs.results import export, report
 from elastane.cli.runs.run import RunCommand, run
-from elastane.cli.runs.stop import stop
 from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
 from elastane.cli.usage_errors import CommandGroup
@@ -63,31 +58,20 @@ the script and changes the number of workers while it trains.
   [dim]and in another terminal:[/dim]
   $ elastane resize demo 4      [dim]add two workers while the others train[/dim]
   $ elastane ps demo            [dim]list the processes; kill -9 any of them[/dim]
-  $ elastane drain demo 1       [dim]let worker 1 leave without losing a sample[/dim]
   $ elastane events demo -f     [dim]show each change, its reason and its cost[/dim]
   $ elastane verify demo        [dim]prove that each sample was trained on once[/dim]
-  $ elastane verify demo other  [dim]prove that two runs are equal, bit for bit[/dim]
+  $ elastane run --resume demo  [dim]continue after a power cut[/dim]
 
 [bold]Train without changing code[/bold]
 
   $ elastane recipe run llama-tiny             [dim]train a model of the hub[/dim]
   $ elastane run --contract torchrun train.py  [dim]run a script of torchrun[/dim]
 
-[bold]After a power cut[/bold]
-
-  $ elastane run --resume demo  [dim]continue from the newest valid checkpoint[/dim]
-  $ elastane checkpoint --help  [dim]request, list, verify and export checkpoints[/dim]
-
-[bold]Use the model[/bold]
-
-  $ elastane export demo --format hf   [dim]write files that from_pretrained loads[/dim]
-
 [bold]Share a cluster[/bold]
 
   $ elastane up -d              [dim]start a controller on this machine[/dim]
   $ elastane submit train.py --workers 1:8 -- --lr 3e-4
   $ elastane top                [dim]show pools and jobs, live[/dim]
-  $ elastane explain JOB        [dim]explain the size of a job[/dim]
 """
 
 EPILOG = """
@@ -105,7 +89,7 @@ Runs are stored in $ELASTANE_HOME/runs (default: ~/.elastane/runs).
 Every command has --json and --help.
 """
 
-TRAIN, LOOK, AFTER = "Start and change a run", "Inspect runs", "Verify and use the results"
+TRAIN, MORE = "Train a script", "More for runs"
 CLUSTER, OPERATE = "Jobs of a cluster", "Operate a cluster: capacity, quotas and access"
 
 app = typer.Typer(
@@ -138,39 +122,26 @@ def elastane(
 ) -> None: ...
 
 
+def add_commands(panel: str, *commands: Callable[..., None]) -> None:
+    for command in commands:
+        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(wrap_command(command))
+
+
 # All arguments after SCRIPT belong to the script, options too.
 SCRIPT_LAST = {"allow_interspersed_args": False}
 app.command(rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=RunCommand)(wrap_command(run))
-app.command("launch", rich_help_panel=TRAIN, context_settings=SCRIPT_LAST, cls=LaunchCommand)(
+add_commands(TRAIN, resize, ps, events, explain, logs, verify, report, drain, stop)
+app.add_typer(checkpoint, rich_help_panel=TRAIN)
+app.add_typer(recipe, rich_help_panel=TRAIN)
+add_commands(MORE, list_, export)
+app.command("launch", rich_help_panel=MORE, context_settings=SCRIPT_LAST, cls=LaunchCommand)(
     wrap_command(launch)
 )
-app.command("join", rich_help_panel=TRAIN)(wrap_command(join_run))
-app.command(rich_help_panel=TRAIN)(wrap_command(resize))
-app.command(rich_help_panel=TRAIN)(wrap_command(drain))
-app.command(rich_help_panel=TRAIN)(wrap_command(stop))
-app.add_typer(ticket, rich_help_panel=TRAIN)
-app.add_typer(recipe, rich_help_panel=TRAIN)
-app.add_typer(checkpoint, rich_help_panel=TRAIN)
-app.command(rich_help_panel=LOOK)(wrap_command(ps))
-app.command(rich_help_panel=LOOK)(wrap_command(events))
-app.command(rich_help_panel=LOOK)(wrap_command(logs))
-app.command("list", rich_help_panel=LOOK)(wrap_command(list_))
-app.command(rich_help_panel=AFTER)(wrap_command(verify))
-app.command(rich_help_panel=AFTER)(wrap_command(report))
-app.command(rich_help_panel=AFTER)(wrap_command(export))
+app.command("join", rich_help_panel=MORE)(wrap_command(join_run))
+app.add_typer(ticket, rich_help_panel=MORE)
 app.command(rich_help_panel=CLUSTER, cls=Submit)(wrap_command(submit))
-app.command(rich_help_panel=CLUSTER)(wrap_command(jobs))
-app.command(rich_help_panel=CLUSTER)(wrap_command(top))
-app.command(rich_help_panel=CLUSTER)(wrap_command(describe))
-app.command(rich_help_panel=CLUSTER)(wrap_command(explain))
-app.command(rich_help_panel=CLUSTER)(wrap_command(scale))
-app.command(rich_help_panel=CLUSTER)(wrap_command(amend))
-app.command(rich_help_panel=CLUSTER)(wrap_command(pause))
-app.command(rich_help_panel=CLUSTER)(wrap_command(resume))
-app.command(rich_help_panel=CLUSTER)(wrap_command(cancel))
-app.command(rich_help_panel=CLUSTER)(wrap_command(login))
-app.command(rich_help_panel=CLUSTER)(wrap_command(up))
-app.command(rich_help_panel=CLUSTER)(wrap_command(down))
+add_commands(CLUSTER, jobs, top, describe, scale, amend, pause, resume, cancel, login)
+add_commands(OPERATE, up, down, usage, audit)
 for group in (
     pool,
     team,
@@ -187,8 +158,6 @@ for group in (
     tell,
 ):
     app.add_typer(group, rich_help_panel=OPERATE)
-app.command(rich_help_panel=OPERATE)(wrap_command(usage))
-app.command(rich_help_panel=OPERATE)(wrap_command(audit))
 
 
 def main() -> None:

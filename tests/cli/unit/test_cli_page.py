@@ -19,6 +19,8 @@ COMMAND = re.compile(r"`elastane ([a-z|]+(?: [a-z|]+)*)")
 BLOCK = re.compile(r"<!-- options: (?P<command>[a-z ]+) -->\n.*?<!-- end -->", re.DOTALL)
 LEFT_OUT = {"help", "as_json"}
 """Options that every command has; the page describes them once."""
+MOST_COMMANDS, MOST_OPTIONS = 88, 290
+"""Lower them when a command or an option goes."""
 
 
 def find_command(words: str) -> Any:
@@ -108,3 +110,11 @@ def test_the_section_of_every_command_has_its_options():
         if not re.search(rf"{name}(?![\w-])", sections[words])
     ]
     assert missing == []
+
+
+def test_the_command_line_does_not_grow():
+    commands = dict(list_commands(get_command(app)))
+    options = sum(len(list_options(words)) for words in commands)
+    assert (len(commands), options) == (MOST_COMMANDS, MOST_OPTIONS), (
+        "An option or command that is added replaces one; when one goes, lower the limit."
+    )

@@ -288,7 +288,7 @@ def test_draining_the_last_machine_with_slots_says_that_it_waits_for_another(
 
 
 def test_explain_says_what_a_live_run_waits_for(elastane, finished_run, live_run, monkeypatch) -> None:
-    monkeypatch.setattr("elastane.cli.runs.explain.is_live", lambda _: True)
+    monkeypatch.setattr("elastane.cli.explain.is_live", lambda _: True)
     finished_run()
     _, answers = live_run
     answers += [Answer(ok=True, note="no machine with slots stays"), Answer(ok=True)]

@@ -24,7 +24,7 @@ def exporter(tmp_path, monkeypatch):
         ]
         (tmp_path / "pretend_exporter.py").write_text("\n".join(lines))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr("elastane.cli.runs.export.MODULE", "pretend_exporter")
+        monkeypatch.setattr("elastane.cli.runs.results.MODULE", "pretend_exporter")
         return notes
 
     return install
@@ -76,7 +76,7 @@ def test_unknown_formats_and_runs_are_refused(elastane, finished_run):
 
 def test_a_live_run_has_no_model_yet(elastane, finished_run, monkeypatch):
     run_dir: RunDir = finished_run()
-    monkeypatch.setattr("elastane.cli.runs.export.is_live", lambda asked: asked.root == run_dir.root)
+    monkeypatch.setattr("elastane.cli.runs.results.is_live", lambda asked: asked.root == run_dir.root)
     result = elastane("export", "done", "--format", "hf")
     assert result.exit_code == 2
     assert "done is still running" in result.stderr

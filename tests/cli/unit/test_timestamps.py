@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from elastane.cli.jobs.explain import print_decisions
+from elastane.cli.explain import print_decisions
 from elastane.cli.jobs.job_display import describe_job_event, list_explanation_lines
 from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.nouns.history import DecisionRecord, Event

@@ -55,7 +55,7 @@ def test_a_job_that_is_only_printed_reads_no_row(folder, write_rows):
 
 def test_a_machine_without_torch_submits_without_reading_the_rows(monkeypatch, capsys, folder):
     from elastane.cli.command import open_console
-    from elastane.cli.recipes.preparation import prepare_for_job
+    from elastane.cli.recipes.training import prepare_for_job
     from elastane.common import extras
 
     monkeypatch.setitem(extras.MODULES, "torch", ("no_such_module",))

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from elastane.cli.main import app
-from elastane.cli.recipes.run import choose_sizes, complete_options
+from elastane.cli.recipes.training import choose_sizes, complete_options
 from elastane.cli.runs.run_options import RunOptions
 from elastane.common.documents import read_yaml
 from elastane.integrations.recipes.recipe_files import list_recipes, read_recipe

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.runs.requests import send_request
-from elastane.cli.runs.script_runs import find_trained_run
 from elastane.common.errors import BadInput, NoSuchRun, RunFailed
 from elastane.run.connections.run_lock import is_live
 from elastane.run.nouns.control import AskCheckpoint, AskStatus

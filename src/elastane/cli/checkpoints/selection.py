@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from elastane.cli.completion import complete_runs
-from elastane.cli.runs.script_runs import find_trained_run
+from elastane.cli.run_lookup import find_trained_run
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_storage

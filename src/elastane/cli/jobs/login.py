@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
-from elastane.cli.jobs.own_team import EVERY_TEAM, find_own_team
+from elastane.cli.teams import EVERY_TEAM, find_own_team
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.rest import Me
 from elastane.common.connections.controller_context import Context, check_url, save_context

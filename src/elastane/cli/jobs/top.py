@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from elastane.cluster.client.cluster import Cluster
 
+
 ORDER: tuple[State, ...] = ("running", "queued", "paused")
 PLAIN_ROWS = 1000
 
@@ -111,16 +112,12 @@ def run_live(console: "Console", url: str, read: Callable[[], ClusterView], ever
     from rich.live import Live
 
     from elastane.cli.jobs.screen import render_screen
-    from elastane.cli.jobs.top import Keys
 
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
         while True:
             view.update(render_screen(read(), url, console.width, console.height), refresh=True)
             if keys.read_key(every_s) in ("q", "Q"):
                 return
-
-
-# -- reader of single keys from a terminal ---------------------------------------------------------------
 
 
 class Keys:

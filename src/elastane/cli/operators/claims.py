@@ -78,8 +78,7 @@ def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
 claims = make_group(
     "claims",
     """
-Manage the claim lists of runs that have --claims with the address of this
-controller.
+Manage the claim lists of runs that keep their claims in the controller.
 
 The controller deletes a list 90 days after its last use. Delete one sooner if
 the lists of your team have used up their 64 MiB.

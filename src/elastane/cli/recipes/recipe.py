@@ -14,8 +14,7 @@ from elastane.cli.recipes.arguments import (
     read_typed_recipe,
 )
 from elastane.cli.recipes.plan import plan_sizes
-from elastane.cli.recipes.run import recipe_run
-from elastane.cli.recipes.submit import recipe_submit
+from elastane.cli.recipes.training import recipe_run, recipe_submit
 from elastane.cli.runs.address_options import CommandWithListen
 from elastane.integrations.recipes.ejection import eject_recipe
 from elastane.integrations.recipes.recipe_files import format_recipe, list_recipes

@@ -13,11 +13,11 @@ from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_cores, count_devices
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
 from elastane.cli.options import expand_options, list_explicit_options
+from elastane.cli.run_lookup import find_own_run
 from elastane.cli.run_names import generate_name
 from elastane.cli.runs.address_options import DEFAULT_ADDRESS, CommandWithListen
 from elastane.cli.runs.conclusion import conclude_run
 from elastane.cli.runs.debugger import NOTE, DebugTerminal, check_debug_options
-from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.runs.run_spec import (
     build_spec,

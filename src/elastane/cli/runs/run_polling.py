@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from elastane.cli.runs.ownership import find_active_job
+from elastane.cli.run_lookup import find_active_job
 from elastane.run.connections.run_lock import is_live
 from elastane.run.nouns.rundir import RunDir
 

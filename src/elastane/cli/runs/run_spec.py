@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from elastane.cli.contract_options import build_contract
-from elastane.cli.jobs.own_team import find_team_of
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.address_options import check_ports
 from elastane.cli.runs.run_hosts import choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
+from elastane.cli.teams import find_team_of
 from elastane.cli.train_options import change_checkpoints, read_trackers
 from elastane.cluster.nouns.job_checks import LARGEST_SEED
 from elastane.common.connections.controller_context import check_url, find_context_of
@@ -298,9 +298,6 @@ def _check_start(start: int, low: int, high: int) -> int:
             do=f"choose {low} to {high}, or a wider --workers",
         )
     return start
-
-
-# -- the place that ``--claims`` names: a directory, an object store, or the store of a controller -------
 
 
 def complete_claims_url(url: str) -> str:

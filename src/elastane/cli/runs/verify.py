@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.runs.rehearsal import run_rehearsal
-from elastane.cli.runs.script_runs import find_trained_run
 from elastane.common.errors import BadInput
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.compare import Comparison, compare_runs

@@ -20,6 +20,12 @@ from elastane.run.observability.run_files import decode_event_line, decode_ledge
 from elastane.run.observability.tail import Tail
 
 LOOK_S = 0.1
+INTERVALS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Seconds between two lines of a log; the last one repeats.
+
+People read the log of a run of ten days too, services that collect logs charge for each line, and some CI
+services end a job after ten silent minutes.
+"""
 
 
 class Watcher:
@@ -131,15 +137,6 @@ class Watcher:
         self.note = words
         if self._live is None:
             self.console.print(Text(words))
-
-
-# -- schedule of the progress lines in a log: frequent at first, then more and more rare -----------------
-#
-# People read the log of a run of ten days too, and services that collect logs charge for each line.
-
-
-INTERVALS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Seconds between two lines; the last one repeats. Some CI services end a job after ten silent minutes."""
 
 
 class LogSchedule(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
-"""``elastane token``: the tokens of users and their roles."""
+"""``elastane token`` and ``audit``: the tokens of a controller, and the actions of their users."""
 
 import time
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -143,3 +144,36 @@ other users, see --run-as in elastane up --help.
 token.command("create")(wrap_command(create_token))
 token.command("list")(wrap_command(show_tokens))
 token.command("revoke")(wrap_command(revoke))
+
+
+def audit(
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N lines.")] = 50,
+    refused: Annotated[bool, typer.Option("--refused", help="Only actions that were refused.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the actions of users, allowed and refused, newest first.
+
+    A team-admin sees the actions in their team, an operator sees all.
+
+    With --json, one object per line.
+    """
+    with connect() as cluster:
+        found = list(islice((line for line in cluster.audit() if not (refused and line.allowed)), limit))
+    if as_json:
+        for line in found:
+            print_json(line)
+        return
+    print_table(
+        ("time", "user", "team", "action", "result", "target"),
+        [
+            (
+                format_minute(line.time_s),
+                line.user,
+                line.team,
+                line.action,
+                "" if line.allowed else "refused" + (f" {line.times} times" if line.times > 1 else ""),
+                f"{line.target}: {line.detail}" if line.detail else line.target,
+            )
+            for line in found
+        ],
+    )

@@ -1,4 +1,4 @@
-"""``elastane export``: write the finished model in a format that other programs load."""
+"""``elastane report`` and ``export``: the pages of a run, and its model in a format for other programs."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -6,14 +6,15 @@ from typing import Annotated, TypeAlias
 import typer
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
-from elastane.cli.runs.script_runs import find_trained_run
+from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.torch_process import run_module
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 from elastane.run.connections.run_lock import is_live
+from elastane.run.machines.visits.run_finder import find_run
 from elastane.run.nouns.export import ExportedModel, ExportFormat, ExportType
 from elastane.run.observability.quantities import format_size
-from elastane.run.observability.run_files import read_record
+from elastane.run.observability.run_files import read_record, read_run
 
 MODULE = "elastane.run.worker.export"
 
@@ -28,6 +29,26 @@ Format: TypeAlias = Annotated[
 DType: TypeAlias = Annotated[
     ExportType | None, typer.Option(help="Convert floating-point weights. Default: as trained.")
 ]
+
+
+def report(run: RunName, as_json: AsJson = False) -> None:
+    """Write report.html of RUN again, a single page without other files.
+
+    If the run is over, write metrics.json and the model's CARD.md again too.
+    """
+    from elastane.run.attempts.results import draw_report
+    from elastane.run.observability.finished import write_conclusion
+
+    recorded = read_run(find_run(run))
+    pages = [draw_report(recorded)]
+    if not recorded.live:
+        files = write_conclusion(recorded)
+        pages += [page for page in (files.metrics, files.card) if page.exists()]
+    console = open_console(as_json=as_json)
+    for page in pages:
+        console.print(str(page), markup=False)
+    if as_json:
+        print_json({page.stem.lower(): str(page) for page in pages})
 
 
 def export(

@@ -1,0 +1,196 @@
+"""``elastane recipe run`` and ``submit``: train a recipe on this machine, or as a job of the cluster."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from elastane.cli.command import AsJson, open_console
+from elastane.cli.jobs.job_file import anchor_paths
+from elastane.cli.jobs.job_options import JobOptions
+from elastane.cli.jobs.submission import apply_options
+from elastane.cli.jobs.submit import describe_invocation, find_job_team, submit_job
+from elastane.cli.options import expand_options, list_explicit_options
+from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
+from elastane.cli.run_names import generate_name
+from elastane.cli.runs.run import open_new_run, train_to_end
+from elastane.cli.runs.run_options import RunOptions
+from elastane.cli.torch_process import run_module
+from elastane.cluster.nouns.job_checks import check_job_spec
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
+from elastane.common.extras import MissingExtra, require
+from elastane.common.home import find_runs_home
+from elastane.integrations.recipes.prepared_data import PreparedData
+from elastane.integrations.recipes.recipe import Recipe
+from elastane.integrations.recipes.recipe_checks import describe_checkpoints
+from elastane.integrations.recipes.recipe_files import format_inline, format_recipe
+from elastane.integrations.recipes.resolution import (
+    SCRIPTS,
+    list_preloaded,
+    resolve_recipe,
+    resolve_without_download,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks")
+"""Options of ``elastane run`` that a recipe decides, or that need no recipe."""
+
+
+def run_recipe(
+    context: typer.Context,
+    named: RecipeName,
+    changes: Changes = None,
+    *,
+    options: RunOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe elastically, in the foreground, until the run is over.
+
+    The options of elastane run win over the fields of the recipe: --workers over
+    all numbers of workers, workers.sizes included. All data is read before the
+    run begins. The complete recipe is stored in the run
+    directory as recipe.yaml.
+
+      $ elastane recipe run llama-tiny
+      $ elastane recipe run llama-tiny --set training.steps=500 --workers 2:4
+      $ elastane run --resume llama-tiny-amber-12
+    """
+    console = open_console(as_json=as_json)
+    require("torch", "training needs torch")
+    require("recipes", "recipes train models of transformers")
+    recipe = resolve_recipe(read_typed_recipe(named, changes))
+    run_name = options.name or generate_name(get_stem(named))
+    directory = (options.run_dir or find_runs_home() / run_name).absolute()
+    typed = list_explicit_options(context, left_out=("changes",))
+    opened = open_new_run(
+        Path(SCRIPTS[recipe.task]),
+        (str(directory / "recipe.yaml"),),
+        complete_options(options, recipe, run_name),
+        typed,
+        console,
+        preload=list_preloaded(recipe),
+        sizes=choose_sizes(options, recipe),
+        recipe=format_recipe(recipe),
+        prepare=lambda: prepare_for_run(recipe, console),
+    )
+    train_to_end(opened, console, as_json=as_json)
+
+
+def choose_sizes(options: RunOptions, recipe: Recipe) -> tuple[int, ...]:
+    """Return the only numbers of workers of the run; empty: all within its limits."""
+    return () if options.workers is not None or options.debug else recipe.workers.sizes
+
+
+def complete_options(options: RunOptions, recipe: Recipe, name: str) -> RunOptions:
+    """Return the options of the run: the typed ones, and those of the recipe for the others."""
+    workers, rules = recipe.workers, recipe.checkpoints
+    cpus = max(2, len(os.sched_getaffinity(0)))
+    most = max(workers.min, min(cpus, recipe.batch.virtual_ranks))
+    limits = workers.min, workers.max or most
+    if workers.sizes:
+        limits = workers.sizes[0], workers.sizes[-1]
+    defaults = {
+        "workers": "{}:{}".format(*limits),
+        "copies": str(workers.copies),
+        "checkpoint_every": rules.every,
+        "keep_last": rules.keep_last,
+        "keep_best": rules.keep_best or None,
+    }
+    missing = {field: value for field, value in defaults.items() if getattr(options, field) is None}
+    return msgspec.structs.replace(
+        options, module=True, name=name, virtual_ranks=recipe.batch.virtual_ranks, **missing
+    )
+
+
+recipe_run = expand_options(run_recipe, left_out=HIDDEN)
+
+
+def submit_recipe(
+    named: RecipeName,
+    changes: Changes = None,
+    *,
+    options: JobOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a recipe to the cluster as a job.
+
+    The options of elastane submit win over the fields of the recipe. The job
+    contains the complete recipe; the nodes need its data and models at the same
+    paths. All data is read before the job is submitted, and a model of the hub is
+    downloaded. --dry-run does neither: its job names the model of the hub, which
+    each node then needs in its cache, or downloads.
+
+      $ elastane recipe submit llama-tiny --workers 1:4
+      $ elastane recipe submit llama-tiny --dry-run > job.yaml
+    """
+    typed = read_typed_recipe(named, changes)
+    recipe = resolve_without_download(typed) if options.dry_run else resolve_recipe(typed)
+    invocation = describe_invocation()
+    written = JobSpec(
+        name=generate_name(get_stem(named)),
+        team=find_job_team(options),
+        module=SCRIPTS[recipe.task],
+        args=(format_inline(recipe),),
+        working_dir=str(invocation.directory),
+        # The legal sizes of the recipe belong to its own limits.
+        elastic_policy=make_elastic_policy(recipe) if options.workers is None else ElasticPolicy(),
+        training=JobTraining(
+            virtual_ranks=recipe.batch.virtual_ranks,
+            copies=recipe.workers.copies,
+            checkpoints=describe_checkpoints(recipe.checkpoints),
+            preload=list_preloaded(recipe),
+        ),
+    )
+    spec = anchor_paths(apply_options(written, options, invocation), invocation.directory)
+    check_job_spec(spec)
+    if not options.dry_run:
+        prepare_for_job(recipe, open_console(as_json=as_json))
+    submit_job(spec, options, invocation, as_json=as_json)
+
+
+def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:
+    """Return the numbers of workers that a recipe allows, as a job has them."""
+    workers = recipe.workers
+    return ElasticPolicy(
+        min_replicas=workers.min,
+        max_replicas=workers.max or recipe.batch.virtual_ranks,
+        replica_discrete_values=workers.sizes,
+    )
+
+
+recipe_submit = expand_options(submit_recipe, left_out=("module", "virtual_ranks"))
+
+
+def prepare_for_run(recipe: Recipe, console: "Console") -> None:
+    """Read all data of a recipe on this machine, encode it into the cache of the user, and print its size.
+
+    Args:
+        recipe: complete and checked.
+        console: for the sentence.
+
+    Raises:
+        BadInput: a row is bad, or the tokenizer cannot be used; nothing of the run exists.
+    """
+    request = msgspec.json.encode(recipe).decode()
+    prepared = run_module("elastane.integrations.recipes.data_preparation", [request], PreparedData)
+    console.print(prepared.describe(), markup=False)
+
+
+def prepare_for_job(recipe: Recipe, console: "Console") -> None:
+    """Read all data of a recipe as for a run, if this machine can; the nodes have the same files.
+
+    Raises:
+        BadInput: as for a run; no job exists.
+    """
+    try:
+        require("torch", "training needs torch")
+        require("recipes", "recipes train models of transformers")
+    except MissingExtra as missing:
+        console.print(f"note: the rows of the data are not checked here: {missing.what}", markup=False)
+    else:
+        prepare_for_run(recipe, console)
