@@ -57,8 +57,6 @@ class Loop:
 
     Args:
         store: of the cluster; no other controller uses it.
-        engine: for all of its jobs.
-        scheduler: makes the decisions.
         clock: seconds since 1970.
         planner: plans for many jobs in another process; None: every plan is made in this one.
     """

@@ -31,8 +31,6 @@ class _Change(NamedTuple):
     """The change of a job by an observation.
 
     Args:
-        job: as stored.
-        after: as observed.
         end: required by its own rules; None: it continues.
     """
 
@@ -45,8 +43,6 @@ class Observer:
     """The observer of the jobs and nodes of a cluster.
 
     Args:
-        store: of the cluster.
-        engine: for all of its jobs.
         clock: seconds since 1970.
 
     Attributes:

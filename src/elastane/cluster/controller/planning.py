@@ -26,7 +26,6 @@ class Scheduler(NamedTuple):
     """The pure functions that plan and explain.
 
     Args:
-        plan: decides about every job.
         explain: returns the headline of a decision and a sentence per reason, given the team of each job.
     """
 
@@ -122,10 +121,7 @@ def write_decisions(tx: Connection, worded: Sequence[WordedDecision], *, at: int
     If all sizes and reasons are the stored ones, it writes nothing at all.
 
     Args:
-        tx: a transaction that writes.
-        worded: a decision for each job.
         at: number of the change that the plan's snapshot was made at.
-        now_s: the time.
 
     Returns:
         Number of the change that these decisions are; ``at``, if no size changes.

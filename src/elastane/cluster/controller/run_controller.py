@@ -41,7 +41,6 @@ class RunController:
 
     Args:
         run_dir: of the run; it holds the store, so that other terminals can read the reasons.
-        spec: of the run.
         attempt: number of the run's attempt, from 1.
         devices: of this machine: their number, and ``cpu`` or ``gpu``.
         say: reports a failure; training continues.
@@ -171,8 +170,6 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
     """Return the job that stands for an attempt of a run in the store of its own controller.
 
     Args:
-        spec: of the run.
-        attempt: its number.
         kind: of device. If it is ``cpu``, a process takes one core for each of its threads.
     """
     processes = 1 if spec.contract is None else spec.contract.processes

@@ -25,7 +25,6 @@ class TakenSnapshot(msgspec.Struct, frozen=True):
 
     Args:
         change: number of the last change in it.
-        snapshot: of the cluster.
         wrong: by job, the part of its record that cannot be read.
         undecidable: names of jobs about which nothing can be decided; they keep their devices.
     """
@@ -42,8 +41,6 @@ def take_cluster_snapshot(
     """Return everything that a plan depends on, without jobs that have ended.
 
     Args:
-        tx: a transaction.
-        now_s: the time.
         config: replaces the declared one; None: the declared one.
         running: only with the jobs that hold devices.
     """

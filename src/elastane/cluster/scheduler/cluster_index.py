@@ -28,13 +28,11 @@ class ClusterIndex(NamedTuple):
     """A snapshot, indexed.
 
     Args:
-        snapshot: the snapshot.
         pools: index of each pool, by name.
         healthy: of each pool, devices that stay or may come back.
         reserved: of each pool, the reservations that will hold most of it, with the time when they begin.
         growable: of each pool, devices on which new workers may be put.
         booked: of each pool, the reservations that leave no more than that, with the time when they begin.
-        tree: the quotas.
         jobs: one per job of the snapshot, oldest first.
     """
 
@@ -52,7 +50,6 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
     """Index a snapshot; every later step of a plan is arithmetic on the index.
 
     Args:
-        snapshot: the snapshot.
         repairing: numbers of jobs that are repaired: their failed workers count as if they were there.
     """
     pools = {pool.name: i for i, pool in enumerate(snapshot.pools)}

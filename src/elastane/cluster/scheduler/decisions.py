@@ -38,7 +38,6 @@ class DecisionMaker:
 
     Args:
         cluster: the index; its jobs carry their grants.
-        allocation: the grants.
     """
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:

@@ -42,7 +42,6 @@ class JobBuilder:
     """Builds planned jobs, and remembers what many jobs have in common.
 
     Args:
-        snapshot: the snapshot.
         pools: index of each pool.
         paths: path of each team in the quota tree.
         unreserved: a ledger without any job, as if the calendar were empty.

@@ -53,7 +53,6 @@ class WrittenOff(NamedTuple):
 
     Args:
         left: the size of the job without them.
-        why: the reason.
     """
 
     left: int
@@ -79,12 +78,7 @@ def compute_worker_limit(
     """Return the tightest of a job's own limits; 0 workers: it may not run now.
 
     Args:
-        state: the job.
-        sizes: its legal sizes.
-        rules: give the cooldown and the horizon.
-        speed_model: how fast the job is at each size.
         price: the highest price of a device and hour that it may have to pay; 0 if it has no budget.
-        now_s: seconds since 1970.
     """
     spec = state.spec
     barred = _find_bar(state, rules, now_s)

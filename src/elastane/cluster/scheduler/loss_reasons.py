@@ -29,7 +29,6 @@ class DeviceGain:
     """Devices in one pool that a job is newly entitled to.
 
     Args:
-        grant: the grant that gives them.
         devices: those that were not yet named as the cause of a loss.
         whole: all of them.
     """
@@ -44,7 +43,6 @@ class LossReasons:
 
     Args:
         cluster: the index; its jobs carry their grants.
-        allocation: the grants.
     """
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:

@@ -38,7 +38,6 @@ class MinimumRound:
     """One round of minimums on the quota of one node.
 
     Args:
-        allocation: the grants so far.
         node: the node that owns the quota.
         waiting: jobs below the node that do not have their minimum.
         grain: step in which dominant shares are compared.
@@ -221,8 +220,6 @@ def explain_no_room(
     """Return why ``workers`` more do not fit, by the pool that comes closest.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         workers: how many more.
         level: index in the job's path of the node that would pay.
         held_for: the job for which the places are held; empty: they are not.

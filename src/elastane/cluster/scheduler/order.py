@@ -59,8 +59,6 @@ def compute_shares(
     """Return the dominant shares of a job's cohorts and team below ``node``, topmost first, in grains.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         node: a node above the cohorts and the team.
         grain: step in which shares are compared.
         pool: a pool in which the job would get

@@ -116,11 +116,8 @@ def fill_new_places(
     """Find up to ``workers`` new places in pools tried in ``order``; and how many workers are left to place.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         workers: how many to place.
         level: index in the job's path of the node that pays.
-        order: pools.
         beside: places that the job is about to take as well.
         spared: pools in which no place is taken from the minimum of a running job.
     """

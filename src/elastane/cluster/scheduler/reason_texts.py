@@ -78,7 +78,6 @@ def describe_reason(why: Why, name_job: NameJob) -> str:
     """Return the text of a reason.
 
     Args:
-        why: the reason.
         name_job: returns the name of another job for the readers of the text.
     """
     if isinstance(why, GainReason):

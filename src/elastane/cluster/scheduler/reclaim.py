@@ -23,8 +23,6 @@ def reclaim(
     """Take back from the job's own team and cohorts until ``missing`` workers fit, or take back nothing.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         missing: how many workers of its minimum.
         level: index in the job's path of the node that pays for them.
         place: finds their places.

@@ -30,9 +30,6 @@ class DeviceSums(NamedTuple):
 class ReclaimableSums:
     """The sums over all grants that stand.
 
-    Args:
-        ledger: the devices in use.
-
     Attributes:
         growth: devices that any job may take back.
         minimums: by priority, the minimums of jobs that are not protected, with all other devices that
@@ -64,7 +61,6 @@ class ReclaimableSums:
         Args:
             job: takes growth, and minimums of lower priorities, from its own team and cohorts.
             level: index in its path of the first node that it takes nothing from.
-            pool: the pool.
 
         Returns:
             By how much less each node of the path uses, up to that one; last, how many devices that is in

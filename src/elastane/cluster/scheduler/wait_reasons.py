@@ -21,7 +21,6 @@ class WaitReasons:
 
     Args:
         cluster: the index; its jobs carry their grants.
-        allocation: the grants.
     """
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:

@@ -26,11 +26,8 @@ def limit_pools(
 
     Args:
         pools: as declared.
-        nodes: all known ones.
         capacities: valid reports.
         metrics: valid reports, at most one for each name.
-        triggers: as declared.
-        now_s: the time.
     """
     present: dict[str, int] = {}
     leaving: dict[str, int] = {}

@@ -75,8 +75,6 @@ def measure_occupancy(
 
     Args:
         pools: as a plan sees them.
-        nodes: all known ones.
-        uses: the current uses of every job.
         reserved: devices that the calendar reserves, by pool.
     """
     used = Counter[str]()

@@ -16,8 +16,6 @@ def apply_decision(job: StoredJob, decision: Decision, reason: SizeReason, now_s
     Args:
         job: has not ended.
         decision: changes its size.
-        reason: of the size.
-        now_s: seconds since 1970.
     """
     grant = Grant(workers=decision.workers, drain_until_s=now_s + decision.drain_s if decision.drain else 0.0)
     workers = sum(grant.workers.values())
@@ -73,7 +71,6 @@ def assign_pools(workers: int, granted: Mapping[str, int], before: Mapping[str, 
     rest stays where it was, because it is leaving: on one machine, pools are only names.
 
     Args:
-        workers: their observed number.
         granted: workers by pool.
         before: workers by pool at the last observation.
     """

@@ -35,10 +35,7 @@ def record_observation(job: StoredJob, after: JobLifecycle, seen: Observation, n
     """Return the job after an observation.
 
     Args:
-        job: as stored.
         after: its lifecycle after the same observation.
-        seen: by its engine.
-        now_s: seconds since 1970.
     """
     end = after.ended
     observed = _update_observed(job, after, seen, now_s)
@@ -183,11 +180,8 @@ def _date_missing(
     none is missing.
 
     Args:
-        before: the observation before.
         after: the lifecycle of the job after this observation.
-        seen: by its engine.
         lost: number of workers that were there and are gone.
-        now_s: seconds since 1970.
     """
     starting_s, faulty_s = before.starting_since_s, before.faulty_since_s
     if seen.present and seen.arrived is None:

@@ -18,9 +18,6 @@ def create_job(spec: JobSpec, user: str, now_s: float, earlier: StoredJob | None
     """Return a new job, which waits. The store gives it its number.
 
     Args:
-        spec: as submitted.
-        user: its submitter.
-        now_s: seconds since 1970.
         earlier: a job with the same program, which gives it a prior for its speeds; None: there is none.
     """
     wanted = read_wanted(spec)

@@ -103,11 +103,7 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
 
 
 def _claim_name(tx: Connection, name: str) -> None:
-    """Check that no files of a forgotten job of this name are left.
-
-    Raises:
-        JobNameTaken: its files are still there.
-    """
+    """Check that no files of a forgotten job of this name are left."""
     left = jobs.find_left_files(tx, name)
     if not left:
         return

@@ -67,11 +67,7 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
 
 
 def _check_class(tx: Connection, removed: Change) -> None:
-    """Check that no job is of the class: by its name, or by default.
-
-    Raises:
-        Refusal: the class is in use.
-    """
+    """Check that no job is of the class: by its name, or by default."""
     users = jobs.list_jobs_of_class(tx, removed.name)
     if removed.before is not None and removed.before.get("default"):
         users += jobs.list_jobs_of_class(tx, "")
@@ -86,11 +82,7 @@ def _check_class(tx: Connection, removed: Change) -> None:
 
 
 def _check_team(tx: Connection, team: str, now_s: float) -> None:
-    """Check that the team has no living jobs and no valid tokens.
-
-    Raises:
-        Refusal: it has some.
-    """
+    """Check that the team has no living jobs and no valid tokens."""
     if users := jobs.list_jobs_of_team(tx, team):
         raise Refusal(
             HTTPStatus.CONFLICT,

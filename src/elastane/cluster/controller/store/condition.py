@@ -37,9 +37,7 @@ class Condition:
         """Record that a check fails.
 
         Args:
-            check: its name.
             what: happened. It is public: without paths, and without content of the store.
-            do: the remedy for an operator.
             detail: for the log only.
             log: write the problem to the log; otherwise the caller does.
         """

@@ -21,7 +21,6 @@ class Program(msgspec.Struct, frozen=True):
     Args:
         script: absolute path of a Python script, or of a module's file.
         module: its name; empty: the program is a script.
-        args: its arguments.
     """
 
     script: str
@@ -34,7 +33,6 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
 
     Args:
         job: unique name; also that of the run.
-        spec: of the job.
         python: path of the Python with which this engine starts workers.
 
     Raises:

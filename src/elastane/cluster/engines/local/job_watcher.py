@@ -34,7 +34,6 @@ class JobWatcher:
     """Observes one job through its files.
 
     Args:
-        run_dir: of the job.
         isolated: jobs run as other users than the engine; only processes of the owner of the run directory
             count.
     """
