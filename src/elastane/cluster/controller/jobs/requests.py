@@ -75,7 +75,7 @@ def cancel_job(job: StoredJob, now_s: float) -> StoredJob:
     cancelled = msgspec.structs.replace(job, wanted="cancel", version=job.version + 1)
     if _may_hold(job):
         return cancelled
-    # Devices that it has just given back may not be charged yet, and no later turn would charge them.
+    # Devices that it has just given back may not be charged yet, and no later cycle would charge them.
     return msgspec.structs.replace(
         charge(cancelled, (), now_s),
         state="cancelled",

@@ -72,7 +72,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
         active_s: seconds during which it held devices, until ``active_since_s``.
         active_since_s: it holds devices since then; None: it holds none.
         unreadable: the part of the record that cannot be read, so that nothing can be decided about the job.
-        guessed: the part of the record that cannot be read, and that the next turns write again.
+        guessed: the part of the record that cannot be read, and that the next cycles write again.
     """
 
     number: int

@@ -52,7 +52,7 @@ class Condition:
 
     def clear(self, check: Check, *, log: bool = True) -> None:
         """Record that a check passes. Without ``log``, the caller writes the log."""
-        # Every turn calls this, and nearly always there is nothing to clear.
+        # Every cycle calls this, and nearly always there is nothing to clear.
         if check not in self._problems:
             return
         with self._lock:
@@ -67,10 +67,10 @@ class Condition:
     def list_problems(self) -> tuple[HealthProblem, ...]:
         """Return all problems, oldest first."""
         with self._lock:
-            return tuple(sorted(self._problems.values(), key=lambda one: one.since_s))
+            return tuple(sorted(self._problems.values(), key=lambda problem: problem.since_s))
 
     def find_unusable(self) -> HealthProblem | None:
         """Return the oldest problem that forbids the use of the store; None: the store may be used."""
         if not self._problems:
             return None
-        return next((one for one in self.list_problems() if one.check in UNUSABLE), None)
+        return next((problem for problem in self.list_problems() if problem.check in UNUSABLE), None)
