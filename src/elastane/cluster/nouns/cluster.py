@@ -103,6 +103,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.spec.name
 
     @property
+    def places(self) -> tuple[Holding | Draining, ...]:
+        """The workers that use devices: those that stay, and those that were asked to leave."""
+        return (*self.holds, *self.draining)
+
+    @property
     def workers(self) -> int:
         return sum(holding.workers for holding in self.holds)
 

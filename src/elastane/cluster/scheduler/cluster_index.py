@@ -71,7 +71,7 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
     builder = JobBuilder(
         snapshot, pools, paths, QuotaLedger(unreserved, healthy), QuotaLedger(tree, growable)
     )
-    jobs = tuple(builder.build(state) for state in sorted(snapshot.jobs, key=lambda one: one.number))
+    jobs = tuple(builder.build(state) for state in sorted(snapshot.jobs, key=lambda state: state.number))
     weigh_jobs(jobs)
     return ClusterIndex(
         snapshot=snapshot,
@@ -90,18 +90,16 @@ def count_missing_devices(snapshot: Snapshot) -> dict[str, int]:
     found = {pool.name: min(0, pool.leaving - pool.devices) for pool in snapshot.pools}
     for state in snapshot.jobs:
         devices = state.spec.resources_per_worker.devices
-        there = [(one.pool, one.workers - one.leaving) for one in state.holds]
-        there += [(one.pool, one.workers - one.leaving) for one in state.draining]
-        for pool, workers in there:
-            if pool in found:
-                found[pool] += workers * devices
+        for place in state.places:
+            if place.pool in found:
+                found[place.pool] += (place.workers - place.leaving) * devices
     return {pool: devices for pool, devices in found.items() if devices > 0}
 
 
 def find_restriction(snapshot: Snapshot, pool: str) -> Restriction | None:
     """Return the tightest restriction of a pool; None: there is none."""
-    found = [one for one in snapshot.restrictions if one.pool == pool]
-    return min(found, key=lambda one: one.limit, default=None)
+    found = [restriction for restriction in snapshot.restrictions if restriction.pool == pool]
+    return min(found, key=lambda restriction: restriction.limit, default=None)
 
 
 def _count_healthy_devices(snapshot: Snapshot, repairing: Container[int]) -> list[int]:

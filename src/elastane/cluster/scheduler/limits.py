@@ -97,7 +97,7 @@ def compute_worker_limit(
         found += _limit_by_rest(state, sizes, rules, now_s)
     if speed_model.reach < most:
         found.append(_limit_by_measurements(state, sizes, speed_model))
-    return min(found, key=lambda one: one.workers)
+    return min(found, key=lambda limit: limit.workers)
 
 
 def _find_bar(state: JobState, rules: SchedulingRules, now_s: float) -> Why | None:
@@ -268,7 +268,7 @@ def _limit_by_rest(state: JobState, sizes: Sizes, rules: SchedulingRules, now_s:
     """Allow no growth right after a change, or while a change is still going on."""
     found = []
     present = max(state.workers, find_smallest_size(sizes))
-    draining = sum(one.workers - one.leaving for one in state.draining)
+    draining = sum(place.workers - place.leaving for place in state.draining)
     if draining:
         found.append(WorkerLimit(present, OwnDrain(workers=draining)))
     if compute_repair_deadline_s(state) > now_s:

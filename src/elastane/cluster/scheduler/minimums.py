@@ -232,12 +232,12 @@ def explain_no_room(
         there = min(count_free_devices(allocation, pool, spared), ledger.growable[pool])
         # A quota that has shrunk with its pool grows with it again when the reservation is over.
         by_pool = there <= room or job.awaits_reservation
-        one = NoRoom(
+        reason = NoRoom(
             pool=allocation.pools[pool],
             need=workers * job.devices,
             room=max(0, int(min(room, there))),
             node=None if by_pool else ledger.tree.names[bound],
             held_for=held_for,
         )
-        found.append(one)
-    return max(found, key=lambda one: one.room)
+        found.append(reason)
+    return max(found, key=lambda reason: reason.room)

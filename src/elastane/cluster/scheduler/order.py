@@ -65,8 +65,8 @@ def compute_shares(
         more: devices.
     """
     found = []
-    for one in job.path:
-        if one == node:
+    for ancestor in job.path:
+        if ancestor == node:
             break
-        found.append(int(allocation.ledger.compute_dominant_share(one, pool, more) / grain + 1e-9))
+        found.append(int(allocation.ledger.compute_dominant_share(ancestor, pool, more) / grain + 1e-9))
     return tuple(reversed(found))

@@ -83,7 +83,7 @@ def fill_new(allocation: Allocation, job: PlannedJob, workers: int, level: int) 
         fill_new_places(allocation, job, workers, level, group.for_minimum, beside=())
         for group in list_open_groups(job)
     ]
-    return min(found, key=lambda one: one[1])[0]
+    return min(found, key=lambda option: option[1])[0]
 
 
 def fill_held_places(

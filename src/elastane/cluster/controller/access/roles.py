@@ -207,7 +207,7 @@ def _explain_cluster_denial(role: Role, action: Action) -> str:
     """Explain why this role may not do this with things of no team."""
     if role == "reporter":
         return f"a reporter may not {DEEDS[action]}: its token may only report"
-    others = [f"a {one}" for one in EVERYWHERE if one != "operator" and action in EVERYWHERE[one]]
+    others = [f"a {role}" for role in EVERYWHERE if role != "operator" and action in EVERYWHERE[role]]
     return f"only {' or '.join(['an operator', *others])} may {DEEDS[action]}"
 
 

@@ -42,14 +42,14 @@ def apply_decision(job: StoredJob, decision: Decision, reason: SizeReason, now_s
 def _expect_workers(job: StoredJob, grant: Grant, now_s: float) -> ObservedJob:
     """Return the workers that the job may hold until it is observed, and since when some are expected."""
     seen = job.observed.held
-    counts = count_held({pool: one.workers for pool, one in seen.items()}, job.grant.workers, grant.workers)
+    counts = count_held({pool: part.workers for pool, part in seen.items()}, job.grant.workers, grant.workers)
     held = {
         pool: _set_workers(seen.get(pool, HeldWorkers(workers=0)), workers)
         for pool, workers in counts.items()
     }
     total, granted = sum(grant.workers.values()), sum(job.grant.workers.values())
-    came = sum(one.workers - one.absent + one.lost for one in seen.values())
-    grows = total > sum(one.workers for one in held.values())
+    came = sum(part.workers - part.absent + part.lost for part in seen.values())
+    grows = total > sum(part.workers for part in held.values())
     # If workers that never arrived are given back, the replacement of a dead worker gets time of its own.
     anew = grows or (job.observed.starting_since_s is not None and total <= came < granted)
     return msgspec.structs.replace(

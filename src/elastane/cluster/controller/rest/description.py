@@ -64,7 +64,7 @@ def describe_route(
             "required": not optional,
             "content": {"application/json": {"schema": _mark(takes)}},
         }
-    good = {int(one): {"description": one.phrase, **content} for one in (status, also) if one is not None}
+    good = {int(code): {"description": code.phrase, **content} for code in (status, also) if code is not None}
     return {
         "status_code": status,
         "responses": {**good, "default": PROBLEM},

@@ -147,7 +147,7 @@ def get_job(caller: CallerParameter, job: Name) -> Response:
 
 
 def _list_classes(tx: Connection) -> set[str]:
-    return {one.name for one in documents.read_declared_config(tx).priorities or ()}
+    return {priority.name for priority in documents.read_declared_config(tx).priorities or ()}
 
 
 def _change_job(

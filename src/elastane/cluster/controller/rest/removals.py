@@ -50,20 +50,20 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
     Raises:
         Refusal: one of the documents is in use.
     """
-    for one in changes:
-        if one.change != "remove":
+    for change in changes:
+        if change.change != "remove":
             continue
-        if one.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, one.name)):
+        if change.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, change.name)):
             raise Refusal(
                 HTTPStatus.CONFLICT,
-                f"pool {one.name} is in use by {_list_users(holders, 'job')}",
+                f"pool {change.name} is in use by {_list_users(holders, 'job')}",
                 means="their workers could not drain from a pool that does not exist; nothing was changed",
                 do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
             )
-        if one.kind == "priorities":
-            _check_class(tx, one)
-        if one.kind == "teams":
-            _check_team(tx, one.name, now_s)
+        if change.kind == "priorities":
+            _check_class(tx, change)
+        if change.kind == "teams":
+            _check_team(tx, change.name, now_s)
 
 
 def _check_class(tx: Connection, removed: Change) -> None:

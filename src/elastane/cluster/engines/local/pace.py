@@ -150,7 +150,7 @@ def _add_speed(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
         return pace.speeds
     speed = pace.speeds.get(workers, Speed()).add_step(line.samples.count, seconds, line.time)
     speeds = {**pace.speeds, workers: speed}
-    return dict(sorted(speeds.items(), key=lambda one: one[1].time)[-MOST_SIZES:])
+    return dict(sorted(speeds.items(), key=lambda entry: entry[1].time)[-MOST_SIZES:])
 
 
 def _add_loss(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
