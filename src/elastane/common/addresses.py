@@ -122,7 +122,6 @@ def check_own_address(option: str, address: str, *, may_be_any: bool = False) ->
 
     Args:
         option: its name for the error.
-        address: as typed.
         may_be_any: it may name every interface, because another address is advertised.
 
     Raises:

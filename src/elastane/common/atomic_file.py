@@ -65,7 +65,6 @@ def create_file(path: Path, content: bytes, *, mode: int = 0o666) -> bool:
 
     Args:
         path: of the file, in a directory that exists, on a file system with hard links.
-        content: of the file.
         mode: permission bits of the new file, less the umask.
 
     Raises:

@@ -87,7 +87,7 @@ def _translate_error(message: str, document: object, kind: type, what: str) -> B
     if choices and (not kinds or "str" in kinds):
         write = " or ".join(choices)
     else:
-        write = ", or ".join(TYPE_EXAMPLES[one] for one in kinds if one in TYPE_EXAMPLES)
+        write = ", or ".join(TYPE_EXAMPLES[kind] for kind in kinds if kind in TYPE_EXAMPLES)
     return make_field_error(field or what, words, f"write {write}" if write else "correct it")
 
 
@@ -124,7 +124,7 @@ def _describe_wrong_value(wrong: str) -> tuple[str, list[str]]:
     """Return msgspec's complaint about a value in words, and the types that are allowed there."""
     if expected := re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", wrong):
         kinds = expected[1].split(" | ")
-        wanted = " or ".join(TYPE_NAMES.get(one, one) for one in kinds if one != "null")
+        wanted = " or ".join(TYPE_NAMES.get(kind, kind) for kind in kinds if kind != "null")
         return f"is {TYPE_NAMES.get(expected[2], expected[2])}, not {wanted}", kinds
     if encoded := re.fullmatch(r"Invalid RFC3339 encoded (.+)", wrong):
         return f"is not {TYPE_NAMES.get(encoded[1], encoded[1])}", [encoded[1]]
@@ -152,17 +152,17 @@ def _list_choices(kind: object, path: list[str]) -> list[str]:
             return [str(kind.__struct_config__.tag)]
         fields = msgspec.structs.fields(kind) if path else ()
         return [
-            one
+            choice
             for field in fields
             if field.encode_name == path[0]
-            for one in _list_choices(field.type, path[1:])
+            for choice in _list_choices(field.type, path[1:])
         ]
     if get_origin(kind) is Literal:
         return [str(word) for word in get_args(kind)] if not path else []
     if kind is int:
         return ["a number"]
     inner = path[1:] if get_origin(kind) is tuple else path
-    return [one for part in get_args(kind) for one in _list_choices(part, inner)]
+    return [choice for part in get_args(kind) for choice in _list_choices(part, inner)]
 
 
 def _list_fields(kind: type, seen: frozenset[type] = frozenset(), above: str = "") -> list[str]:

@@ -231,7 +231,7 @@ def _define_representer(base: Any) -> Any:
             return True
 
     def represent_list(representer: Any, value: list[Any]) -> Any:
-        words = all(isinstance(one, str | int | float) for one in value)
+        words = all(isinstance(item, str | int | float) for item in value)
         return representer.represent_sequence(f"{_TAG}seq", value, flow_style=words)
 
     def represent_str(representer: Any, value: str) -> Any:

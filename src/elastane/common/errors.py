@@ -51,8 +51,6 @@ class BadField(BadInput):
     Args:
         field: as a path: ``elasticPolicy.minReplicas``.
         wrong: completes a sentence that begins with the field.
-        means: for the user.
-        do: the correction.
     """
 
     def __init__(self, field: str, wrong: str, *, means: str = "", do: str = "") -> None:
@@ -72,9 +70,6 @@ class RunDirectoryLost(RunFailed):
     """A run directory or one of its files was removed, moved or replaced.
 
     Args:
-        what: happened.
-        means: for the run.
-        do: about it.
         moved_to: where the directory is now; None: it, or a file of it, is gone.
     """
 
@@ -117,9 +112,7 @@ class Damaged(StorageError):
     """A checkpoint differs from what was written.
 
     Args:
-        checkpoint: its name.
         damages: its damaged files, and how each is damaged.
-        means: for the user.
     """
 
     def __init__(self, checkpoint: str, damages: tuple[FileDamage, ...], *, means: str = "") -> None:

@@ -45,9 +45,7 @@ class MissingExtra(BadInput, ImportError):
     """An optional package is needed and cannot be imported.
 
     Args:
-        extra: the extra to install.
         what: the feature that needs the package; begins the sentence.
-        why: why it cannot be imported.
     """
 
     def __init__(self, extra: Extra, what: str, why: str) -> None:

@@ -40,7 +40,6 @@ class Decoder(Generic[T]):
     Args:
         kind: a type that `msgspec` knows.
         format: ``json`` or ``msgpack``.
-        at_most_bytes: size of the largest document.
     """
 
     def __init__(self, kind: Any, *, format: Format = "json", at_most_bytes: int = LARGEST_BYTES) -> None:  # noqa: A002 - a union type is no `type[T]`
@@ -88,7 +87,6 @@ def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES, *, follow_links: 
     """Return the content of a regular file, without reading more than the limit into memory.
 
     Args:
-        at_most_bytes: size of the largest file.
         follow_links: False: refuse a symbolic link in the file's place. Use that for the files of a run
             directory, which its job may have replaced.
 

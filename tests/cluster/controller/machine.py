@@ -34,8 +34,8 @@ class Agent:
         attempt: its number.
         target: the wanted number of workers.
         workers: existing processes.
-        age: turns since its start; it answers from the second on.
-        leaving: turns until the workers beyond the target are gone.
+        age: cycles since its start; it answers from the second on.
+        leaving: cycles until the workers beyond the target are gone.
         stopping: it has received an order to stop.
     """
 
@@ -81,7 +81,7 @@ class Machine:
         assert self.used <= self.devices, f"{self.used} of {self.devices} devices: {self.jobs}"
 
     def pass_time(self) -> None:
-        """Let all agents and workers live for one turn."""
+        """Let all agents and workers live for one cycle."""
         for name, job in self.jobs.items():
             if job.agent is not None:
                 self._live(name, job, job.agent)

@@ -169,7 +169,7 @@ def test_a_list_is_deleted_when_it_was_not_used_for_long(cluster):
     claim(ada, 1, path=other)
     for _ in range(3):
         api.clock.now_s += KEPT_S / 2 - 1
-        asyncio.run(cluster.loop.turn())
+        asyncio.run(cluster.loop.run_cycle())
         # Reads count as uses.
         assert read(ada) == [(1, b"mine")]
     assert read(ada, path=other) == []

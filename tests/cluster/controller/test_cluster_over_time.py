@@ -137,7 +137,7 @@ def test_a_new_price_counts_from_its_report_on(cluster, operator, everybody):
     assert before == sum(cluster.held.values())
     for name in ("spot", "h100"):
         operator.put(f"/pools/{name}", pool(4, name, spot=name == "spot", price=7200.0))
-    cluster.turn()
+    cluster.run_cycle()
     cluster.pass_time(50)
     after = sum(row.cost for row in cluster.usage("job"))
     assert after - before == 4 * 50 * 2
@@ -147,7 +147,7 @@ def test_a_new_price_counts_from_its_report_on(cluster, operator, everybody):
     for name in ("spot", "h100"):
         said = {"kind": "price", "pool": name, "price": 36000.0, "validS": 25}
         assert reporter.post("/reports", said).is_success
-    cluster.turn()
+    cluster.run_cycle()
     cluster.pass_time(50)
     # The report counts while it is valid; from the next plan after that on, the declaration counts again.
     last = sum(row.cost for row in cluster.usage("job"))
@@ -396,7 +396,7 @@ def test_the_recorded_usage_equals_the_held_devices(tmp_path_factory, history):
         operator.put("/teams/vision", team("vision", h100=2))
         for number, (what, which, seconds) in enumerate(history):
             happen(cluster, (operator, ada), what, which, number)
-            cluster.turn()
+            cluster.run_cycle()
             cluster.pass_time(seconds)
         accounts = {
             (row.job, row.pool): row.owned_device_s + row.borrowed_device_s + row.spot_device_s

@@ -21,7 +21,7 @@ from elastane.cluster.scheduler.plan import plan
 from .machine import Machine, MachineEngine
 
 DEVICES, STEPS = 4, 12
-MOST_TURNS = 120
+MOST_CYCLES = 120
 POOL = {"name": "local", "device": "cpu", "devices": DEVICES}
 RULES = {"cooldownS": 1, "minRunTimeS": 1}
 
@@ -67,9 +67,9 @@ def mortal(store, moments: Moments) -> None:
 
 @dataclass(frozen=True)
 class Wish:
-    """A request of a user, and the number of its turn."""
+    """A request of a user, and the number of its cycle."""
 
-    turn: int
+    cycle: int
     path: str
     body: object = None
 
@@ -93,7 +93,7 @@ ENDS = {"a": "finished", "b": "finished", "c": "cancelled"}
 
 @dataclass
 class Story:
-    """The scripted cluster, from its first turn to its rest.
+    """The scripted cluster, from its first cycle to its rest.
 
     Args:
         api: of the controllers, one after the other.
@@ -103,7 +103,7 @@ class Story:
     api: object
     moments: Moments
     machine: Machine = field(default_factory=lambda: Machine(DEVICES, STEPS))
-    turns: int = 0
+    cycles: int = 0
 
     def tell(self) -> None:
         operator, ada = self.api.user("operator"), self.api.user()
@@ -112,17 +112,17 @@ class Story:
         mortal(self.api.store, self.moments)
         loop = self.begun()
         while not self.over():
-            assert self.turns < MOST_TURNS, f"no rest after {self.turns} turns: {self.machine.jobs}"
+            assert self.cycles < MOST_CYCLES, f"no rest after {self.cycles} cycles: {self.machine.jobs}"
             self.machine.pass_time()
             for number, wish in enumerate(SCRIPT):
-                if wish.turn == self.turns:
+                if wish.cycle == self.cycles:
                     self.ask(ada, wish, f"wish-{number}")
             try:
-                asyncio.run(loop.turn())
+                asyncio.run(loop.run_cycle())
             except Killed:
                 loop = self.begun()
             self.machine.check()
-            self.turns += 1
+            self.cycles += 1
             self.api.clock.now_s += 1.0
 
     def begun(self) -> Loop:
@@ -143,7 +143,7 @@ class Story:
             return
 
     def over(self) -> bool:
-        if self.turns <= max(wish.turn for wish in SCRIPT):
+        if self.cycles <= max(wish.cycle for wish in SCRIPT):
             return False
         with self.api.store.begin_read() as tx:
             return not jobs.list_living_jobs(tx) and not self.machine.unsettled

@@ -24,7 +24,7 @@ def machine():
 
 
 @pytest.fixture
-def turns(sqlite_store, api_over, make_spec, machine):
+def cycles(sqlite_store, api_over, make_spec, machine):
     """Job ``a`` has all devices and gives none back; ``b`` is submitted and needs two of them."""
     api = api_over(sqlite_store, plan=plan, explain=explain_decision)
     operator, ada = api.user("operator"), api.user()
@@ -43,7 +43,7 @@ def turns(sqlite_store, api_over, make_spec, machine):
         for _ in range(seconds):
             api.clock.now_s += 1.0
             machine.pass_time()
-            asyncio.run(loop.turn())
+            asyncio.run(loop.run_cycle())
 
     def until(so):
         for _ in range(100):
@@ -59,8 +59,8 @@ def turns(sqlite_store, api_over, make_spec, machine):
     return until, pass_time
 
 
-def test_evicted_workers_keep_their_devices_for_their_grace_period_only(turns, machine):
-    until, pass_time = turns
+def test_evicted_workers_keep_their_devices_for_their_grace_period_only(cycles, machine):
+    until, pass_time = cycles
     until(lambda: machine.jobs["a"].agent.target == 2)
     pass_time(GRACE_S - 2)
     assert machine.jobs["a"].agent.workers == 4
@@ -71,8 +71,8 @@ def test_evicted_workers_keep_their_devices_for_their_grace_period_only(turns, m
     assert machine.jobs["a"].begun == [1]
 
 
-def test_an_eviction_does_not_count_as_a_crash(turns, machine, sqlite_store):
-    until, _ = turns
+def test_an_eviction_does_not_count_as_a_crash(cycles, machine, sqlite_store):
+    until, _ = cycles
     until(lambda: "b" in machine.jobs)
     with sqlite_store.begin_read() as tx:
         assert {(job.name, job.crashes, job.attempts) for job in jobs.list_living_jobs(tx)} == {

@@ -78,7 +78,7 @@ def test_no_file_of_a_job_stops_the_cluster(engine, store, tmp_path, caplog):
                 return True
             api.clock.now_s = time.time()
             loop._mark_stale()
-            await loop.turn()
+            await loop.run_cycle()
             return False
 
         await wait_until_async(look, "the loop has come so far")
@@ -92,8 +92,8 @@ def test_no_file_of_a_job_stops_the_cluster(engine, store, tmp_path, caplog):
         await until(
             loop, lambda: job("good").observed.step == 1 and bad.attempt.exists() and bad.events.exists()
         )
-        turns = iter([False] * 10 + [True])
-        await until(loop, lambda: next(turns))
+        cycles = iter([False] * 10 + [True])
+        await until(loop, lambda: next(cycles))
         with store.begin_write() as tx:
             job_rows.cancel(tx, "bad", api.clock())
         # The attempt is unknown: its processes are killed after a while.

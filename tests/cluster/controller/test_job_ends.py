@@ -128,11 +128,13 @@ def test_the_reason_of_an_end_tells_that_the_job_was_killed(cluster, ada, make_s
     assert job.why.endswith("its last attempt did not stop cleanly: its agent has ended without an outcome")
 
 
-def test_a_job_that_is_due_to_end_while_the_controller_is_away_ends_at_its_next_turn(cluster, ada, make_spec):
+def test_a_job_that_is_due_to_end_while_the_controller_is_away_ends_at_its_next_cycle(
+    cluster, ada, make_spec
+):
     ada.post("/jobs", spec(make_spec, run_policy=RunPolicy(active_deadline_seconds=30)))
     cluster.pass_time(5)
     cluster.clock.now_s += 1000
-    cluster.turn()
+    cluster.run_cycle()
     assert cluster.job("train").wanted == "fail"
 
 

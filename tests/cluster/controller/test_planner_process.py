@@ -58,7 +58,7 @@ def test_the_command_line_of_the_planner_lacks_the_url_of_the_store(cluster, pla
 def test_stored_sizes_with_stored_reasons_are_not_decided_again(cluster, planner, monkeypatch):
     monkeypatch.setattr(loops, "HERE_JOBS", 0)
     engine = MachineEngine(Machine(4, steps=10**9))
-    asyncio.run(Loop(cluster.store, engine, SCHEDULER, cluster.clock, planner=planner).turn())
+    asyncio.run(Loop(cluster.store, engine, SCHEDULER, cluster.clock, planner=planner).run_cycle())
     with cluster.store.begin_read() as tx:
         assert {job.workers for job in jobs.list_living_jobs(tx)} == {1, 2}
     assert planner.plan(cluster.clock()).worded == here(cluster).worded
@@ -89,7 +89,7 @@ def test_constant_changes_do_not_delay_a_plan_for_ever(cluster, make_spec, monke
 
     async def several_turns():
         for _ in range(loops.OUTDATED_PLANS + 1):
-            await loop.turn()
+            await loop.run_cycle()
 
     asyncio.run(several_turns())
     with cluster.store.begin_read() as tx:

@@ -20,8 +20,8 @@ def planned(store, api_over):
     return api_over(store, plan=plan, explain=explain_decision)
 
 
-def turn(api):
-    """Make one turn of the loop, without an engine."""
+def run_cycle(api):
+    """Run one cycle of the loop, without an engine."""
     with api.store.begin_read() as tx:
         taken = take_cluster_snapshot(tx, api.clock())
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
@@ -37,7 +37,7 @@ def test_a_submitted_job_gets_the_workers_that_fit_with_reasons(planned, make_sp
     policy = ElasticPolicy(min_replicas=2, max_replicas=8)
     ada.post("/jobs", make_spec(elastic_policy=policy))
     ada.post("/jobs", make_spec("later", elastic_policy=policy))
-    turn(planned)
+    run_cycle(planned)
     jobs = [msgspec.json.decode(ada.get(f"/jobs/{name}").content, type=Job) for name in ("train", "later")]
     assert sum(job.workers for job in jobs) <= POOL["devices"]
     assert jobs[0].workers >= 2
@@ -57,16 +57,16 @@ def test_a_policy_check_predicts_the_plan_of_the_scheduler(planned, make_spec):
     assert foreseen.jobs[0].sentences
 
 
-def test_a_turn_that_changes_nothing_decides_nothing_new(planned, make_spec):
+def test_a_cycle_that_changes_nothing_decides_nothing_new(planned, make_spec):
     operator, ada = planned.user("operator"), planned.user()
     operator.put("/pools/h100", POOL)
     ada.post("/jobs", make_spec())
-    turn(planned)
-    turn(planned)
+    run_cycle(planned)
+    run_cycle(planned)
     before = ada.get("/jobs/train/explain").content
     with planned.store.begin_read() as tx:
         at = read_change(tx)
-    turn(planned)
+    run_cycle(planned)
     assert ada.get("/jobs/train/explain").content == before
     with planned.store.begin_read() as tx:
         assert read_change(tx) == at

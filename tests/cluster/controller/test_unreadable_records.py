@@ -77,7 +77,7 @@ def pass_time(cluster: Cluster, seconds: int) -> None:
 
 
 def assert_only_its_own_job_suffers(cluster: Cluster) -> None:
-    """Check that lists, turns and other jobs work as usual, and that job ``bad`` can be ended."""
+    """Check that lists, cycles and other jobs work as usual, and that job ``bad`` can be ended."""
     operator, everybody = cluster.api.user("operator", user="olga"), cluster.api.user(team="*")
     assert everybody.post("/jobs", job("later")).status_code == 201
     pass_time(cluster, 15)
@@ -233,7 +233,7 @@ def test_nothing_is_decided_while_a_declaration_is_unreadable(running, kind, nam
     damage(running, tables.documents, documents_of(kind, name), body=body)
     operator.post("/jobs/good/cancel")
     with pytest.raises(UnreadableRecord, match=name):
-        running.turn()
+        running.run_cycle()
     assert operator.get("/jobs").status_code == operator.get("/jobs/bad").status_code == 200
     refused = operator.get("/config")
     assert refused.status_code == 500
@@ -336,7 +336,7 @@ def assert_the_others_go_on(cluster: Cluster) -> None:
     operator = cluster.api.user("operator")
     steps = cluster.world.running["good"].step
     for _ in range(3):
-        # A plan at every turn.
+        # A plan at every cycle.
         cluster.loop._mark_stale()
         pass_time(cluster, 1)
     assert cluster.workers("good") == 2

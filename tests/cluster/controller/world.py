@@ -2,7 +2,7 @@
 
 The world does exactly what `elastane.cluster.nouns.engine.Engine` promises: jobs take a while to come and
 go, train at a given speed, and report their progress. Nothing in it takes real time; `Cluster.pass_time`
-moves the clock, a second and a turn at a time.
+moves the clock, a second and a cycle at a time.
 """
 
 import asyncio
@@ -245,26 +245,26 @@ class Cluster:
         """Device-seconds by job and pool, added up beside the accounts."""
 
     def pass_time(self, seconds: float) -> None:
-        """Make this many turns, a second apart."""
+        """Run this many cycles, a second apart."""
         for _ in range(int(seconds)):
             self.clock.now_s += 1
             self._add(1.0)
             self.world.go_on(1.0, self.clock())
-            self.turn()
+            self.run_cycle()
 
     def until(self, true, seconds: float = 600) -> None:
-        """Make turns until a condition holds."""
+        """Run cycles until a condition holds."""
         for _ in range(int(seconds)):
             if true():
                 return
             self.pass_time(1)
         raise AssertionError(f"not within {seconds} s")
 
-    def turn(self) -> None:
+    def run_cycle(self) -> None:
         if self.api.woken:
             self.api.woken = 0
             self.loop._mark_stale()
-        asyncio.run(self.loop.turn())
+        asyncio.run(self.loop.run_cycle())
 
     def uses(self) -> dict[tuple[str, str], int]:
         """Return the devices by job and pool: the larger of the granted and the observed ones."""

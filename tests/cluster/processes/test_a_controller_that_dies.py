@@ -29,7 +29,7 @@ CANCEL = -1
 SIZES = {"grows": (2, 3, 1, 0, 2), "ends": (1,), "cancelled": (2, 1, CANCEL)}
 """The numbers of workers that each job is granted in turn, each once the one before is reached."""
 
-TURN_S = 0.03
+CYCLE_S = 0.03
 LONGEST_S = 240
 MOST_CALLS = 25
 LONGEST_CONTROLLER_S = 0.4
@@ -40,7 +40,7 @@ class Stored(msgspec.Struct):
 
     lifecycles: dict[str, JobLifecycle]
     granted: dict[str, int]
-    turns: int = 0
+    cycles: int = 0
 
 
 class Store:
@@ -67,11 +67,11 @@ class Driver:
         self._call = call
 
     async def drive(self) -> None:
-        """Take turns until every job is over and settled."""
-        while await self._take_turn():  # noqa: ASYNC110 - each turn observes the engine; no event announces a change
-            await asyncio.sleep(TURN_S)  # not a wait: paces the turns
+        """Run cycles until every job is over and settled."""
+        while await self._run_cycle():  # noqa: ASYNC110 - each cycle observes the engine; no event announces a change
+            await asyncio.sleep(CYCLE_S)  # not a wait: paces the cycles
 
-    async def _take_turn(self) -> bool:
+    async def _run_cycle(self) -> bool:
         stored = self._store.read()
         self._call()
         seen = await self._engine.observe([job for job, at in stored.lifecycles.items() if at.ended is None])
@@ -85,7 +85,7 @@ class Driver:
                 sizes = SIZES[job]
                 at = stored.granted[job] = min(stored.granted[job] + 1, len(sizes) - 1)
                 stored.lifecycles[job] = change_size(lifecycle, sizes[at])
-        stored.turns += 1
+        stored.cycles += 1
         self._store.write(stored)
         self._call()
         for job, sight in seen.items():

@@ -51,7 +51,7 @@ class Loop:
         self.run_dir = EngineDirectories(home).get_run_dir(spec.name)
         self.seen = Observation(job=spec.name)
 
-    async def take_turn(self) -> None:
+    async def run_cycle(self) -> None:
         self.seen = (await self.engine.observe([self.lifecycle.job]))[self.lifecycle.job]
         self.lifecycle = apply_observation(self.lifecycle, self.seen, time.time())
         order = choose_order(self.lifecycle, self.seen, time.time())
@@ -62,7 +62,7 @@ class Loop:
         async def look() -> bool:
             if done(self):
                 return True
-            await self.take_turn()
+            await self.run_cycle()
             return False
 
         await wait_until_async(look, "the job is as it should be", state=self.describe)
@@ -105,7 +105,7 @@ def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, play_reference):
     async def drive():
         loop = Loop(engine, tmp_path, build_spec(), workers=2)
         await loop.wait_for_end()
-        await loop.take_turn()
+        await loop.run_cycle()
         return loop
 
     loop = asyncio.run(drive())
@@ -311,7 +311,7 @@ def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_pat
         await engine.carry_out([KillAttempt(job="j", attempt=1)])
         await loop.wait_until(lambda loop: not loop.seen.agent)
         await asyncio.sleep(0.5)  # not a wait: its device would be given away meanwhile
-        await loop.take_turn()
+        await loop.run_cycle()
         assert loop.seen.present
         assert loop.lifecycle.uses == 2
         assert loop.lifecycle.over == 0

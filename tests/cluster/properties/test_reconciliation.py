@@ -39,7 +39,7 @@ ENDS = {
     "fail": AttemptOutcome(1, "ValueError", "Traceback"),
     "finish": AttemptOutcome(0, "all steps are made"),
 }
-TURN_S = 1.0
+CYCLE_S = 1.0
 ENOUGH_TURNS = 700
 
 
@@ -124,11 +124,11 @@ class World:
         elif self.agent:
             self.booting = []
             self.workers += 0 if self.stuck else (self.target > self.workers) - (self.target < self.workers)
-        self.alone_s = self.alone_s + TURN_S if self.present and not self.agent else 0.0
+        self.alone_s = self.alone_s + CYCLE_S if self.present and not self.agent else 0.0
 
 
 @dataclass
-class Turns:
+class Cycles:
     """The loop of the controller, with any events between its parts."""
 
     lifecycle: JobLifecycle = field(default_factory=lambda: JobLifecycle(job="j", spec=SPEC))
@@ -136,8 +136,8 @@ class Turns:
     now_s: float = 1000.0
     late: list[Order] = field(default_factory=list)
 
-    def turn(self, fate: str = "done") -> Order | None:
-        self.now_s += TURN_S
+    def run_cycle(self, fate: str = "done") -> Order | None:
+        self.now_s += CYCLE_S
         seen = self.world.seen()
         self.lifecycle = apply_observation(self.lifecycle, seen, self.now_s)
         order = choose_order(self.lifecycle, seen, self.now_s)
@@ -185,38 +185,38 @@ LATE_HISTORIES = st.lists(
 )
 
 
-def played(history) -> Turns:
-    turns = Turns()
+def played(history) -> Cycles:
+    cycles = Cycles()
     for what, number, fate, passing in history:
-        turns.happens(what, number)
-        turns.turn(fate)
+        cycles.happens(what, number)
+        cycles.run_cycle(fate)
         for _ in range(passing):
-            turns.world.go_on()
-        assert len(turns.world.begun) == len(set(turns.world.begun))
-    return turns
+            cycles.world.go_on()
+        assert len(cycles.world.begun) == len(set(cycles.world.begun))
+    return cycles
 
 
-def left_alone(turns: Turns) -> None:
-    """Make turns until there is no order and no change."""
-    turns.world.answers, turns.world.stuck = True, turns.world.stuck and not turns.world.agent
+def left_alone(cycles: Cycles) -> None:
+    """Run cycles until there is no order and no change."""
+    cycles.world.answers, cycles.world.stuck = True, cycles.world.stuck and not cycles.world.agent
     quiet = 0
     for _ in range(ENOUGH_TURNS):
-        before = (turns.lifecycle, msgspec.to_builtins(turns.world.seen()), list(turns.world.booting))
-        order = turns.turn()
-        turns.world.go_on()
-        after = (turns.lifecycle, msgspec.to_builtins(turns.world.seen()), list(turns.world.booting))
-        waits = turns.lifecycle.granted > 0 and turns.now_s < turns.lifecycle.retry_at_s
+        before = (cycles.lifecycle, msgspec.to_builtins(cycles.world.seen()), list(cycles.world.booting))
+        order = cycles.run_cycle()
+        cycles.world.go_on()
+        after = (cycles.lifecycle, msgspec.to_builtins(cycles.world.seen()), list(cycles.world.booting))
+        waits = cycles.lifecycle.granted > 0 and cycles.now_s < cycles.lifecycle.retry_at_s
         quiet = quiet + 1 if order in (None, SettleJob(job="j")) and before == after and not waits else 0
         if quiet > LINGER_S:
             return
-    raise AssertionError(f"no rest: {turns}")
+    raise AssertionError(f"no rest: {cycles}")
 
 
 @given(LATE_HISTORIES)
 def test_a_job_finally_has_its_granted_workers(history) -> None:
-    turns = played(history)
-    left_alone(turns)
-    lifecycle, world = turns.lifecycle, turns.world
+    cycles = played(history)
+    left_alone(cycles)
+    lifecycle, world = cycles.lifecycle, cycles.world
     if lifecycle.ended is None and lifecycle.granted:
         assert world.agent
         assert world.target == world.workers == lifecycle.granted == lifecycle.uses
@@ -227,54 +227,54 @@ def test_a_job_finally_has_its_granted_workers(history) -> None:
 
 @given(LATE_HISTORIES, st.sampled_from(["grant", "cancel"]))
 def test_a_paused_or_cancelled_job_finally_holds_nothing(history, how) -> None:
-    turns = played(history)
-    turns.happens(how, 0)
-    left_alone(turns)
-    assert not turns.world.present
-    assert turns.lifecycle.uses == 0
-    assert how == "grant" or turns.lifecycle.ended is not None
+    cycles = played(history)
+    cycles.happens(how, 0)
+    left_alone(cycles)
+    assert not cycles.world.present
+    assert cycles.lifecycle.uses == 0
+    assert how == "grant" or cycles.lifecycle.ended is not None
 
 
 @given(LATE_HISTORIES)
 def test_attempts_begin_once_and_in_order(history) -> None:
-    turns = played(history)
-    left_alone(turns)
-    assert turns.world.begun == sorted(set(turns.world.begun))
+    cycles = played(history)
+    left_alone(cycles)
+    assert cycles.world.begun == sorted(set(cycles.world.begun))
 
 
 @given(HISTORIES)
 def test_devices_that_count_as_free_are_free(history) -> None:
     """Except for an order that is carried out after the answer to a later one, which no engine allows."""
-    turns = Turns()
+    cycles = Cycles()
     for what, number, fate, passing in history:
-        turns.happens(what, number)
-        turns.turn(fate)
+        cycles.happens(what, number)
+        cycles.run_cycle(fate)
         for _ in range(passing):
-            turns.world.go_on()
-            ready = [workers for attempt, workers in turns.world.booting if attempt > turns.world.attempt]
-            assert turns.lifecycle.uses >= max([turns.world.workers, *ready])
-            assert not turns.world.agent or turns.lifecycle.uses >= turns.world.target
+            cycles.world.go_on()
+            ready = [workers for attempt, workers in cycles.world.booting if attempt > cycles.world.attempt]
+            assert cycles.lifecycle.uses >= max([cycles.world.workers, *ready])
+            assert not cycles.world.agent or cycles.lifecycle.uses >= cycles.world.target
 
 
 @given(LATE_HISTORIES)
 def test_a_repeated_observation_changes_nothing(history) -> None:
-    turns = Turns()
+    cycles = Cycles()
     for what, number, fate, passing in history:
-        turns.happens(what, number)
-        seen = turns.world.seen()
-        once = apply_observation(turns.lifecycle, seen, turns.now_s)
-        assert apply_observation(once, seen, turns.now_s + 1) == once
-        turns.turn(fate)
+        cycles.happens(what, number)
+        seen = cycles.world.seen()
+        once = apply_observation(cycles.lifecycle, seen, cycles.now_s)
+        assert apply_observation(once, seen, cycles.now_s + 1) == once
+        cycles.run_cycle(fate)
         for _ in range(passing):
-            turns.world.go_on()
+            cycles.world.go_on()
 
 
 @given(LATE_HISTORIES)
 def test_crashes_are_counted_and_resizes_are_not(history) -> None:
-    turns = played(history)
-    left_alone(turns)
-    assert turns.lifecycle.crashes <= SPEC.run_policy.job_max_retry_count + 1
+    cycles = played(history)
+    left_alone(cycles)
+    assert cycles.lifecycle.crashes <= SPEC.run_policy.job_max_retry_count + 1
     if not any(what in ("crash", "lost", "cannot begin", "stuck") for what, *_ in history) and all(
         fate != "late" for *_, fate, _ in history
     ):
-        assert turns.lifecycle.crashes == 0
+        assert cycles.lifecycle.crashes == 0

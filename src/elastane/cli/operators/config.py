@@ -27,16 +27,6 @@ NOUNS = {
 SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.")]
-NOUNS = {
-    "cohorts": "cohort",
-    "teams": "team",
-    "priorities": "priority",
-    "pools": "pool",
-    "reservations": "reservation",
-    "triggers": "trigger",
-    "rules": "rules of the",
-}
-SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
 
 def print_config(as_json: AsJson = False) -> None:
@@ -152,24 +142,3 @@ policy = make_group("policy", "Forecast the effect of a configuration before it 
 policy.command("check")(wrap_command(forecast_config))
 # Typer drops the name of a group with only one command, unless the group has a callback.
 policy.callback()(lambda: None)
-
-
-# -- changes of documents as lines of text. Pure ---------------------------------------------------------
-
-
-def format_changes(changes: Iterable[Change]) -> list[str]:
-    """Return one line for each document that is added, changed or removed."""
-    return [_line(change) for change in changes]
-
-
-def _line(change: Change) -> str:
-    head = f"{SIGNS[change.change]} {NOUNS.get(change.kind, change.kind)} {change.name}"
-    before, after = flatten_fields(change.before or {}), flatten_fields(change.after or {})
-    match change.change:
-        case "add":
-            words = [f"{field} {value}" for field, value in list_new_fields(change.after or {}).items()]
-        case "remove":
-            words = []
-        case "change":
-            words = describe_field_changes(before, after)
-    return f"{head}: {', '.join(words)}" if words else head

@@ -5,10 +5,5 @@ def has_elapsed(since_s: float, for_s: float, now_s: float) -> bool:
     """Return whether ``for_s`` seconds have passed since ``since_s``.
 
     A clock that shows an earlier time was set back. The elapsed time is then unknown, and counts as passed.
-
-    Args:
-        since_s: time on that clock.
-        for_s: duration.
-        now_s: time on that clock.
     """
     return not since_s <= now_s < since_s + for_s

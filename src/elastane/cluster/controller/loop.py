@@ -46,7 +46,7 @@ OUTDATED_PLANS = 2
 REPLAN_S = 10.0
 """Plan this often without any change: calendars, cooldowns and prices change with time."""
 AFTER_FAILURE_S = 5.0
-TURNS_FAIL = "the latest turn of the controller's loop failed, so nothing was decided"
+CYCLES_FAIL = "the latest cycle of the controller's loop failed, so nothing was decided"
 READ_LOG = "read the controller's log ($ELASTANE_HOME/controller.log), which says why"
 
 logger = logging.getLogger(__name__)
@@ -57,8 +57,6 @@ class Loop:
 
     Args:
         store: of the cluster; no other controller uses it.
-        engine: for all of its jobs.
-        scheduler: makes the decisions.
         clock: seconds since 1970.
         planner: plans for many jobs in another process; None: every plan is made in this one.
     """
@@ -90,7 +88,7 @@ class Loop:
         self._closing = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failing = ""
-        """Why turns fail; empty: they succeed. It is logged when it changes."""
+        """Why cycles fail; empty: they succeed. It is logged when it changes."""
 
     # -- from other threads ------------------------------------------------------------------------------
 
@@ -102,7 +100,7 @@ class Loop:
                 self._loop.call_soon_threadsafe(self._mark_stale)
 
     def close(self) -> None:
-        """End after this turn."""
+        """End after this cycle."""
         if self._loop is None:
             self._closing.set()
             return
@@ -117,19 +115,19 @@ class Loop:
         self._closing.set()
         self._woken.set()
 
-    # -- turns -------------------------------------------------------------------------------------------
+    # -- cycles ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take turns until it is closed. A failed turn is logged and tried again."""
+        """Run cycles until it is closed. A failed cycle is logged, and the next one tries again."""
         self._loop = asyncio.get_running_loop()
         try:
             self._start_planner()
             while not self._closing.is_set():
                 try:
-                    await self.turn(look=time.monotonic() >= self._look_at_s)
+                    await self.run_cycle(look=time.monotonic() >= self._look_at_s)
                     self._record_success()
                 except Exception as error:  # noqa: BLE001 - the store or the engine may be away
-                    # Training continues, and the next turn may succeed.
+                    # Training continues, and the next cycle may succeed.
                     self._record_failure(error)
                 await self._wait()
         finally:
@@ -143,20 +141,20 @@ class Loop:
         if why == self.failing:
             return
         self.failing = why
-        logger.error("turns fail, and are tried again: %s", why, exc_info=None if known else error)
-        self._store.soundness.condition.report("turns", TURNS_FAIL, READ_LOG, log=False)
+        logger.error("cycles fail, and are tried again: %s", why, exc_info=None if known else error)
+        self._store.soundness.condition.report("turns", CYCLES_FAIL, READ_LOG, log=False)
 
     def _record_success(self) -> None:
         if self.failing:
-            logger.info("turns succeed again")
+            logger.info("cycles succeed again")
             self.failing = ""
         self._store.soundness.condition.clear("turns", log=False)
 
     def _start_planner(self) -> None:
-        """Start a planner that will be needed, while the first turn observes the jobs."""
+        """Start a planner that will be needed, while the first cycle observes the jobs."""
         if self._planner is None:
             return
-        # The first turn reports a store that cannot be reached.
+        # The first cycle reports a store that cannot be reached.
         with contextlib.suppress(ElastaneError), self._store.begin_read() as tx:
             if jobs.count_living_jobs(tx) > HERE_JOBS:
                 self._planner.start()
@@ -172,8 +170,8 @@ class Loop:
             await asyncio.wait_for(self._closing.wait(), max(GATHER_S, self._plan_took_s))
         self._woken.clear()
 
-    async def turn(self, *, look: bool = True) -> None:
-        """Take one turn. The process may end between any two of its parts.
+    async def run_cycle(self, *, look: bool = True) -> None:
+        """Run one cycle. The process may end between any two of its parts.
 
         Args:
             look: observe the jobs; otherwise the last observation still holds.
@@ -218,7 +216,7 @@ class Loop:
                     claim_lists.forget_claim_list(tx, run)
 
     async def _plan(self, now_s: float) -> None:
-        """Plan, and write the decisions. If the plan is outdated by then, the next turn plans again."""
+        """Plan, and write the decisions. If the plan is outdated by then, the next cycle plans again."""
         # Changes from here on belong to the next plan.
         self._stale = False
         begin_s = time.monotonic()
@@ -251,7 +249,7 @@ class Loop:
         carry_out_plan(tx, found, now_s)
 
     def _log_unreadable(self, wrong: Mapping[str, str]) -> None:
-        """Log each record that cannot be read once, not at every turn."""
+        """Log each record that cannot be read once, not in every cycle."""
         for job, why in wrong.items():
             if self._wrong.get(job) != why:
                 logger.error("the record of job %s cannot be read: %s", escape_line(job), why)

@@ -31,8 +31,6 @@ class _Change(NamedTuple):
     """The change of a job by an observation.
 
     Args:
-        job: as stored.
-        after: as observed.
         end: required by its own rules; None: it continues.
     """
 
@@ -45,8 +43,6 @@ class Observer:
     """The observer of the jobs and nodes of a cluster.
 
     Args:
-        store: of the cluster.
-        engine: for all of its jobs.
         clock: seconds since 1970.
 
     Attributes:
@@ -77,7 +73,7 @@ class Observer:
         with self._store.begin_read() as tx:
             known = jobs.find_jobs(tx, self.seen.keys())
         self.has_news |= self._release_unreadable(known, now_s)
-        if names := [one.job.name for one in self._find_changes(known, now_s)]:
+        if names := [change.job.name for change in self._find_changes(known, now_s)]:
             self.has_news |= self._record_changes(names, now_s)
         if has_elapsed(self._nodes_s, NODES_S, now_s):
             with self._store.begin_write() as tx:
@@ -100,7 +96,7 @@ class Observer:
                     history.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             if changes:
                 count_change(tx)
-        return any(changes_the_plan(one.job, one.after) or one.end for one in changes)
+        return any(changes_the_plan(change.job, change.after) or change.end for change in changes)
 
     def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:
         """Return the changes of these jobs that are worth storing."""

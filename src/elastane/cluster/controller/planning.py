@@ -26,7 +26,6 @@ class Scheduler(NamedTuple):
     """The pure functions that plan and explain.
 
     Args:
-        plan: decides about every job.
         explain: returns the headline of a decision and a sentence per reason, given the team of each job.
     """
 
@@ -78,23 +77,26 @@ def make_cluster_plan(tx: Connection, now_s: float, scheduler: Scheduler) -> Pla
     plan = scheduler.plan(taken.snapshot)
     known = jobs.map_planned_sizes(tx)
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
-    decided = (one for one in plan.decisions if one.job not in taken.undecidable)
-    worded = (WordedDecision(decision=one, sentences=scheduler.explain(one, teams)) for one in decided)
-    new = tuple(one for one in worded if one.decision.action not in AT_REST or _is_new(one, known))
+    worded = (
+        WordedDecision(decision=decision, sentences=scheduler.explain(decision, teams))
+        for decision in plan.decisions
+        if decision.job not in taken.undecidable
+    )
+    new = tuple(entry for entry in worded if entry.decision.action not in AT_REST or _is_new(entry, known))
     return PlannedChanges(taken.change, new, taken.wrong, taken.undecidable)
 
 
-def _is_new(one: WordedDecision, known: Mapping[str, PlannedSize]) -> bool:
+def _is_new(entry: WordedDecision, known: Mapping[str, PlannedSize]) -> bool:
     """Return whether the stored sentences or the stored size differ.
 
     Sentences are compared instead of values, because they round numbers that change with every plan.
     """
-    stored = known[one.decision.job]
+    stored = known[entry.decision.job]
     has_stop = stored.reason.stop is not None
     return (stored.reason.sentences, stored.promised, has_stop) != (
-        one.sentences,
-        one.decision.entitled,
-        not one.decision.workers,
+        entry.sentences,
+        entry.decision.entitled,
+        not entry.decision.workers,
     )
 
 
@@ -122,10 +124,7 @@ def write_decisions(tx: Connection, worded: Sequence[WordedDecision], *, at: int
     If all sizes and reasons are the stored ones, it writes nothing at all.
 
     Args:
-        tx: a transaction that writes.
-        worded: a decision for each job.
         at: number of the change that the plan's snapshot was made at.
-        now_s: the time.
 
     Returns:
         Number of the change that these decisions are; ``at``, if no size changes.
@@ -135,40 +134,40 @@ def write_decisions(tx: Connection, worded: Sequence[WordedDecision], *, at: int
     """
     if read_change(tx) != at:
         raise PlanOutdated
-    sizes = [one for one in worded if one.decision.action not in AT_REST]
-    reasons = [one for one in worded if one.decision.action in AT_REST]
-    known = jobs.map_planned_sizes(tx, [one.decision.job for one in reasons])
+    sizes = [entry for entry in worded if entry.decision.action not in AT_REST]
+    reasons = [entry for entry in worded if entry.decision.action in AT_REST]
+    known = jobs.map_planned_sizes(tx, [entry.decision.job for entry in reasons])
     new = {
-        one.decision.job: PlannedSize(_state_reason(one, now_s), one.decision.entitled)
-        for one in reasons
-        if _is_new(one, known)
+        entry.decision.job: PlannedSize(_state_reason(entry, now_s), entry.decision.entitled)
+        for entry in reasons
+        if _is_new(entry, known)
     }
     jobs.update_reasons(tx, new)
     if not sizes:
         return at
     number = count_change(tx)
-    for one in sizes:
-        _write_size(tx, one, number, now_s)
+    for entry in sizes:
+        _write_size(tx, entry, number, now_s)
     return number
 
 
-def _state_reason(one: WordedDecision, now_s: float) -> SizeReason:
-    stop = None if one.decision.workers else one.decision.why[0]
-    return SizeReason(stop=stop, sentences=one.sentences, decided_s=now_s)
+def _state_reason(entry: WordedDecision, now_s: float) -> SizeReason:
+    stop = None if entry.decision.workers else entry.decision.why[0]
+    return SizeReason(stop=stop, sentences=entry.sentences, decided_s=now_s)
 
 
-def _write_size(tx: Connection, one: WordedDecision, number: int, now_s: float) -> None:
+def _write_size(tx: Connection, entry: WordedDecision, number: int, now_s: float) -> None:
     """Give a job another size: the only place where devices change hands."""
-    decision = one.decision
+    decision = entry.decision
     (before,) = jobs.find_jobs(tx, [decision.job])
     require_alive(before)
-    after = apply_decision(before, decision, _state_reason(one, now_s), now_s)
+    after = apply_decision(before, decision, _state_reason(entry, now_s), now_s)
     jobs.write_job(tx, before, after, always=("grant", "observed", "reason"))
-    history.insert_decision(tx, decision, one.sentences, number, now_s)
+    history.insert_decision(tx, decision, entry.sentences, number, now_s)
     history.append_event(
         tx,
         "job.stopping" if is_stop(decision) else f"job.{EVENTS[decision.action]}",
-        " ".join(one.sentences[:2]),
+        " ".join(entry.sentences[:2]),
         now_s,
         team=before.team,
         job=before.name,

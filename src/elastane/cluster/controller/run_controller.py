@@ -170,7 +170,6 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
     """Return the job that stands for an attempt of a run in the store of its own controller.
 
     Args:
-        attempt: its number.
         kind: of device. If it is ``cpu``, a process takes one core for each of its threads.
     """
     processes = 1 if spec.contract is None else spec.contract.processes

@@ -295,11 +295,7 @@ def _open_listener(settings: ControllerSettings) -> socket.socket:
 
 
 def _load_context(settings: ControllerSettings) -> ssl.SSLContext | None:
-    """Return the context with the certificate of the controller; None: it has none.
-
-    Raises:
-        BadInput: the certificate and its key cannot be used.
-    """
+    """Return the context with the certificate of the controller; None: it has none."""
     if not settings.certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -25,7 +25,6 @@ class TakenSnapshot(msgspec.Struct, frozen=True):
 
     Args:
         change: number of the last change in it.
-        snapshot: of the cluster.
         wrong: by job, the part of its record that cannot be read.
         undecidable: names of jobs about which nothing can be decided; they keep their devices.
     """
@@ -42,8 +41,6 @@ def take_cluster_snapshot(
     """Return everything that a plan depends on, without jobs that have ended.
 
     Args:
-        tx: a transaction.
-        now_s: the time.
         config: replaces the declared one; None: the declared one.
         running: only with the jobs that hold devices.
     """
@@ -64,8 +61,8 @@ def take_cluster_snapshot(
             departures=find_departures(nodes.list_nodes(tx), now_s=now_s),
             restrictions=_list_binding(tx, config, pools, now_s),
         ),
-        wrong={one.state.name: one.wrong for one in seen if one.wrong},
-        undecidable=frozenset(one.state.name for one in seen if not one.decidable),
+        wrong={job.state.name: job.wrong for job in seen if job.wrong},
+        undecidable=frozenset(job.state.name for job in seen if not job.decidable),
     )
 
 
@@ -83,21 +80,19 @@ def _list_binding(
     """Return the restrictions that leave less of a pool than it has."""
     valid, there = reports.list_valid_reports(tx, now_s), {pool.name: pool.devices for pool in pools}
     found = find_restrictions(valid.capacities, valid.metrics, config.triggers or ())
-    return tuple(one for one in found if one.limit < there.get(one.pool, 0))
+    return tuple(restriction for restriction in found if restriction.limit < there.get(restriction.pool, 0))
 
 
 def _list_states(seen: Sequence[SchedulerJob], pools: Iterable[Pool], now_s: float) -> tuple[JobState, ...]:
     """Return the jobs. While the devices of a job are unknown, it holds all that the others do not hold."""
-    states = [one.state for one in seen]
-    uncertain = next((number for number, one in enumerate(seen) if one.uncertain), None)
+    states = [job.state for job in seen]
+    uncertain = next((number for number, job in enumerate(seen) if job.uncertain), None)
     if uncertain is None:
         return tuple(states)
     used = Counter[str]()
     for state in states:
-        there = [(one.pool, one.workers) for one in state.holds]
-        there += [(one.pool, one.workers) for one in state.draining]
-        for pool, workers in there:
-            used[pool] += workers * state.spec.resources_per_worker.devices
+        for place in state.places:
+            used[place.pool] += place.workers * state.spec.resources_per_worker.devices
     rest = {pool.name: pool.devices - used[pool.name] for pool in pools}
     draining = tuple(
         Draining(pool=pool, workers=free, deadline_s=now_s) for pool, free in rest.items() if free > 0

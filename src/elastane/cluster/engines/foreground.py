@@ -16,11 +16,7 @@ ENDED_BEFORE = AttemptOutcome(code=1, why="`elastane run` has ended")
 
 
 class ForegroundEngine:
-    """An `elastane.cluster.nouns.engine.Engine` that only resizes: its job has begun and ends by itself.
-
-    Args:
-        job: name of the run's job.
-    """
+    """An `elastane.cluster.nouns.engine.Engine` that only resizes: its job has begun and ends by itself."""
 
     def __init__(self, job: str, run_dir: RunDir) -> None:
         self._job = job

@@ -12,7 +12,6 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workers that a job was granted in one pool and that were not asked to leave.
 
     Args:
-        pool: the pool.
         workers: how many, running or starting.
         leaving: how many of them are on nodes that are drained or will be taken away.
         starting: how many of them have not arrived yet and take no part in the training.
@@ -34,8 +33,6 @@ class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workers that were asked to leave and are still there; they hold their devices until they are seen gone.
 
     Args:
-        pool: the pool.
-        workers: how many.
         deadline_s: when they should be gone.
         leaving: how many of them are on nodes that are leaving too.
     """
@@ -52,7 +49,6 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Args:
         number: grows with every submission; decides between jobs with the same time of submission.
         spec: as submitted, or as changed since.
-        submitted_s: when it was submitted.
         holds: the workers it was granted, at most one entry per pool; empty: the job waits.
         draining: the workers it is giving back.
         started_s: when it was last granted its minimum; None: never.
@@ -74,7 +70,6 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         unsaved_s: seconds of work that a preemption would lose.
         trained: samples it has trained on.
         remaining: samples still to train on; None: not known.
-        spent: cost so far.
         ends: why the job must end and needs no devices any more: it was cancelled, has reached its target, or
             its time is up; None: it continues.
     """
@@ -108,6 +103,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.spec.name
 
     @property
+    def places(self) -> tuple[Holding | Draining, ...]:
+        """The workers that use devices: those that stay, and those that were asked to leave."""
+        return (*self.holds, *self.draining)
+
+    @property
     def workers(self) -> int:
         return sum(holding.workers for holding in self.holds)
 
@@ -116,13 +116,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster at one time.
 
     Args:
-        now_s: the time of the snapshot, in seconds since 1970.
         pools: with unique names.
         teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
         cohorts: with unique names.
         priorities: with unique names.
         reservations: the calendar, with unique names.
-        rules: how eager the scheduler is.
         jobs: with unique names and numbers, in any order.
         departures: nodes that are leaving their pools, or have just left.
         restrictions: the limits that leave jobs fewer devices of a pool than it has.

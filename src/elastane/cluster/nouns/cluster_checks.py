@@ -33,8 +33,8 @@ def check_cluster(cluster: Snapshot) -> None:
     """
     pools = [pool.name for pool in cluster.pools]
     check_unique("pools", pools)
-    check_unique("priorities", (one.name for one in cluster.priorities))
-    check_unique("reservations", (one.name for one in cluster.reservations))
+    check_unique("priorities", (priority.name for priority in cluster.priorities))
+    check_unique("reservations", (reservation.name for reservation in cluster.reservations))
     for pool in cluster.pools:
         _check_pool(pool)
     _check_tree(cluster.cohorts, cluster.teams, pools)

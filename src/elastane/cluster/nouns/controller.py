@@ -10,7 +10,7 @@ from elastane.common.bodies import AnswerBody
 Check: TypeAlias = Literal["file", "integrity", "age", "reading", "writing", "turns"]
 """A check that a controller makes of itself: the store's files are those that it opened (``file``), their
 content is intact (``integrity``), no stored change has been lost (``age``), the store answers (``reading``)
-and accepts changes (``writing``), and the turns of the control loop succeed (``turns``)."""
+and accepts changes (``writing``), and the cycles of the control loop succeed (``turns``)."""
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,16 +18,11 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         home: directory of the controller; jobs run in ``runs`` below it.
-        store: URL of the database.
-        host: address to listen on.
         port: port to listen on; 0: any free one.
         certificate: file with the TLS certificate chain; empty: plain HTTP, on loopback only.
-        key: file with its private key.
         devices: number of devices of this machine, in the pool ``local``.
-        device: their kind.
         user: the owner of the first token.
         new_token: create another operator's token although one exists, because the user may have lost it.
-        run_as: the system users that jobs run as.
     """
 
     home: str
@@ -47,11 +42,6 @@ class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a controller does not listen.
 
     The starting process receives it in addition to the log, because on a full disk nothing can be logged.
-
-    Args:
-        what: happened.
-        means: for the user.
-        do: about it.
     """
 
     what: str
@@ -63,12 +53,8 @@ class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The facts for the process that started the controller.
 
     Args:
-        url: where it listens.
-        pid: of the controller.
-        store: its database.
         token: a new operator's token, shown only once; empty: one exists already.
         narrowed: files and folders to which other users lost their access.
-        run_as: the system users that jobs run as.
     """
 
     url: str

@@ -27,7 +27,7 @@ def _build_lean_value(value: object) -> Any:
     if isinstance(value, msgspec.Struct):
         return build_lean_document(value)
     if isinstance(value, tuple):
-        return [_build_lean_value(one) for one in value]
+        return [_build_lean_value(item) for item in value]
     return msgspec.to_builtins(value)
 
 
@@ -55,13 +55,13 @@ def flatten_fields(value: Any, path: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     match value:
         case dict():
-            for key, one in value.items():
+            for key, field in value.items():
                 if path or key != "name":
-                    found |= flatten_fields(one, f"{path}.{key}" if path else str(key))
+                    found |= flatten_fields(field, f"{path}.{key}" if path else str(key))
         case [dict(), *_]:
-            for number, one in enumerate(value):
-                rest = {key: inner for key, inner in one.items() if key != "pool"}
-                found |= flatten_fields(rest, f"{path}.{one.get('pool', number)}")
+            for number, item in enumerate(value):
+                rest = {key: inner for key, inner in item.items() if key != "pool"}
+                found |= flatten_fields(rest, f"{path}.{item.get('pool', number)}")
         case None | "" | [] | ():
             pass
         case list() | tuple():

@@ -133,7 +133,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One job at one moment, as its engine sees it.
 
     Args:
-        job: its name.
         attempt: number of the newest attempt that has begun; 0: none.
         present: some process of the job exists, or an attempt is about to begin. Otherwise the job's devices
             are free.

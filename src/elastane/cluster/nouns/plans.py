@@ -41,9 +41,6 @@ class GivesWay(Reason, frozen=True, kw_only=True, gc=False):
     """``devices`` of the pool go to another job that has a better claim to them.
 
     Args:
-        job: the other job.
-        pool: the pool.
-        devices: how many.
         because: ``owner``: the other job's team or cohort owns them, and they were borrowed; ``minimum``: the
             other job waits for its minimum, and this one has more than its own or the lower priority;
             ``priority``: the other job has the higher priority; ``deadline``: it would miss its deadline;
@@ -77,8 +74,6 @@ class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
     """The pool has ``devices`` fewer than jobs were granted in it.
 
     Args:
-        pool: the pool.
-        devices: how many.
         nodes: nodes that are leaving it, or have left.
         restriction: a limit that leaves jobs fewer devices than the pool has; None: there is none.
     """
@@ -195,9 +190,7 @@ class Protected(Reason, frozen=True, kw_only=True, gc=False):
     """A job of a lower priority keeps its minimum, because it has just started.
 
     Args:
-        job: the protected job.
         by: the waiting job that may take the devices afterwards.
-        pool: the pool.
         devices: devices that the waiting job may take.
         until_s: when the protection ends, in seconds since 1970.
     """
@@ -362,7 +355,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """The decision about one job.
 
     Args:
-        job: its name.
         action: ``move`` changes pools and keeps the size; ``preempt`` drains all workers, and the job then
             keeps its place in the queue; ``keep`` and ``wait`` change nothing.
         workers: workers that it holds from now on, by pool.

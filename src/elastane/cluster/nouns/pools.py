@@ -46,7 +46,6 @@ class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """A limit from outside the cluster that leaves jobs fewer devices of a pool than it has.
 
     Args:
-        pool: the pool.
         limit: the most devices that jobs may have.
         trigger: name of the trigger that sets the limit; empty: a reported capacity sets it.
         why: the condition of the trigger that holds now, such as ``qps above 100``.
@@ -62,8 +61,6 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     """A node that takes its devices out of a pool.
 
     Args:
-        node: its name.
-        pool: the pool.
         how: ``drain``: its workers leave; ``failed``: it is gone already.
         why: the given reason; empty: none was given.
     """

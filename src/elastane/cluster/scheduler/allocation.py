@@ -22,7 +22,6 @@ class HoldRecord(NamedTuple):
     Args:
         node: the node that owns the quota.
         holders: waiting jobs that held places.
-        refused: jobs that were refused there.
     """
 
     node: int
@@ -36,7 +35,6 @@ class Allocation:
     Args:
         ledger: the devices in use; every grant changes it.
         pools: names of the pools, for reasons.
-        jobs: all jobs.
 
     Attributes:
         unconfirmed: of each pool, devices on which running jobs have their minimums and that have not been

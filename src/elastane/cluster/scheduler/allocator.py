@@ -99,7 +99,9 @@ def _find_repairing(snapshot: Snapshot) -> set[int]:
     faulty = [state for state in snapshot.jobs if compute_repair_deadline_s(state) > snapshot.now_s]
     missing = count_missing_devices(snapshot) if faulty else {}
     return {
-        state.number for state in faulty if any(one.failed and one.pool in missing for one in state.holds)
+        state.number
+        for state in faulty
+        if any(holding.failed and holding.pool in missing for holding in state.holds)
     }
 
 

@@ -14,8 +14,6 @@ def find_reservation_peak(
 
     Args:
         reservations: the calendar, with unique names.
-        pool: the pool.
-        now_s: seconds since 1970.
         further_s: how far beyond the announcements to look.
 
     Returns:

@@ -52,7 +52,7 @@ def compute_changes(cluster: ClusterIndex) -> tuple[JobChange, ...]:
     ledger = _charge_present_workers(cluster)
     # 1. Keep the workers in places that are granted.
     changes = {job.number: _keep_granted(job) for job in cluster.jobs}
-    grants = sorted((grant for job in cluster.jobs for grant in job.grants), key=lambda one: one.rank)
+    grants = sorted((grant for job in cluster.jobs for grant in job.grants), key=lambda grant: grant.rank)
     # 2. Start minimums. The place of a minimum in the order is that of its last grant.
     minimums = dict.fromkeys(grant.job for grant in reversed(grants) if not grant.growth)
     for job in reversed(minimums):
@@ -81,14 +81,12 @@ def _charge_present_workers(cluster: ClusterIndex) -> QuotaLedger:
     ledger = QuotaLedger(cluster.tree, cluster.growable)
     ledger.free = list(cluster.growable)
     for job in cluster.jobs:
-        state, devices = job.state, job.devices
-        present = [(one.pool, one.workers, one.leaving) for one in state.holds]
-        present += [(one.pool, one.workers, one.leaving) for one in state.draining]
-        for name, workers, leaving in present:
-            if name in cluster.pools:
+        for place in job.state.places:
+            if place.pool in cluster.pools:
+                pool = cluster.pools[place.pool]
                 # The pool does not count nodes that leave; quotas do as long as they are used.
-                ledger.charge(job.path, cluster.pools[name], (workers - leaving) * devices)
-                ledger.charge_quota(job.path, cluster.pools[name], leaving * devices)
+                ledger.charge(job.path, pool, (place.workers - place.leaving) * job.devices)
+                ledger.charge_quota(job.path, pool, place.leaving * job.devices)
     return ledger
 
 

@@ -28,13 +28,11 @@ class ClusterIndex(NamedTuple):
     """A snapshot, indexed.
 
     Args:
-        snapshot: the snapshot.
         pools: index of each pool, by name.
         healthy: of each pool, devices that stay or may come back.
         reserved: of each pool, the reservations that will hold most of it, with the time when they begin.
         growable: of each pool, devices on which new workers may be put.
         booked: of each pool, the reservations that leave no more than that, with the time when they begin.
-        tree: the quotas.
         jobs: one per job of the snapshot, oldest first.
     """
 
@@ -52,7 +50,6 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
     """Index a snapshot; every later step of a plan is arithmetic on the index.
 
     Args:
-        snapshot: the snapshot.
         repairing: numbers of jobs that are repaired: their failed workers count as if they were there.
     """
     pools = {pool.name: i for i, pool in enumerate(snapshot.pools)}
@@ -74,7 +71,7 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
     builder = JobBuilder(
         snapshot, pools, paths, QuotaLedger(unreserved, healthy), QuotaLedger(tree, growable)
     )
-    jobs = tuple(builder.build(state) for state in sorted(snapshot.jobs, key=lambda one: one.number))
+    jobs = tuple(builder.build(state) for state in sorted(snapshot.jobs, key=lambda state: state.number))
     weigh_jobs(jobs)
     return ClusterIndex(
         snapshot=snapshot,
@@ -93,18 +90,16 @@ def count_missing_devices(snapshot: Snapshot) -> dict[str, int]:
     found = {pool.name: min(0, pool.leaving - pool.devices) for pool in snapshot.pools}
     for state in snapshot.jobs:
         devices = state.spec.resources_per_worker.devices
-        there = [(one.pool, one.workers - one.leaving) for one in state.holds]
-        there += [(one.pool, one.workers - one.leaving) for one in state.draining]
-        for pool, workers in there:
-            if pool in found:
-                found[pool] += workers * devices
+        for place in state.places:
+            if place.pool in found:
+                found[place.pool] += (place.workers - place.leaving) * devices
     return {pool: devices for pool, devices in found.items() if devices > 0}
 
 
 def find_restriction(snapshot: Snapshot, pool: str) -> Restriction | None:
     """Return the tightest restriction of a pool; None: there is none."""
-    found = [one for one in snapshot.restrictions if one.pool == pool]
-    return min(found, key=lambda one: one.limit, default=None)
+    found = [restriction for restriction in snapshot.restrictions if restriction.pool == pool]
+    return min(found, key=lambda restriction: restriction.limit, default=None)
 
 
 def _count_healthy_devices(snapshot: Snapshot, repairing: Container[int]) -> list[int]:

@@ -38,7 +38,6 @@ class DecisionMaker:
 
     Args:
         cluster: the index; its jobs carry their grants.
-        allocation: the grants.
     """
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:
@@ -72,7 +71,7 @@ class DecisionMaker:
         """Return the time that the job asks for, or less if its nodes or devices are taken away earlier."""
         graceful_s = job.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
         cluster, now_s = self._cluster, self._cluster.snapshot.now_s
-        doomed = {one.pool for one in why if isinstance(one, NodesLeave | CapacityGone)}
+        doomed = {reason.pool for reason in why if isinstance(reason, NodesLeave | CapacityGone)}
         left = [
             max(0.0, pool.gone_at_s - now_s)
             for pool in cluster.snapshot.pools
@@ -125,7 +124,7 @@ class DecisionMaker:
                 *self._list_restrictions(job, wait),
                 *obstacles,
             )
-        own = sum(one.workers - one.leaving for one in job.state.draining)
+        own = sum(place.workers - place.leaving for place in job.state.draining)
         if change.short and own:
             return (OwnDrain(workers=own),)
         if change.short:
@@ -152,9 +151,11 @@ class DecisionMaker:
             # Without them any of its pools might have room for it.
             pools += (pool for group in job.groups for pool in group.for_minimum)
         for pool in dict.fromkeys(pools):
-            for one, at_s in cluster.booked[pool]:
+            for reservation, at_s in cluster.booked[pool]:
                 name = cluster.snapshot.pools[pool].name
-                yield Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
+                yield Reserved(
+                    reservation=reservation.name, pool=name, devices=reservation.devices, at_s=at_s
+                )
 
     def _list_restrictions(self, job: PlannedJob, why: Why) -> Iterator[Restricted]:
         """Yield the restrictions of pools in which room or quota is missing."""

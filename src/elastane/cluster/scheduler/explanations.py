@@ -44,7 +44,6 @@ def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str,
     All users that may see the job may read them, so they name no job of another team.
 
     Args:
-        decision: a decision of a plan.
         teams: the team of each job that was planned.
     """
     describe = partial(describe_reason, name_job=partial(_choose_job_name, decision.job, teams))

@@ -58,10 +58,8 @@ def grant_growth(
     """Let jobs that have their minimum grow on the quota of ``node``.
 
     Args:
-        allocation: the grants so far.
         node: the node that owns the quota.
         jobs: jobs below the node.
-        rules: say which growth is worth its devices.
     """
     queues = _build_queues(allocation, node, jobs, rules)
     turns = [(_find_turn(allocation, node, queue, rules), team) for team, queue in queues.items()]
@@ -149,9 +147,7 @@ def _find_next_step(
     """Return the step to a job's next size; None, with the reason in ``stop_reason``, if there is none.
 
     Args:
-        job: the job.
         node: the node that would pay.
-        rules: say which growth is worth its devices.
         new_only: workers that the job has elsewhere cannot stay on this quota.
     """
     model = job.speed_model
@@ -209,7 +205,6 @@ def _choose_size(job: PlannedJob, now: int, following: int, most: int) -> int:
     ones can be the best. The following size may be slower than the present one, and a measured one faster.
 
     Args:
-        job: the job.
         now: its size.
         following: the next legal size.
         most: the largest size to consider beside it.

@@ -15,7 +15,6 @@ class PlaceHolds:
     """The places held in the round of one node.
 
     Args:
-        allocation: the grants so far.
         node: the node that hands out its quota.
     """
 

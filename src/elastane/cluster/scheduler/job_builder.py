@@ -42,7 +42,6 @@ class JobBuilder:
     """Builds planned jobs, and remembers what many jobs have in common.
 
     Args:
-        snapshot: the snapshot.
         pools: index of each pool.
         paths: path of each team in the quota tree.
         unreserved: a ledger without any job, as if the calendar were empty.
@@ -59,8 +58,10 @@ class JobBuilder:
     ) -> None:
         self._snapshot, self._pools, self._paths = snapshot, pools, paths
         self._unreserved, self._empty = unreserved, empty
-        self._priorities = {one.name: one.value for one in snapshot.priorities}
-        self._default_priority = max((one.value for one in snapshot.priorities if one.default), default=0)
+        self._priorities = {priority.name: priority.value for priority in snapshot.priorities}
+        self._default_priority = max(
+            (priority.value for priority in snapshot.priorities if priority.default), default=0
+        )
         self._groups: dict[object, tuple[PoolGroup, ...]] = {}
         self._node_workers: dict[object, int] = {}
         self._most: dict[object, tuple[int, int]] = {}
@@ -163,11 +164,15 @@ class JobBuilder:
             found = find_pool_groups(spec, self._snapshot.pools)
             if where:
                 indices = {self._pools[name] for name in where if name in self._pools}
-                found = tuple(one for one in found if indices & set(one.for_minimum))
+                found = tuple(group for group in found if indices & set(group.for_minimum))
             self._groups[key] = found
         found = self._groups[key]
         if where and len(found) > 1:
-            held = {self._pools[one.pool]: one.workers for one in state.holds if one.pool in self._pools}
+            held = {
+                self._pools[holding.pool]: holding.workers
+                for holding in state.holds
+                if holding.pool in self._pools
+            }
             return (max(found, key=lambda group: sum(held.get(pool, 0) for pool in group.for_minimum)),)
         return found
 
@@ -221,9 +226,9 @@ def find_changed_pools(
 ) -> Iterator[PoolChanged]:
     """Yield a reason for each pool with workers of the job that is in none of the groups it may use."""
     suitable = {pool for group in groups for pool in group.for_minimum}
-    for one in state.holds:
-        if pools.get(one.pool) not in suitable:
-            yield PoolChanged(pool=one.pool, workers=one.workers)
+    for holding in state.holds:
+        if pools.get(holding.pool) not in suitable:
+            yield PoolChanged(pool=holding.pool, workers=holding.workers)
 
 
 def _compute_node_workers(groups: tuple[PoolGroup, ...], devices: int, pools: Sequence[Pool]) -> int:

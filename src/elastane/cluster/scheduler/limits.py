@@ -53,7 +53,6 @@ class WrittenOff(NamedTuple):
 
     Args:
         left: the size of the job without them.
-        why: the reason.
     """
 
     left: int
@@ -79,12 +78,7 @@ def compute_worker_limit(
     """Return the tightest of a job's own limits; 0 workers: it may not run now.
 
     Args:
-        state: the job.
-        sizes: its legal sizes.
-        rules: give the cooldown and the horizon.
-        speed_model: how fast the job is at each size.
         price: the highest price of a device and hour that it may have to pay; 0 if it has no budget.
-        now_s: seconds since 1970.
     """
     spec = state.spec
     barred = _find_bar(state, rules, now_s)
@@ -103,7 +97,7 @@ def compute_worker_limit(
         found += _limit_by_rest(state, sizes, rules, now_s)
     if speed_model.reach < most:
         found.append(_limit_by_measurements(state, sizes, speed_model))
-    return min(found, key=lambda one: one.workers)
+    return min(found, key=lambda limit: limit.workers)
 
 
 def _find_bar(state: JobState, rules: SchedulingRules, now_s: float) -> Why | None:
@@ -274,7 +268,7 @@ def _limit_by_rest(state: JobState, sizes: Sizes, rules: SchedulingRules, now_s:
     """Allow no growth right after a change, or while a change is still going on."""
     found = []
     present = max(state.workers, find_smallest_size(sizes))
-    draining = sum(one.workers - one.leaving for one in state.draining)
+    draining = sum(place.workers - place.leaving for place in state.draining)
     if draining:
         found.append(WorkerLimit(present, OwnDrain(workers=draining)))
     if compute_repair_deadline_s(state) > now_s:

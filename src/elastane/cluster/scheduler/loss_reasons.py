@@ -29,7 +29,6 @@ class DeviceGain:
     """Devices in one pool that a job is newly entitled to.
 
     Args:
-        grant: the grant that gives them.
         devices: those that were not yet named as the cause of a loss.
         whole: all of them.
     """
@@ -44,7 +43,6 @@ class LossReasons:
 
     Args:
         cluster: the index; its jobs carry their grants.
-        allocation: the grants.
     """
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:
@@ -54,9 +52,9 @@ class LossReasons:
         held = dict.fromkeys(cluster.pools.values(), 0)
         self._fewer = {pool.name: min(0, pool.leaving - pool.devices) for pool in cluster.snapshot.pools}
         for job in cluster.jobs:
-            for one in job.state.holds:
-                if one.pool in cluster.pools:
-                    self._fewer[one.pool] += (one.workers - one.leaving) * job.devices
+            for holding in job.state.holds:
+                if holding.pool in cluster.pools:
+                    self._fewer[holding.pool] += (holding.workers - holding.leaving) * job.devices
             for pool, workers in job.held.items():
                 held[pool] += workers * job.devices
                 self._before.charge(job.path, pool, workers * job.devices)
@@ -118,10 +116,10 @@ class LossReasons:
         """Return why a job loses devices of a pool to other jobs, to a quota or to the pool itself."""
         ledger, name = self._ledger, tuple(self._cluster.pools)[pool]
         names, tree = ledger.tree.names, ledger.tree
-        for one in job.path[: job.level]:
-            if tree.compute_most(one, pool) < job.devices:
+        for node in job.path[: job.level]:
+            if tree.compute_most(node, pool) < job.devices:
                 # Not one worker may stay, whichever other jobs use the quota.
-                return [QuotaReached(node=names[one], pool=name, limit=int(tree.compute_most(one, pool)))]
+                return [QuotaReached(node=names[node], pool=name, limit=int(tree.compute_most(node, pool)))]
         room, node = ledger.find_limit(job.path, job.level, pool)
         by_node = room < ledger.free[pool] and node != CLUSTER
         fewer = self._explain_fewer_devices(pool, name)
@@ -151,14 +149,14 @@ class LossReasons:
                 CapacityGone(
                     pool=name,
                     devices=self._fewer[name],
-                    nodes=tuple(one for one in snapshot.departures if one.pool == name),
+                    nodes=tuple(departure for departure in snapshot.departures if departure.pool == name),
                     restriction=find_restriction(snapshot, name),
                 )
             )
         if self._over[pool] > self._gone[pool]:
             found += [
-                Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
-                for one, at_s in self._cluster.reserved[pool]
+                Reserved(reservation=reservation.name, pool=name, devices=reservation.devices, at_s=at_s)
+                for reservation, at_s in self._cluster.reserved[pool]
             ]
         return found
 

@@ -38,7 +38,6 @@ class MinimumRound:
     """One round of minimums on the quota of one node.
 
     Args:
-        allocation: the grants so far.
         node: the node that owns the quota.
         waiting: jobs below the node that do not have their minimum.
         grain: step in which dominant shares are compared.
@@ -221,8 +220,6 @@ def explain_no_room(
     """Return why ``workers`` more do not fit, by the pool that comes closest.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         workers: how many more.
         level: index in the job's path of the node that would pay.
         held_for: the job for which the places are held; empty: they are not.
@@ -235,12 +232,12 @@ def explain_no_room(
         there = min(count_free_devices(allocation, pool, spared), ledger.growable[pool])
         # A quota that has shrunk with its pool grows with it again when the reservation is over.
         by_pool = there <= room or job.awaits_reservation
-        one = NoRoom(
+        reason = NoRoom(
             pool=allocation.pools[pool],
             need=workers * job.devices,
             room=max(0, int(min(room, there))),
             node=None if by_pool else ledger.tree.names[bound],
             held_for=held_for,
         )
-        found.append(one)
-    return max(found, key=lambda one: one.room)
+        found.append(reason)
+    return max(found, key=lambda reason: reason.room)

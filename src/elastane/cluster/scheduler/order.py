@@ -59,16 +59,14 @@ def compute_shares(
     """Return the dominant shares of a job's cohorts and team below ``node``, topmost first, in grains.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         node: a node above the cohorts and the team.
         grain: step in which shares are compared.
         pool: a pool in which the job would get
         more: devices.
     """
     found = []
-    for one in job.path:
-        if one == node:
+    for ancestor in job.path:
+        if ancestor == node:
             break
-        found.append(int(allocation.ledger.compute_dominant_share(one, pool, more) / grain + 1e-9))
+        found.append(int(allocation.ledger.compute_dominant_share(ancestor, pool, more) / grain + 1e-9))
     return tuple(reversed(found))

@@ -83,7 +83,7 @@ def fill_new(allocation: Allocation, job: PlannedJob, workers: int, level: int) 
         fill_new_places(allocation, job, workers, level, group.for_minimum, beside=())
         for group in list_open_groups(job)
     ]
-    return min(found, key=lambda one: one[1])[0]
+    return min(found, key=lambda option: option[1])[0]
 
 
 def fill_held_places(
@@ -116,11 +116,8 @@ def fill_new_places(
     """Find up to ``workers`` new places in pools tried in ``order``; and how many workers are left to place.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         workers: how many to place.
         level: index in the job's path of the node that pays.
-        order: pools.
         beside: places that the job is about to take as well.
         spared: pools in which no place is taken from the minimum of a running job.
     """

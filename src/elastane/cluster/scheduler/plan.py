@@ -30,7 +30,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 def _list_overdue(snapshot: Snapshot) -> Iterator[Overdue]:
-    for state in sorted(snapshot.jobs, key=lambda one: one.number):
-        for one in state.draining:
-            if one.deadline_s < snapshot.now_s:
-                yield Overdue(job=state.name, pool=one.pool, workers=one.workers)
+    for state in sorted(snapshot.jobs, key=lambda state: state.number):
+        for place in state.draining:
+            if place.deadline_s < snapshot.now_s:
+                yield Overdue(job=state.name, pool=place.pool, workers=place.workers)

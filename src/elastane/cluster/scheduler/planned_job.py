@@ -15,7 +15,6 @@ class WorkerGrant:
     """Workers that a job was granted in one go.
 
     Args:
-        job: the job.
         node: the node of the quota tree that pays for them.
         parts: ``(pool, workers)``.
         growth: the workers are beyond the minimum.
@@ -36,7 +35,6 @@ class PlannedJob:
     """A job during a plan.
 
     Args:
-        state: the job as the controller knows it.
         number: the job's number; decides between equals.
         path: nodes of the quota tree from its team to the cluster.
         level: index in ``path`` of the highest node that may pay for the job; its team if the job
@@ -45,8 +43,6 @@ class PlannedJob:
         groups: groups of pools it may use, best first. A job with workers has only the group they are in. A
             job without any group cannot run.
         devices: devices of one worker.
-        sizes: its legal sizes.
-        speed_model: how fast the job is at each size.
         minimum: smallest legal size, in workers.
         max_workers: most workers it may have, however much is idle; 0: it may not run now.
         limit_reason: why ``max_workers`` is not larger.

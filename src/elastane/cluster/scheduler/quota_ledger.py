@@ -9,7 +9,6 @@ class QuotaLedger:
     """Devices in use, by node of the quota tree and by pool. It counts devices, not workers.
 
     Args:
-        tree: the quotas.
         growable: of each pool, devices on which new workers may be put; fewer than its capacity shortly
             before a reservation.
 
@@ -33,7 +32,6 @@ class QuotaLedger:
         Args:
             path: from the team to the cluster.
             level: index in ``path`` of the node that pays.
-            pool: the pool.
         """
         return self.find_limit(path, level, pool)[0]
 
@@ -86,7 +84,6 @@ class QuotaLedger:
         """Return the largest part of any pool that a node has borrowed, divided by its weight.
 
         Args:
-            node: the node.
             more_of: a pool of which it would use
             more: devices more than it does.
         """

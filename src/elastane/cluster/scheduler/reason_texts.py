@@ -78,7 +78,6 @@ def describe_reason(why: Why, name_job: NameJob) -> str:
     """Return the text of a reason.
 
     Args:
-        why: the reason.
         name_job: returns the name of another job for the readers of the text.
     """
     if isinstance(why, GainReason):
@@ -259,16 +258,21 @@ def _count_own(workers: int) -> str:
     return f"{workers} of its workers {choose_is_or_are(workers)}"
 
 
-def _describe_restriction(one: Restriction) -> str:
-    by = f"the trigger {one.trigger} ({one.why})" if one.trigger else "the reported capacity"
-    return f"{by} leaves jobs {format_count(one.limit, 'device')} of {one.pool}"
+def _describe_restriction(restriction: Restriction) -> str:
+    by = (
+        f"the trigger {restriction.trigger} ({restriction.why})"
+        if restriction.trigger
+        else "the reported capacity"
+    )
+    return f"{by} leaves jobs {format_count(restriction.limit, 'device')} of {restriction.pool}"
 
 
 def _describe_departures(nodes: Sequence[Departure]) -> str:
     """Return which nodes leave, and why."""
     named = [
-        f"node {one.node} {DEPARTURES[one.how]}" + (f" ({one.why})" if one.why else "")
-        for one in nodes[:MAX_NAMED_NODES]
+        f"node {departure.node} {DEPARTURES[departure.how]}"
+        + (f" ({departure.why})" if departure.why else "")
+        for departure in nodes[:MAX_NAMED_NODES]
     ]
     more = len(nodes) - len(named)
     return ", ".join(named) + (f", and {more} more" if more else "")

@@ -23,8 +23,6 @@ def reclaim(
     """Take back from the job's own team and cohorts until ``missing`` workers fit, or take back nothing.
 
     Args:
-        allocation: the grants so far.
-        job: the job.
         missing: how many workers of its minimum.
         level: index in the job's path of the node that pays for them.
         place: finds their places.
@@ -43,9 +41,9 @@ def reclaim(
         if grant.taken_back:
             continue
         # A job does not keep growth without its minimum.
-        own = [one for one in grant.job.grants if not grant.growth or one is grant]
-        for one in own:
-            allocation.take_back(one)
+        own = [own_grant for own_grant in grant.job.grants if not grant.growth or own_grant is grant]
+        for own_grant in own:
+            allocation.take_back(own_grant)
         taken += own
         parts = place(allocation, job, missing, level)
         if parts is not None:
@@ -67,7 +65,7 @@ def may_fit(allocation: Allocation, job: PlannedJob, workers: int, level: int, p
         allocation.ledger.discharge(job.path, pool, devices)
     fits = place(allocation, job, workers, level) is not None
     for pool, devices in most.items():
-        allocation.ledger.discharge(job.path, pool, [-one for one in devices])
+        allocation.ledger.discharge(job.path, pool, [-count for count in devices])
     return fits
 
 

@@ -30,9 +30,6 @@ class DeviceSums(NamedTuple):
 class ReclaimableSums:
     """The sums over all grants that stand.
 
-    Args:
-        ledger: the devices in use.
-
     Attributes:
         growth: devices that any job may take back.
         minimums: by priority, the minimums of jobs that are not protected, with all other devices that
@@ -50,12 +47,12 @@ class ReclaimableSums:
         """Add a grant to the sums; with a negative sign subtract it."""
         job = grant.job
         if sign > 0 and job.number not in self.spread and _is_spread(job.grants[0], grant):
-            others = [one for one in job.grants if one is not grant]
-            for one in others:
-                self._count(one, -1)
+            others = [other for other in job.grants if other is not grant]
+            for other in others:
+                self._count(other, -1)
             self.spread.add(job.number)
-            for one in others:
-                self._count(one, 1)
+            for other in others:
+                self._count(other, 1)
         self._count(grant, sign)
 
     def compute_most(self, job: PlannedJob, level: int, pool: int) -> list[int]:
@@ -64,7 +61,6 @@ class ReclaimableSums:
         Args:
             job: takes growth, and minimums of lower priorities, from its own team and cohorts.
             level: index in its path of the first node that it takes nothing from.
-            pool: the pool.
 
         Returns:
             By how much less each node of the path uses, up to that one; last, how many devices that is in
@@ -76,7 +72,10 @@ class ReclaimableSums:
         found: list[int] = []
         passed = above = gone = 0
         for node in job.path[:level]:
-            below, on = sum(one.below[node][pool] for one in sums), sum(one.on[node][pool] for one in sums)
+            below, on = (
+                sum(part.below[node][pool] for part in sums),
+                sum(part.on[node][pool] for part in sums),
+            )
             # Jobs below its child on the path give back to that first, and it passes on what it had borrowed.
             less = passed + below - above
             found.append(less)

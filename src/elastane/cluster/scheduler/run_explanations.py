@@ -30,12 +30,7 @@ def explain_run_decision(
     decision: Decision,
     teams: Mapping[str, str],  # noqa: ARG001 - there is one
 ) -> tuple[str, ...]:
-    """Return sentences about a decision, as `explain_decision` does for a cluster.
-
-    Args:
-        decision: a decision of a plan.
-        teams: the team of each job that was planned; there is one team.
-    """
+    """Return sentences about a decision, as `explain_decision` does for a cluster."""
     ceiling = decision.ceiling
     found = [_write_run_headline(decision), *(make_sentence(_describe_here(why)) for why in decision.why)]
     if ceiling is not None and ceiling not in decision.why:

@@ -25,7 +25,6 @@ def list_legal_sizes(policy: ElasticPolicy, node_workers: int, virtual_ranks: in
     """Return the legal sizes of a job; the smallest is its minimum.
 
     Args:
-        policy: of the job.
         node_workers: workers that fit on one node.
         virtual_ranks: of the job; 0: not known.
     """

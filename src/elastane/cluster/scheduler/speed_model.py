@@ -136,7 +136,7 @@ def _combine_speeds(speeds: Speeds, node_workers: int, weights: tuple[float, ...
     for i, (weight, _, size, speed) in enumerate(measured):
         known[size] = speed
         if i and weight < 1:
-            others = tuple(sorted(one for one in known.items() if one[0] != size))
+            others = tuple(sorted(pair for pair in known.items() if pair[0] != size))
             predicted = SpeedModel(others, node_workers).compute_speed(size)
             known[size] = speed**weight * predicted ** (1 - weight)
     return tuple(sorted(known.items()))
@@ -157,7 +157,7 @@ def select_comparable_speeds(speeds: Speeds, weights: tuple[float, ...]) -> tupl
         speeds: ``(workers, samples per second)``.
         weights: of the speeds; 0: it was measured for a short time. Empty: all are 1.
     """
-    found = [one for one in _pair(speeds, weights) if one[1] > 0]
+    found = [pair for pair in _pair(speeds, weights) if pair[1] > 0]
     return (tuple(speed for speed, _ in found), tuple(w for _, w in found)) if found else (speeds[-1:], ())
 
 

@@ -21,7 +21,6 @@ class WaitReasons:
 
     Args:
         cluster: the index; its jobs carry their grants.
-        allocation: the grants.
     """
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:
@@ -34,7 +33,7 @@ class WaitReasons:
             for grant in job.grants if job.is_running else ():
                 self._add_grant(grant)
         for places in self._protected.values():
-            places.sort(key=lambda one: (one.grant.job.priority, one.grant.job.number))
+            places.sort(key=lambda place: (place.grant.job.priority, place.grant.job.number))
 
     def explain_wait(self, job: PlannedJob, why: NoRoom) -> Iterator[Why]:
         """Yield reasons beside ``why``; none if the rights of lower priorities are not in the way."""

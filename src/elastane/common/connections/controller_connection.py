@@ -64,7 +64,6 @@ class ControllerConnection:
     """A connection to a controller, for one thread at a time.
 
     Args:
-        url: of the controller.
         token: ``ela_...``.
         verify: whether to verify certificates, or the path of the certificate to trust.
         timeout_s: for a request with all its retries, in seconds. Requests are retried while the controller
@@ -192,9 +191,6 @@ class ControllerConnection:
         """Yield the values of a stream as they happen, without end, also across restarts of the controller.
 
         Args:
-            path: of the stream.
-            kind: of the values.
-            params: of the query.
             after: number of the last known value; None: begin with the next value.
 
         Raises:
@@ -289,11 +285,7 @@ def _check_token(token: str) -> str:
 
 
 def _encode_body(body: object) -> bytes:
-    """Return a body as JSON.
-
-    Raises:
-        BadInput: a text in the body is not valid Unicode.
-    """
+    """Return a body as JSON."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError as error:
@@ -388,11 +380,7 @@ def _is_about_trust(error: BaseException | None) -> bool:
 
 
 def _load_trust(url: str, verify: bool | str) -> bool | ssl.SSLContext:
-    """Return the certificates to trust, as httpx takes them.
-
-    Raises:
-        BadInput: ``verify`` is a path, but not of a certificate.
-    """
+    """Return the certificates to trust, as httpx takes them."""
     if url.startswith("http://"):
         # Nothing to verify: loading the certificates of the machine takes 70 ms, most of a short command.
         return False

@@ -21,7 +21,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Address of a controller, and the token to use there.
 
     Args:
-        url: of the controller.
         token: ``ela_...``.
         certificate: file with the certificate to trust; empty: the certificates that the machine trusts.
         team: for which this user submits jobs; empty: unknown.

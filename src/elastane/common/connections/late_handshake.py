@@ -15,7 +15,6 @@ class LateHandshake(asyncio.Protocol):
 
     Args:
         protocol: serves the encrypted connection.
-        context: of the server.
         arrive: counts the connection that was accepted, and may abort it at any time.
         depart: records why a connection has closed that did not reach the protocol.
         handshake_s: the longest time of the handshake.

@@ -83,7 +83,7 @@ def test_the_wait_grows_with_every_crash() -> None:
 
 
 def test_a_job_with_thousands_of_crashes_is_retried() -> None:
-    """An error in this computation would stop the turns of the controller for all jobs."""
+    """An error in this computation would stop the cycles of the controller for all jobs."""
     spec = msgspec.structs.replace(SPEC, run_policy=RunPolicy(job_max_retry_count=10**6))
     lifecycle = msgspec.structs.replace(LIFECYCLE, spec=spec, over=5000, crashes=5000)
     assert apply_observation(lifecycle, ended(5001, 137), 7.0).retry_at_s == 307.0

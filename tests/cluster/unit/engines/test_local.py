@@ -356,7 +356,7 @@ def test_a_job_does_not_continue_a_job_of_the_same_name_from_another_store(tmp_p
 
 @pytest.mark.parametrize("where", [{"script": "/\ud800.py"}, {"env": {"WHO": "\ud800"}}])
 def test_a_job_that_cannot_be_encoded_does_not_stop_other_jobs_from_starting(tmp_path, where) -> None:
-    """Such as a name beyond ASCII if the locale of the controller is C; its turns failed for all jobs."""
+    """Such as a name beyond ASCII if the locale of the controller is C; its cycles failed for all jobs."""
     (tmp_path / "train.py").touch()
     good = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     bad = msgspec.structs.replace(good, **where)

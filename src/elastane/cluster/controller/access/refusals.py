@@ -17,9 +17,6 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """A refusal, as the audit log has it.
 
     Args:
-        action: requested action.
-        target: of the action.
-        reason: of the refusal.
         visible: the answer showed that the target exists. Other refusals are counted apart, and only
             operators see their sums. A team's admin could otherwise learn what exists in other teams.
     """
@@ -35,9 +32,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         since_s: begin of the window.
-        count: number of refusals.
         written: number of those that lines cover.
-        last: the newest refusal.
     """
 
     since_s: float

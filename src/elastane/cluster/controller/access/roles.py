@@ -92,9 +92,6 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The authenticated sender of a request: the user of a token, in a role.
 
     Args:
-        token: its id.
-        user: of the token.
-        role: of the token.
         team: in which the role counts; ``*``: every team; empty for operators and reporters.
     """
 
@@ -130,7 +127,6 @@ class Denied(msgspec.Struct, frozen=True):
     """Not allowed.
 
     Args:
-        reason: for the sender.
         visible: the sender may see the target; otherwise the answer is that it does not exist.
         ask: people to ask for it; empty: there are none, or the sender must not learn of them.
     """
@@ -211,7 +207,7 @@ def _explain_cluster_denial(role: Role, action: Action) -> str:
     """Explain why this role may not do this with things of no team."""
     if role == "reporter":
         return f"a reporter may not {DEEDS[action]}: its token may only report"
-    others = [f"a {one}" for one in EVERYWHERE if one != "operator" and action in EVERYWHERE[one]]
+    others = [f"a {role}" for role in EVERYWHERE if role != "operator" and action in EVERYWHERE[role]]
     return f"only {' or '.join(['an operator', *others])} may {DEEDS[action]}"
 
 

@@ -26,11 +26,8 @@ def limit_pools(
 
     Args:
         pools: as declared.
-        nodes: all known ones.
         capacities: valid reports.
         metrics: valid reports, at most one for each name.
-        triggers: as declared.
-        now_s: the time.
     """
     present: dict[str, int] = {}
     leaving: dict[str, int] = {}
@@ -80,11 +77,13 @@ def find_restrictions(
 ) -> tuple[Restriction, ...]:
     """Return the limits of pools from outside: reported capacities, and firing triggers with their names."""
     values = {metric.metric: metric.value for metric in metrics}
-    found = [Restriction(pool=one.pool, limit=one.devices) for one in capacities]
+    found = [Restriction(pool=capacity.pool, limit=capacity.devices) for capacity in capacities]
     found += [
-        Restriction(pool=one.pool, limit=one.limit, trigger=one.name, why=_describe_rule(one, value))
-        for one in triggers
-        if (value := values.get(one.metric)) is not None and is_firing(one, value)
+        Restriction(
+            pool=trigger.pool, limit=trigger.limit, trigger=trigger.name, why=_describe_rule(trigger, value)
+        )
+        for trigger in triggers
+        if (value := values.get(trigger.metric)) is not None and is_firing(trigger, value)
     ]
     return tuple(found)
 

@@ -95,20 +95,29 @@ def remove_document(standing: Config, kind: Kind, name: str) -> Config:
 def list_mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
     """Return the other documents that name this one, in words: ``the quota of vision``."""
     if kind == "cohorts":
-        below = [f"cohort {one.name}" for one in standing.cohorts or () if one.parent == name]
-        return (*below, *(f"team {one.name}" for one in standing.teams or () if one.cohort == name))
+        below = [f"cohort {cohort.name}" for cohort in standing.cohorts or () if cohort.parent == name]
+        return (*below, *(f"team {team.name}" for team in standing.teams or () if team.cohort == name))
     if kind == "pools":
         owners: tuple[Cohort | Team, ...] = (*(standing.cohorts or ()), *(standing.teams or ()))
         return (
-            *(f"the quota of {one.name}" for one in owners for quota in one.quotas if quota.pool == name),
-            *(f"reservation {one.name}" for one in standing.reservations or () if one.pool == name),
-            *(f"trigger {one.name}" for one in standing.triggers or () if one.pool == name),
+            *(
+                f"the quota of {owner.name}"
+                for owner in owners
+                for quota in owner.quotas
+                if quota.pool == name
+            ),
+            *(
+                f"reservation {reservation.name}"
+                for reservation in standing.reservations or ()
+                if reservation.pool == name
+            ),
+            *(f"trigger {trigger.name}" for trigger in standing.triggers or () if trigger.pool == name),
         )
     return ()
 
 
 def _replace_document(standing: Config, kind: Kind, name: str, new: tuple[Document, ...]) -> Config:
-    others = tuple(one for one in getattr(standing, kind) or () if get_name(one) != name)
+    others = tuple(document for document in getattr(standing, kind) or () if get_name(document) != name)
     return msgspec.structs.replace(standing, **{kind: tuple(sorted((*others, *new), key=get_name))})
 
 
@@ -159,9 +168,9 @@ def check_config(config: Config) -> None:
             rules=config.rules or SchedulingRules(),
         )
     )
-    for one in config.priorities or ():
-        check_name("priorities", one.name)
-        check_remark(f"priorities.{one.name}.description", one.description)
+    for priority in config.priorities or ():
+        check_name("priorities", priority.name)
+        check_remark(f"priorities.{priority.name}.description", priority.description)
     for pool in config.pools or ():
         check_remark(f"pools.{pool.name}.device", pool.device)
         check_remark(f"pools.{pool.name}.site", pool.site)
@@ -169,7 +178,7 @@ def check_config(config: Config) -> None:
             check_remark(f"pools.{pool.name}.labels", key)
             check_remark(f"pools.{pool.name}.labels.{key}", value)
     pools = [pool.name for pool in config.pools or ()]
-    check_unique("triggers", (one.name for one in config.triggers or ()))
+    check_unique("triggers", (trigger.name for trigger in config.triggers or ()))
     for trigger in config.triggers or ():
         check_name("triggers", trigger.name)
         check_remark(f"triggers.{trigger.name}.metric", trigger.metric)

@@ -20,7 +20,7 @@ def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
     nodes: tuple[Cohort | Team, ...] = (*snapshot.cohorts, *snapshot.teams)
     unused = {(node.name, quota.pool): quota.nominal_quota for node in nodes for quota in node.quotas}
     found: dict[str, tuple[Use, ...]] = {}
-    for state in sorted(snapshot.jobs, key=lambda one: one.number):
+    for state in sorted(snapshot.jobs, key=lambda state: state.number):
         uses: list[Use] = []
         for name, devices in sorted(_count_devices(state).items()):
             pool = pools.get(name)
@@ -58,10 +58,9 @@ def _map_owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
 def _count_devices(state: JobState) -> dict[str, int]:
     """Return the devices of a job by pool: those that stay, and those that are still draining."""
     found: dict[str, int] = {}
-    places = [(one.pool, one.workers) for one in state.holds]
-    places += [(one.pool, one.workers) for one in state.draining]
-    for pool, workers in places:
-        found[pool] = found.get(pool, 0) + workers * state.spec.resources_per_worker.devices
+    for place in state.places:
+        devices = place.workers * state.spec.resources_per_worker.devices
+        found[place.pool] = found.get(place.pool, 0) + devices
     return found
 
 
@@ -75,8 +74,6 @@ def measure_occupancy(
 
     Args:
         pools: as a plan sees them.
-        nodes: all known ones.
-        uses: the current uses of every job.
         reserved: devices that the calendar reserves, by pool.
     """
     used = Counter[str]()

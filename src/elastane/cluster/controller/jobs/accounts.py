@@ -10,12 +10,7 @@ class UsageInterval(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one pool that a job has used at one price, from one time to another.
 
     Args:
-        pool: of the devices.
-        terms: on which the job used them.
-        devices: their number.
         price: of a device for an hour.
-        from_s: begin, in seconds since 1970.
-        until_s: end.
     """
 
     pool: str

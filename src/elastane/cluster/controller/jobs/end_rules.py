@@ -22,7 +22,6 @@ def check_end_rules(job: StoredJob, progress: JobProgress | None, now_s: float) 
     Args:
         job: has not ended.
         progress: as its engine observed it; None: unknown.
-        now_s: seconds since 1970.
     """
     if job.wanted not in ("run", "pause"):
         return None

@@ -16,8 +16,6 @@ def apply_decision(job: StoredJob, decision: Decision, reason: SizeReason, now_s
     Args:
         job: has not ended.
         decision: changes its size.
-        reason: of the size.
-        now_s: seconds since 1970.
     """
     grant = Grant(workers=decision.workers, drain_until_s=now_s + decision.drain_s if decision.drain else 0.0)
     workers = sum(grant.workers.values())
@@ -44,14 +42,14 @@ def apply_decision(job: StoredJob, decision: Decision, reason: SizeReason, now_s
 def _expect_workers(job: StoredJob, grant: Grant, now_s: float) -> ObservedJob:
     """Return the workers that the job may hold until it is observed, and since when some are expected."""
     seen = job.observed.held
-    counts = count_held({pool: one.workers for pool, one in seen.items()}, job.grant.workers, grant.workers)
+    counts = count_held({pool: part.workers for pool, part in seen.items()}, job.grant.workers, grant.workers)
     held = {
         pool: _set_workers(seen.get(pool, HeldWorkers(workers=0)), workers)
         for pool, workers in counts.items()
     }
     total, granted = sum(grant.workers.values()), sum(job.grant.workers.values())
-    came = sum(one.workers - one.absent + one.lost for one in seen.values())
-    grows = total > sum(one.workers for one in held.values())
+    came = sum(part.workers - part.absent + part.lost for part in seen.values())
+    grows = total > sum(part.workers for part in held.values())
     # If workers that never arrived are given back, the replacement of a dead worker gets time of its own.
     anew = grows or (job.observed.starting_since_s is not None and total <= came < granted)
     return msgspec.structs.replace(
@@ -73,7 +71,6 @@ def assign_pools(workers: int, granted: Mapping[str, int], before: Mapping[str, 
     rest stays where it was, because it is leaving: on one machine, pools are only names.
 
     Args:
-        workers: their observed number.
         granted: workers by pool.
         before: workers by pool at the last observation.
     """

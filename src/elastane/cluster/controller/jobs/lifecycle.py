@@ -23,13 +23,7 @@ from elastane.run.nouns.attempts import AttemptOutcome
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """The end of a job.
-
-    Args:
-        how: the final state of the job.
-        why: the reason in a sentence.
-        traceback: of the user's script, if that raised an error.
-    """
+    """The end of a job."""
 
     how: Literal["finished", "failed", "cancelled"]
     why: str = ""
@@ -40,9 +34,6 @@ class JobLifecycle(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts of one job.
 
     Args:
-        job: its name.
-        spec: as submitted, or as changed since.
-        submitted_s: in seconds since 1970.
         granted: workers of its grant; 0: none, because it waits, is paused or was preempted.
         held: workers that it held at the last observation.
         ending: the end that it will have after its workers are gone, unless it finishes or fails before.
@@ -108,13 +99,7 @@ def _choose_end(wanted: Wanted, why: str) -> JobEnd | None:
 
 
 def apply_observation(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> JobLifecycle:
-    """Return the lifecycle after an observation. A repeated observation changes nothing more.
-
-    Args:
-        lifecycle: of the job.
-        seen: by its engine.
-        now_s: seconds since 1970.
-    """
+    """Return the lifecycle after an observation. A repeated observation changes nothing more."""
     lifecycle = msgspec.structs.replace(lifecycle, held=count_held_workers(lifecycle, seen))
     if seen.present or lifecycle.ended is not None:
         return lifecycle

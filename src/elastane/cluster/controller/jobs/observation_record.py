@@ -35,10 +35,7 @@ def record_observation(job: StoredJob, after: JobLifecycle, seen: Observation, n
     """Return the job after an observation.
 
     Args:
-        job: as stored.
         after: its lifecycle after the same observation.
-        seen: by its engine.
-        now_s: seconds since 1970.
     """
     end = after.ended
     observed = _update_observed(job, after, seen, now_s)
@@ -120,7 +117,7 @@ def _update_observed(job: StoredJob, after: JobLifecycle, seen: Observation, now
     before = job.observed
     here = {pool: held.workers for pool, held in before.held.items()}
     held = assign_pools(after.held, job.grant.workers, here)
-    arrived = {pool: one.workers - one.absent for pool, one in before.held.items()}
+    arrived = {pool: held.workers - held.absent for pool, held in before.held.items()}
     there = assign_pools(min(after.held, _count_present(before, seen)), held, arrived)
     lost = _find_lost(before, after, seen, there)
     starting_since_s, faulty_since_s = _date_missing(before, after, seen, sum(lost.values()), now_s)
@@ -159,7 +156,7 @@ def _count_present(before: ObservedJob, seen: Observation) -> int:
 
 
 def _count_arrived(observed: ObservedJob) -> int:
-    return sum(one.workers - one.absent for one in observed.held.values())
+    return sum(held.workers - held.absent for held in observed.held.values())
 
 
 def _find_lost(
@@ -168,7 +165,7 @@ def _find_lost(
     """Return the workers that were there and are gone, by pool. An arriving worker replaces one of them."""
     if not seen.present or seen.fixed or sum(there.values()) >= after.granted:
         return {}
-    came = {pool: one.workers - one.absent + one.lost for pool, one in before.held.items()}
+    came = {pool: held.workers - held.absent + held.lost for pool, held in before.held.items()}
     return {pool: gone for pool, workers in came.items() if (gone := workers - there.get(pool, 0)) > 0}
 
 
@@ -183,11 +180,8 @@ def _date_missing(
     none is missing.
 
     Args:
-        before: the observation before.
         after: the lifecycle of the job after this observation.
-        seen: by its engine.
         lost: number of workers that were there and are gone.
-        now_s: seconds since 1970.
     """
     starting_s, faulty_s = before.starting_since_s, before.faulty_since_s
     if seen.present and seen.arrived is None:
@@ -200,7 +194,7 @@ def _date_missing(
         # A crashed job waits for its retry, so no worker can arrive before.
         return max(since_s, after.retry_at_s), None
     awaited = there + lost < after.granted
-    had_successors = faulty_s is None and any(one.lost for one in before.held.values())
+    had_successors = faulty_s is None and any(held.lost for held in before.held.values())
     if not lost or had_successors:
         # A replacement that dies gets no time of its own, or a chain of them would never time out.
         return since_s, None

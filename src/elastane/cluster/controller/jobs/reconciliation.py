@@ -28,8 +28,6 @@ def choose_order(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> Or
 
     Args:
         lifecycle: of the job, after this observation.
-        seen: by its engine.
-        now_s: seconds since 1970.
     """
     if seen.present:
         return _order_present(lifecycle, seen, now_s)

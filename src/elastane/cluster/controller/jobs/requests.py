@@ -18,9 +18,6 @@ def create_job(spec: JobSpec, user: str, now_s: float, earlier: StoredJob | None
     """Return a new job, which waits. The store gives it its number.
 
     Args:
-        spec: as submitted.
-        user: its submitter.
-        now_s: seconds since 1970.
         earlier: a job with the same program, which gives it a prior for its speeds; None: there is none.
     """
     wanted = read_wanted(spec)
@@ -78,7 +75,7 @@ def cancel_job(job: StoredJob, now_s: float) -> StoredJob:
     cancelled = msgspec.structs.replace(job, wanted="cancel", version=job.version + 1)
     if _may_hold(job):
         return cancelled
-    # Devices that it has just given back may not be charged yet, and no later turn would charge them.
+    # Devices that it has just given back may not be charged yet, and no later cycle would charge them.
     return msgspec.structs.replace(
         charge(cancelled, (), now_s),
         state="cancelled",

@@ -25,9 +25,5 @@ def compute_retry_time(retry_at_s: float, now_s: float) -> float:
     """Return the earliest time of the next attempt; 0: at once.
 
     No wait is longer than `LONGEST_RETRY_S`, also after a clock was set back.
-
-    Args:
-        retry_at_s: as stored, in seconds since 1970.
-        now_s: the time.
     """
     return retry_at_s if retry_at_s <= now_s + LONGEST_RETRY_S else 0.0

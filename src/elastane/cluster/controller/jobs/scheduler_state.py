@@ -23,7 +23,6 @@ class SchedulerJob(NamedTuple):
     """A job as the scheduler sees it.
 
     Args:
-        state: see `elastane.cluster.nouns.cluster.JobState`.
         wrong: the part of its record that cannot be read; empty: all of it can.
         decidable: the scheduler can decide about it.
         uncertain: it may hold devices, and its record does not show which.

@@ -32,8 +32,6 @@ class SizeReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     Args:
         stop: why the job has no workers, as a value: the first reason of the plan. None: it has some, or no
             plan has decided yet.
-        sentences: all reasons, for people.
-        decided_s: time of the plan.
     """
 
     stop: Why | None = None
@@ -50,16 +48,11 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
         number: grows with every submission.
         name: unique in the cluster.
         team: owner of the quota that it uses.
-        user: its submitter.
-        queue: a queue of the team.
         priority_class: as its spec names it; empty: the default of the cluster.
-        state: its state.
         wanted: the state that people, or its own rules, want.
         version: grows with every change that people make; the ``ETag``.
         spec: as submitted, or as changed since; `UNKNOWN_SPEC` if it cannot be read.
         grant: the workers that it should have.
-        observed: the newest observation.
-        reason: of its size.
         workers: granted in all pools together.
         step: the last committed step.
         run_dir: directory of its run; empty: it never began.
@@ -79,7 +72,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
         active_s: seconds during which it held devices, until ``active_since_s``.
         active_since_s: it holds devices since then; None: it holds none.
         unreadable: the part of the record that cannot be read, so that nothing can be decided about the job.
-        guessed: the part of the record that cannot be read, and that the next turns write again.
+        guessed: the part of the record that cannot be read, and that the next cycles write again.
     """
 
     number: int

@@ -28,8 +28,6 @@ def release_job(job: StoredJob, seen: Observation, now_s: float) -> StoredJob | 
 
     Args:
         job: has not ended, and cannot be read.
-        seen: by its engine.
-        now_s: seconds since 1970.
     """
     found = _judge(job, seen)
     if found is None:

@@ -30,7 +30,6 @@ def parse_body(kind: Any, empty: Any = None) -> Any:
     """Return a dependency of FastAPI that decodes the body of a request.
 
     Args:
-        kind: type of the value.
         empty: value of a request without a body; None: the request must have one.
 
     Raises:

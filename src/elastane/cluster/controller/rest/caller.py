@@ -63,14 +63,7 @@ class NotAllowed(Refusal):
 
 
 class Caller:
-    """The sender of one request with a valid token.
-
-    Args:
-        principal: user and role of the token.
-        controller: that serves the request.
-        request: of HTTP.
-        now_s: time of the request.
-    """
+    """The sender of one request with a valid token."""
 
     def __init__(
         self, *, principal: Principal, controller: Controller, request: Request, now_s: float
@@ -128,7 +121,6 @@ class Changer(Caller):
     """The sender of a request that may change something.
 
     Args:
-        caller: the sender.
         key: idempotency key; empty: none.
     """
 
@@ -190,7 +182,6 @@ class Editor(Changer):
     """The sender of a request that may change something with versions.
 
     Args:
-        caller: the sender.
         key: idempotency key; empty: none.
         if_match: the version to change, as an ``ETag``; ``*``: any existing version; empty: no condition.
     """
@@ -244,10 +235,7 @@ def authenticate(controller: Controller, authorization: str, address: str, now_s
     """Return the principal of a token.
 
     Args:
-        controller: has the tokens.
-        authorization: the header.
         address: of the client, to limit failed attempts.
-        now_s: the time.
 
     Raises:
         Refusal: the token is not valid, or the client sends requests too often.

@@ -37,13 +37,13 @@ def get_claim_lists(caller: CallerParameter, after: AfterList = "", limit: Limit
         found = claim_lists.list_claim_lists(tx, caller.teams, after=after, limit=limit + 1)
     items = tuple(
         KeptClaimList(
-            team=one.team,
-            name=one.run.removeprefix(f"{one.team}/"),
-            user=one.user,
-            content_bytes=one.content_bytes,
-            used_s=one.used_s,
+            team=claim_list.team,
+            name=claim_list.run.removeprefix(f"{claim_list.team}/"),
+            user=claim_list.user,
+            content_bytes=claim_list.content_bytes,
+            used_s=claim_list.used_s,
         )
-        for one in found[:limit]
+        for claim_list in found[:limit]
     )
     return respond(Page(items=items, after=found[limit - 1].run if len(found) > limit else ""))
 

@@ -53,12 +53,12 @@ def post_config_apply(caller: ChangerParameter, config: Wanted) -> Response:
         check_removals(tx, changes, caller.now_s)
         documents.write_documents(tx, changes, caller.now_s)
         descriptions = []
-        for one in changes:
-            changed = describe_document_change(one.before, one.after)
-            words = add_words(f"{one.change} {one.kind} {one.name}", changed)
+        for change in changes:
+            changed = describe_document_change(change.before, change.after)
+            words = add_words(f"{change.change} {change.kind} {change.name}", changed)
             descriptions.append(words)
             message = f"{caller.principal.user} applied a configuration: {words}"
-            team = one.name if one.kind == "teams" else ""
+            team = change.name if change.kind == "teams" else ""
             history.append_event(tx, "config.applied", message, caller.now_s, team=team)
         caller.set_detail("; ".join(descriptions))
         return build_reply(Page(items=changes))
@@ -102,17 +102,17 @@ def list_resized_jobs(
     now: Plan, then: Plan, teams: dict[str, str], controller: Controller
 ) -> tuple[ResizedJob, ...]:
     """Return the jobs that have another size in the second plan, with the reasons."""
-    before = {one.job: sum(one.workers.values()) for one in now.decisions}
+    before = {decision.job: sum(decision.workers.values()) for decision in now.decisions}
     return tuple(
         ResizedJob(
-            job=one.job,
-            team=teams[one.job],
-            before=before[one.job],
+            job=decision.job,
+            team=teams[decision.job],
+            before=before[decision.job],
             after=after,
-            sentences=controller.explain(one, teams),
+            sentences=controller.explain(decision, teams),
         )
-        for one in then.decisions
-        if (after := _count_workers(one)) != before[one.job]
+        for decision in then.decisions
+        if (after := _count_workers(decision)) != before[decision.job]
     )
 
 

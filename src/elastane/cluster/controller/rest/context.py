@@ -37,7 +37,6 @@ class Bucket(msgspec.Struct, frozen=True):
 
     Args:
         left: requests left, with a fraction.
-        at_s: time of that state.
     """
 
     left: float
@@ -82,7 +81,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         per_token: rate of requests with one token.
         per_address: rate of requests without a valid token from one address.
-        body_bytes: size of a request's body.
         watchers: streams at one time.
         watchers_per_token: streams with one token.
         watchers_per_user: streams with all tokens of one user. Teams have a limit of their own.
@@ -100,12 +98,10 @@ class Controller:
     """The parts of the controller that requests use.
 
     Args:
-        store: of the cluster.
         wake: called after each change, so that the loop plans soon; must not block.
         plan: of the scheduler, to predict the effect of a configuration.
         explain: returns a decision's reasons as sentences, given the team of each job.
         check_team: raises `BadInput` if the engine has no system user for the jobs of a team.
-        settings: limits.
         clock: seconds since 1970.
     """
 

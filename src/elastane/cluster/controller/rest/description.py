@@ -50,12 +50,9 @@ def describe_route(
     """Describe the answer and the body of a route, as arguments of its decorator.
 
     Args:
-        kind: type of the answer; None: it has no body.
         takes: type of the request's body; None: it has none.
         optional: the body may be left out.
-        status: of a successful answer.
         also: of a successful answer of the same type, if something was created.
-        media: type of the answer's content.
         or_as: media type of the answer as text, if a request can ask for it.
     """
     content = {} if kind is None else {"content": {media: {"schema": _mark(kind)}}}
@@ -67,7 +64,7 @@ def describe_route(
             "required": not optional,
             "content": {"application/json": {"schema": _mark(takes)}},
         }
-    good = {int(one): {"description": one.phrase, **content} for one in (status, also) if one is not None}
+    good = {int(code): {"description": code.phrase, **content} for code in (status, also) if code is not None}
     return {
         "status_code": status,
         "responses": {**good, "default": PROBLEM},

@@ -108,7 +108,9 @@ def _build_list(kind: Kind) -> Callable[..., Response]:
             found = getattr(documents.read_declared_config(tx), kind)
         operator = caller.principal.role == "operator"
         items = tuple(
-            one for one in found if operator or kind != "teams" or has_role_in(caller.principal, one.name)
+            document
+            for document in found
+            if operator or kind != "teams" or has_role_in(caller.principal, document.name)
         )
         return respond(Page(items=items))
 

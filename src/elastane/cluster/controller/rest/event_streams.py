@@ -36,7 +36,6 @@ class Watchers:
     """The number of open streams by token, user and team. Only the thread of the event loop may use it.
 
     Args:
-        most: largest number of streams.
         most_of_one: largest number with one token.
         most_of_user: largest number with all tokens of one user; None: only the other limits count.
     """
@@ -51,7 +50,6 @@ class Watchers:
         """Count a stream while it is open. Nothing is awaited between the check and the count.
 
         Args:
-            caller: opens the stream.
             most_of_team: largest number of streams of its team; a token of no team has no such limit.
 
         Raises:
@@ -90,7 +88,6 @@ class EventStream(StreamingResponse):
     """A stream that counts as a watcher from before its first byte until after its last.
 
     Args:
-        content: of the stream.
         place: entered while the stream is open; if it raises a refusal, the answer is a problem.
     """
 

@@ -72,7 +72,7 @@ def render_explanation(job: StoredJob, decisions: tuple[StoredDecision, ...]) ->
         wanted=job.wanted,
         workers=job.workers,
         explanation=explain_size(job),
-        decisions=tuple(render_decision(one) for one in decisions),
+        decisions=tuple(render_decision(decision) for decision in decisions),
     )
 
 

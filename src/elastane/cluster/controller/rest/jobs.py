@@ -103,11 +103,7 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
 
 
 def _claim_name(tx: Connection, name: str) -> None:
-    """Check that no files of a forgotten job of this name are left.
-
-    Raises:
-        JobNameTaken: its files are still there.
-    """
+    """Check that no files of a forgotten job of this name are left."""
     left = jobs.find_left_files(tx, name)
     if not left:
         return
@@ -151,7 +147,7 @@ def get_job(caller: CallerParameter, job: Name) -> Response:
 
 
 def _list_classes(tx: Connection) -> set[str]:
-    return {one.name for one in documents.read_declared_config(tx).priorities or ()}
+    return {priority.name for priority in documents.read_declared_config(tx).priorities or ()}
 
 
 def _change_job(

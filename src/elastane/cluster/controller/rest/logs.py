@@ -59,7 +59,6 @@ def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part |
         run_dir: of the job; empty: it never began.
         process: matches `PROCESS`.
         offset: of the first byte; negative: counted from the end.
-        limit: largest number of bytes.
 
     Returns:
         The part; None: there is no such log.

@@ -33,15 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(ElastaneError):
-    """A request is refused.
-
-    Args:
-        status: of HTTP.
-        what: happened.
-        means: the consequence.
-        do: the remedy.
-        headers: of the answer.
-    """
+    """A request is refused."""
 
     def __init__(
         self,

@@ -27,9 +27,6 @@ class Refusals:
 
     Refusals are marked as written before their line is written, so that no two threads write it. If writing
     fails, they are pending again.
-
-    Args:
-        store: has the audit log.
     """
 
     def __init__(self, store: Store) -> None:
@@ -42,10 +39,7 @@ class Refusals:
         """Count a refusal, and write it if it is due.
 
         Args:
-            principal: that was refused.
             refused: the refusal.
-            team: of the target.
-            now_s: the time.
 
         Raises:
             StoreError: it could not be written; it stays counted.
@@ -70,7 +64,6 @@ class Refusals:
         """Write the pending refusals of windows that have ended, and drop these windows.
 
         Args:
-            now_s: the time.
             all_of_them: also of windows that have not ended, because the controller ends.
 
         Raises:
@@ -117,11 +110,8 @@ def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, no
     """Write one line for all pending refusals.
 
     Args:
-        tx: a transaction that writes.
-        principal: that was refused.
         tally: has pending refusals.
         team: of the target, if one refusal is pending.
-        now_s: the time.
     """
     last, several = tally.last, tally.pending > 1
     since = f"{datetime.fromtimestamp(tally.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"

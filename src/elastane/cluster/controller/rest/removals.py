@@ -50,28 +50,24 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
     Raises:
         Refusal: one of the documents is in use.
     """
-    for one in changes:
-        if one.change != "remove":
+    for change in changes:
+        if change.change != "remove":
             continue
-        if one.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, one.name)):
+        if change.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, change.name)):
             raise Refusal(
                 HTTPStatus.CONFLICT,
-                f"pool {one.name} is in use by {_list_users(holders, 'job')}",
+                f"pool {change.name} is in use by {_list_users(holders, 'job')}",
                 means="their workers could not drain from a pool that does not exist; nothing was changed",
                 do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
             )
-        if one.kind == "priorities":
-            _check_class(tx, one)
-        if one.kind == "teams":
-            _check_team(tx, one.name, now_s)
+        if change.kind == "priorities":
+            _check_class(tx, change)
+        if change.kind == "teams":
+            _check_team(tx, change.name, now_s)
 
 
 def _check_class(tx: Connection, removed: Change) -> None:
-    """Check that no job is of the class: by its name, or by default.
-
-    Raises:
-        Refusal: the class is in use.
-    """
+    """Check that no job is of the class: by its name, or by default."""
     users = jobs.list_jobs_of_class(tx, removed.name)
     if removed.before is not None and removed.before.get("default"):
         users += jobs.list_jobs_of_class(tx, "")
@@ -86,11 +82,7 @@ def _check_class(tx: Connection, removed: Change) -> None:
 
 
 def _check_team(tx: Connection, team: str, now_s: float) -> None:
-    """Check that the team has no living jobs and no valid tokens.
-
-    Raises:
-        Refusal: it has some.
-    """
+    """Check that the team has no living jobs and no valid tokens."""
     if users := jobs.list_jobs_of_team(tx, team):
         raise Refusal(
             HTTPStatus.CONFLICT,

@@ -52,11 +52,7 @@ def post_report(caller: ChangerParameter, report: Annotated[Report, parse_body(R
 
 
 def _check_report(report: Report) -> str:
-    """Check the fields of a report, and return its subject.
-
-    Raises:
-        BadField: a field has an impossible value.
-    """
+    """Check the fields of a report, and return its subject."""
     match report:
         case Notice(node=node, in_s=in_s):
             check_name("node", node)

@@ -81,11 +81,7 @@ def delete_token(caller: ChangerParameter, token: Annotated[str, Path(pattern=TO
 
 
 def _check_new_token(new: NewToken) -> None:
-    """Check the fields of a new token.
-
-    Raises:
-        BadField: a field has an impossible value.
-    """
+    """Check the fields of a new token."""
     if not re.fullmatch(USER, new.user):
         raise BadField(
             "user",

@@ -20,7 +20,6 @@ class StoredClaimList(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run: its key: team, slash, name. No name of a job has a slash.
-        team: owner.
         user: that began it.
         content_bytes: of all slots.
         used_s: about when it was last read or claimed in, in seconds since 1970.
@@ -44,10 +43,8 @@ def list_claim_lists(
     """Return claim lists in the order of their keys.
 
     Args:
-        tx: a transaction.
         teams: only lists of these teams; None: of all.
         after: only lists with keys after this one; empty: from the first on.
-        limit: the most lists to return.
     """
     query = select(claim_lists).where(claim_lists.c.run > after).order_by(claim_lists.c.run).limit(limit)
     if teams is not None:
@@ -103,9 +100,6 @@ def list_claims(tx: Connection, run: str, first_slot: int, limit: int | None = N
     """Return the contents of slots from ``first_slot`` on, up to the first slot without a content.
 
     Args:
-        tx: a transaction.
-        run: name of the list.
-        first_slot: the first slot to return.
         limit: the most slots to return; None: all.
     """
     length = func.length(claims.c.content)

@@ -50,7 +50,6 @@ class JsonColumn(Generic[T]):
     """Decodes the JSON in a text column.
 
     Args:
-        kind: type of its values.
         check: raises `BadInput` if a value of that type cannot be true.
     """
 

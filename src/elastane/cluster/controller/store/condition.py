@@ -37,9 +37,7 @@ class Condition:
         """Record that a check fails.
 
         Args:
-            check: its name.
             what: happened. It is public: without paths, and without content of the store.
-            do: the remedy for an operator.
             detail: for the log only.
             log: write the problem to the log; otherwise the caller does.
         """
@@ -54,7 +52,7 @@ class Condition:
 
     def clear(self, check: Check, *, log: bool = True) -> None:
         """Record that a check passes. Without ``log``, the caller writes the log."""
-        # Every turn calls this, and nearly always there is nothing to clear.
+        # Every cycle calls this, and nearly always there is nothing to clear.
         if check not in self._problems:
             return
         with self._lock:
@@ -69,10 +67,10 @@ class Condition:
     def list_problems(self) -> tuple[HealthProblem, ...]:
         """Return all problems, oldest first."""
         with self._lock:
-            return tuple(sorted(self._problems.values(), key=lambda one: one.since_s))
+            return tuple(sorted(self._problems.values(), key=lambda problem: problem.since_s))
 
     def find_unusable(self) -> HealthProblem | None:
         """Return the oldest problem that forbids the use of the store; None: the store may be used."""
         if not self._problems:
             return None
-        return next((one for one in self.list_problems() if one.check in UNUSABLE), None)
+        return next((problem for problem in self.list_problems() if problem.check in UNUSABLE), None)

@@ -108,11 +108,7 @@ class Store:
             raise translate_database_error(error, self.where) from error
 
     def _check_age(self, at_least: int) -> None:
-        """Check that the store has every change that it is known to have had.
-
-        Raises:
-            StoreOlder: it lacks some.
-        """
+        """Check that the store has every change that it is known to have had."""
         if not at_least:
             return
         with self.engine.connect() as connection, connection.begin():

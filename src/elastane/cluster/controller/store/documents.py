@@ -87,10 +87,12 @@ def read_declared_config(tx: Connection) -> Config:
     return found
 
 
-def _make_unreadable_error(one: UnreadableDocument) -> UnreadableRecord:
+def _make_unreadable_error(document: UnreadableDocument) -> UnreadableRecord:
     return UnreadableRecord(
-        escape_line(f"{one.name} in the declared {one.kind}" if one.name else "the declarations", SHOWN),
-        one.why,
+        escape_line(
+            f"{document.name} in the declared {document.kind}" if document.name else "the declarations", SHOWN
+        ),
+        document.why,
         do="declare it again (elastane config apply FILE), or restore a backup of the store",
     )
 
@@ -99,11 +101,11 @@ def list_removals(lost: Iterable[UnreadableDocument], wanted: Config) -> tuple[C
     """Return the removals of unreadable documents that ``wanted`` lacks, of the kinds that it mentions."""
     kept = map_documents(wanted)
     return tuple(
-        Change(kind=one.kind, name=one.name, change="remove")
-        for one in lost
-        if (one.kind, one.name) not in kept
-        and (one.kind not in KINDS or getattr(wanted, one.kind) is not None)
-        and one != _describe_whole(one.why)
+        Change(kind=document.kind, name=document.name, change="remove")
+        for document in lost
+        if (document.kind, document.name) not in kept
+        and (document.kind not in KINDS or getattr(wanted, document.kind) is not None)
+        and document != _describe_whole(document.why)
     )
 
 
@@ -152,19 +154,21 @@ def _decode_document(kind: Any, name: Any, body: Any) -> Document:
 def write_documents(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
     """Write these changes. A change that is already there does no harm."""
     some = False
-    for one in changes:
+    for change in changes:
         some = True
-        here = (documents.c.kind == one.kind) & (documents.c.name == one.name)
-        if one.after is None:
+        here = (documents.c.kind == change.kind) & (documents.c.name == change.name)
+        if change.after is None:
             tx.execute(delete(documents).where(here))
             continue
-        body = encode_json(one.after)
+        body = encode_json(change.after)
         written = tx.execute(
             update(documents).where(here).values(body=body, version=documents.c.version + 1, changed_s=now_s)
         )
         if not written.rowcount:
             tx.execute(
-                insert(documents).values(kind=one.kind, name=one.name, version=1, body=body, changed_s=now_s)
+                insert(documents).values(
+                    kind=change.kind, name=change.name, version=1, body=body, changed_s=now_s
+                )
             )
     if some:
         count_change(tx)

@@ -46,8 +46,6 @@ class UnreadableRecord(StoreError):
 
     Args:
         what: name of the record: ``pool local``.
-        why: it cannot be read.
-        do: the remedy.
     """
 
     def __init__(self, what: str, why: str, *, do: str) -> None:
@@ -80,7 +78,6 @@ def translate_database_error(error: DBAPIError, where: str) -> StoreError:
     """Translate an error of the database.
 
     Args:
-        error: as SQLAlchemy raised it.
         where: URL of the store without its password.
     """
     name, state = _read_codes(error.orig)

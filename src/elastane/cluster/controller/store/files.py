@@ -86,7 +86,6 @@ def find_damage(path: str, *, thorough: bool = False, create: bool = False) -> s
     meanwhile.
 
     Args:
-        path: of the file.
         thorough: also compare indices with their tables, which takes several times as long.
         create: a missing file counts as undamaged, because it will be created.
 
@@ -118,7 +117,6 @@ def write_probe_page(path: str, check_files: Callable[[], None]) -> None:
     It changes a number in the header that SQLite reserves for applications, and that Elastane does not read.
 
     Args:
-        path: of the database.
         check_files: raises if the files are not those of the other connections. The first read opens the
             journal, or makes a second one if it was removed, and a page there would void the first one.
 

@@ -63,9 +63,7 @@ def list_events_after(
     """Return the events with a higher number, oldest first.
 
     Args:
-        tx: a transaction.
         number: of the last event that was already seen.
-        limit: largest number of events.
         teams: only events of these teams; None: of all.
         public: also events of no team.
         job: only events of this job; empty: all.
@@ -109,10 +107,7 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         id: grows.
-        time_s: of the decision, in seconds since 1970.
         decision: None: it cannot be read.
-        sentences: its reason for people.
-        unreadable: why it cannot be read.
     """
 
     id: int
@@ -128,11 +123,7 @@ def insert_decision(
     """Store a decision.
 
     Args:
-        tx: a transaction that writes.
-        decision: about a job.
-        sentences: its reason.
         number: of the change that it is a part of.
-        now_s: the time.
     """
     tx.execute(
         insert(decisions).values(
@@ -181,15 +172,9 @@ def append_audit_line(
     """Append a line, in the transaction of the change that it describes.
 
     Args:
-        tx: a transaction that writes.
         token: id of the token.
-        user: of the token.
-        action: requested action.
-        target: of the action.
         team: owner of the line; empty: the cluster.
         allowed: the action was done.
-        detail: of the change, or the reason of the refusal.
-        now_s: the time.
         times: number of refusals that this line covers.
         longest: characters of the detail to keep.
     """
@@ -214,11 +199,9 @@ def list_audit_page(
     """Return lines of the audit log, newest first.
 
     Args:
-        tx: a transaction.
         teams: only lines of these teams; None: of all.
         of_none: with ``teams`` None, also lines of no team.
         before: only lines with a smaller id; None: begin with the newest.
-        limit: of the page.
     """
     query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
     if teams is not None:
@@ -243,9 +226,7 @@ def sum_usage(
     """Return the usage between two times, including that of running jobs.
 
     Args:
-        tx: a transaction.
         by: columns to group by; the others are empty.
-        from_s: begin.
         until_s: end; not in the future.
         teams: only the usage of these teams; None: of all.
     """

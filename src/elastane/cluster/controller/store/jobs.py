@@ -32,10 +32,6 @@ class JobFilters(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         teams: only of these teams; None: of all.
-        team: only of this team.
-        states: only in these states.
-        user: only of this user.
-        queue: only of this queue.
         prefix: only with this prefix of the name.
     """
 
@@ -143,10 +139,7 @@ def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, lim
     """Return the newest jobs first, with the columns of a list.
 
     Args:
-        tx: a transaction.
-        filters: the jobs of the list.
         after: number of the last job of the slice before.
-        limit: of the page.
     """
     query = _filter(select(*(jobs.c[name] for name in SUMMARY)), filters)
     query = query.order_by(jobs.c.number.desc()).limit(limit + 1)
@@ -180,7 +173,6 @@ def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJ
     """Return the jobs of a plan, with the columns that it depends on, oldest first.
 
     Args:
-        tx: a transaction.
         running: only the jobs that hold devices; otherwise all that have not ended.
     """
     here = jobs.c.state == "running" if running else jobs.c.ended_s.is_(None)
@@ -312,8 +304,6 @@ def update_job(tx: Connection, before: StoredJob, after: StoredJob, *, always: t
 
     Args:
         tx: a transaction that writes, in which ``before`` was read.
-        before: as stored.
-        after: as it should be stored.
         always: fields that are written even if they are equal, because the stored ones may be unreadable.
     """
     write_job(tx, before, after, always=always)

@@ -53,8 +53,6 @@ class Note(msgspec.Struct, frozen=True):
 
     Args:
         path: of the database, with links resolved.
-        device: of its file.
-        inode: of its file.
         change: number of the last change that was seen in it.
     """
 
@@ -71,9 +69,6 @@ class Lease:
     """The lease of a store, held until it is closed or its process ends. Take it before you open the store.
 
     Closing it releases the locks that SQLite has on the database in this process, so close the store first.
-
-    Args:
-        url: of the store.
 
     Raises:
         Taken: another controller has the store.
@@ -145,11 +140,7 @@ class Lease:
         return had
 
     def _check_original(self) -> None:
-        """Check that this is not a copy of a store that another controller has.
-
-        Raises:
-            Taken: it is such a copy.
-        """
+        """Check that this is not a copy of a store that another controller has."""
         note = self._read_note()
         if note is None or read_file_identity(self._path) == (note.device, note.inode):
             return

@@ -28,7 +28,6 @@ class Monitor:
     """A context manager that checks a store. Its findings are in the condition of the store's soundness.
 
     Args:
-        store: to check.
         note: called periodically with the number of the store's last change.
     """
 

@@ -15,8 +15,6 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """An answer to a request.
 
     Args:
-        status: of HTTP.
-        body: JSON.
         etag: version of the body; empty: none.
     """
 

@@ -56,7 +56,7 @@ def list_valid_reports(tx: Connection, now_s: float) -> Reports:
             do = "report it again (elastane tell), or wait until it is not valid any more"
             raise UnreadableRecord(f"the last report of {what}", str(error), do=do) from error
     return Reports(
-        capacities=tuple(one for one in found if isinstance(one, Capacity)),
-        metrics=tuple(one for one in found if isinstance(one, Metric)),
-        prices=tuple(one for one in found if isinstance(one, Price)),
+        capacities=tuple(report for report in found if isinstance(report, Capacity)),
+        metrics=tuple(report for report in found if isinstance(report, Metric)),
+        prices=tuple(report for report in found if isinstance(report, Price)),
     )

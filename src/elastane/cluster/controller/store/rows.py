@@ -28,7 +28,7 @@ from elastane.common.untrusted_data import Malformed
 SHOWN = 60
 """Characters of a wrong value to show."""
 
-# Every turn reads the same specs again, and they are immutable.
+# Every cycle reads the same specs again, and they are immutable.
 _decode_spec = lru_cache(maxsize=20_000)(JsonColumn[JobSpec](JobSpec, check_numbers))
 _decode_grant = JsonColumn[Grant](Grant)
 _decode_observed = JsonColumn[ObservedJob](ObservedJob)

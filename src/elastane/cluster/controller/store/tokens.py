@@ -31,11 +31,7 @@ def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: 
     """Store a token.
 
     Args:
-        tx: a transaction that writes.
-        id_: its public id.
         digest: SHA-256 of its secret, 32 bytes.
-        new: the token.
-        now_s: the time.
     """
     row = tx.execute(
         insert(tokens)
@@ -77,7 +73,6 @@ def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool 
     """Return tokens, oldest first.
 
     Args:
-        tx: a transaction.
         teams: only tokens of these teams; None: of all.
         of_none: with ``teams`` None, also tokens of no team.
     """
@@ -136,9 +131,6 @@ def make_first_token(tx: Connection, user: str, now_s: float, *, another: bool =
     usable token. If it is shown but not stored, the next start makes another one.
 
     Args:
-        tx: a transaction that writes.
-        user: of the token.
-        now_s: the time.
         another: make a token even if the store has a valid one of an operator.
 
     Returns:

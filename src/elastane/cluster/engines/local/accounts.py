@@ -23,12 +23,10 @@ class Account(msgspec.Struct, frozen=True):
     """A system user, as the kernel and a login shell know it.
 
     Args:
-        name: of the user.
         uid: never 0.
         gid: of its primary group.
         groups: ids of all its groups.
         home: its home directory, which may not exist.
-        shell: its login shell.
     """
 
     name: str

@@ -21,7 +21,6 @@ class Program(msgspec.Struct, frozen=True):
     Args:
         script: absolute path of a Python script, or of a module's file.
         module: its name; empty: the program is a script.
-        args: its arguments.
     """
 
     script: str

@@ -94,14 +94,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a job in the lines read so far.
 
     Args:
-        step: last committed.
-        loss: of that step.
         losses: of the last `RECENT_STEPS` steps; they start anew after a step without a loss, and at a step
             that is not the next one.
         samples: samples of the largest step seen, which is the global batch.
-        speeds: the speeds, by number of workers.
         pauses_s: the longest wait of a healthy worker for each of the latest changes, oldest first.
-        saved_s: when the last checkpoint was saved, in seconds since 1970.
     """
 
     step: int = 0
@@ -154,7 +150,7 @@ def _add_speed(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
         return pace.speeds
     speed = pace.speeds.get(workers, Speed()).add_step(line.samples.count, seconds, line.time)
     speeds = {**pace.speeds, workers: speed}
-    return dict(sorted(speeds.items(), key=lambda one: one[1].time)[-MOST_SIZES:])
+    return dict(sorted(speeds.items(), key=lambda entry: entry[1].time)[-MOST_SIZES:])
 
 
 def _add_loss(pace: Pace, line: LedgerLine) -> tuple[float, ...]:

@@ -23,7 +23,6 @@ def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, P
     """Check that this process may read a job's script and enter its directory; return spec and directory.
 
     Args:
-        job: its name.
         user: name of this process's user, for errors; empty: the engine's own user.
 
     Raises:

@@ -97,11 +97,7 @@ def get_gpu_claims_folder(home: Path) -> Path:
 
 
 def _check_only_root_changes(home: Path) -> None:
-    """Check that only root can replace the home by another directory.
-
-    Raises:
-        BadInput: another user can.
-    """
+    """Check that only root can replace the home by another directory."""
     place = home.resolve()
     for directory in (place, *place.parents):
         found = directory.stat()
@@ -116,11 +112,7 @@ def _check_only_root_changes(home: Path) -> None:
 
 
 def _check_reach(account: Account, runs: Path) -> None:
-    """Check that a user can run this program and reach the run directories.
-
-    Raises:
-        BadInput: it cannot.
-    """
+    """Check that a user can run this program and reach the run directories."""
     command = [*USER_LAUNCHER, "--reach", str(runs)]
     try:
         done = subprocess.run(

@@ -32,11 +32,8 @@ class LaunchTask(msgspec.Struct, frozen=True):
     """The agent that this program becomes.
 
     Args:
-        order: the order that begins the attempt.
         root: the run directory, which exists and belongs to the user.
-        command: command of the agent, with its options.
         uid: id of the user that this process must run as.
-        user: name of that user.
     """
 
     order: StartAttempt
@@ -50,7 +47,6 @@ class LaunchFailure(msgspec.Struct, frozen=True):
     """Why the agent does not run.
 
     Args:
-        why: a sentence.
         permanent: a retry would fail in the same way.
     """
 
