@@ -51,7 +51,6 @@ class Agent:
 
     Args:
         run_dir: with ``run.json``, ``secret`` and ``logs/`` in place and the lock taken.
-        commands: the commands of the processes that it starts.
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
 
     Attributes:

@@ -25,10 +25,7 @@ class ControlLink:
 
     Args:
         find_endpoint: returns the endpoint of the present coordinator.
-        report: returns the current report.
-        handle: receives the messages of the coordinator.
         changed: set when there is something new to report.
-        silence: the limits of the run.
         log: receives a line about each malformed message.
         report_every_s: the time between two reports without a change.
 

@@ -39,9 +39,7 @@ def describe_loss(root: Path, first: DirectorySnapshot, now: DirectorySnapshot) 
     """Return the error for a loss between two snapshots of a run directory; None: nothing was lost.
 
     Args:
-        root: its path.
         first: the snapshot at the start of the run, with every file that appeared since.
-        now: the current snapshot.
     """
     if now.directory != first.directory:
         instead = "" if now.directory is None else "; another directory is in its place"
@@ -109,11 +107,7 @@ class DirectoryGuard:
         os.close(self._fd)
 
     def _take_snapshot(self) -> DirectorySnapshot:
-        """Return the current identities of the directory and its files.
-
-        Raises:
-            OSError: the file system does not answer.
-        """
+        """Return the current identities of the directory and its files."""
         found = {
             path.name: identity for path in self._permanent if (identity := _read_identity(path)) is not None
         }
@@ -125,11 +119,7 @@ class DirectoryGuard:
 
 
 def _read_identity(path: Path) -> Identity | None:
-    """Return the identity of the file at a path; None: there is none.
-
-    Raises:
-        OSError: the file system does not answer.
-    """
+    """Return the identity of the file at a path; None: there is none."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):

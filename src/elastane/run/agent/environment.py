@@ -37,13 +37,7 @@ def list_portable_variables(architecture: str) -> dict[str, str]:
 def build_worker_environment(
     inherited: Mapping[str, str], threads: int, numerics: str = "native"
 ) -> dict[str, str]:
-    """Return the environment of workers, and of the fork server that forks them.
-
-    Args:
-        inherited: the environment of the process that starts it.
-        threads: threads of its numerical libraries.
-        numerics: as in `elastane.run.nouns.spec.RunSpec`.
-    """
+    """Return the environment of workers, and of the fork server that forks them."""
     pinned = dict.fromkeys(THREAD_VARIABLES, str(threads))
     if numerics == "portable":
         pinned |= list_portable_variables(platform.machine())

@@ -33,11 +33,8 @@ class Pulse:
     """The state of one worker's slot, as read last. Times are monotonic seconds.
 
     Args:
-        counter: its counter at the last reading.
-        phase: its phase at the last reading.
         rhythm_s: the longest time that the worker spent between two heartbeats in this phase; 0: unknown.
         moved_s: when the agent last saw its counter or its phase change.
-        read_s: time of the last reading.
     """
 
     counter: int

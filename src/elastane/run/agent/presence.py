@@ -121,9 +121,6 @@ def move_presence_aside(run_dir: RunDir) -> None:
     """Rename the entry in the file's place, if it cannot be locked and no process has the file open.
 
     Call it after the processes of the run have been killed; without it their end could never be detected.
-
-    Raises:
-        OSError: it cannot be renamed.
     """
     try:
         is_any_process_present(run_dir)

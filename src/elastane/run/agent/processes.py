@@ -84,7 +84,6 @@ class Child:
     """A child process of the agent, in its own session so that Ctrl-C does not reach it.
 
     Args:
-        command: the command with its options.
         log: receives its standard error, and its standard output unless that is a pipe.
         pass_fds: file descriptors that it inherits.
         pipe_in: its standard input is a pipe from the agent.

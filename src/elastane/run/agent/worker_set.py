@@ -15,10 +15,8 @@ class WorkerSet:
     """Desired and actual workers.
 
     Args:
-        target: how many should run.
         numbers: the ranges of numbers that new workers may get, in order; no number is used twice.
         total: how many should run on all nodes; 0: unknown.
-        nodes: all nodes of the run.
         draining: workers that the coordinator asked to leave.
         requested: workers that were requested from a fork server and have not started yet.
         living: process ids of the running workers.
@@ -66,8 +64,6 @@ def take_numbers(
     stays, even if it is empty: its end says up to where numbers are used.
 
     Args:
-        ranges: in order.
-        count: how many numbers to take.
         present: the workers that run or were requested.
     """
     slots = set(map(compute_slot_offset, present))

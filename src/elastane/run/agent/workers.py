@@ -38,7 +38,6 @@ class WorkerProcesses:
     """Starts as many workers as requested and watches each of them to its end.
 
     Args:
-        worker_set: the workers at the start.
         debug: the only worker is under a debugger: it is never hung and never replaced.
         changed: set whenever there is something new to report.
         end_run: called once a worker under a debugger has ended.

@@ -43,7 +43,6 @@ class AttemptRequest:
     """The attempt that this process was started for.
 
     Args:
-        attempt: its number.
         workers: number at the start.
         limits: the current fewest and most workers.
     """

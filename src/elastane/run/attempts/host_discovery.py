@@ -66,10 +66,7 @@ def measure_capacity(
 
     Args:
         hosts: the slots of each host.
-        own_names: the names of this machine.
         processes: slots that each worker takes.
-        low: fewest workers.
-        high: most workers.
     """
     slots = sum(count for host, count in hosts.items() if host in own_names)
     remarks = [

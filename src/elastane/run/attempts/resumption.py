@@ -49,9 +49,7 @@ def prepare_resumption(
 
     Args:
         spec: for the new attempt; the options that decide about the trained bytes must be unchanged.
-        say: takes lines for the user.
         begun_by: the subject of the event.
-        why: the reason for the event.
         adapted: the user has accepted that the script or the software has changed.
 
     Raises:
@@ -111,10 +109,7 @@ def prepare_restart(
 
     Args:
         run_dir: of the run; it has events.
-        spec: for the new attempt.
-        say: takes lines for the user.
         begun_by: the subject of the event.
-        why: the reason for the event.
 
     Raises:
         BadInput: a file is damaged. Nothing was changed.
@@ -142,8 +137,6 @@ def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
 
     Args:
         run_dir: of the run; it has events.
-        spec: for the new attempt.
-        why: the reason for the event.
 
     Raises:
         BadInput: the script has finished, or a file is damaged. Nothing was changed.
@@ -212,7 +205,6 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
     """Return the newest valid checkpoint, with all bytes as they were written.
 
     Args:
-        say: takes lines for the user.
         within: the last step in the ledger; later checkpoints do not count. None: all checkpoints count.
 
     Raises:
@@ -245,11 +237,7 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
 
 
 def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
-    """Check that the script is unchanged; workers would refuse another one only after the ledger is cut.
-
-    Raises:
-        BadInput: it has changed since the run began.
-    """
+    """Check that the script is unchanged; workers would refuse another one only after the ledger is cut."""
     script = Path(spec.script)
     if record.pinned is None or not script.is_file():
         return

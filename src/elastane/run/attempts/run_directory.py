@@ -31,7 +31,6 @@ def claim_run_directory(
     """Create a run directory and hold its lock for as long as the context lasts.
 
     Args:
-        spec: the run's spec, for ``run.json``.
         directory: its path; None: ``$ELASTANE_HOME/runs/NAME``.
         typed: see `RunRecord`.
         linked: link a ``directory`` elsewhere from there, so that commands find the run by name.
@@ -115,11 +114,7 @@ def acquire_lock(lock: int, run_dir: RunDir) -> None:
 
 
 def refuse_live_nodes(run_dir: RunDir) -> None:
-    """Refuse the directory of a run that goes on without the machine on which it began.
-
-    Raises:
-        BadInput: another machine takes part in it.
-    """
+    """Refuse the directory of a run that goes on without the machine on which it began."""
     for path in sorted(run_dir.root.glob("lock-*")):
         if is_locked(path):
             node = path.name.removeprefix("lock-")
@@ -163,11 +158,7 @@ def link_run_name(name: str, run_dir: RunDir) -> None:
 
 
 def check_name_is_free(name: str, directory: Path | None) -> None:
-    """Check that no other run has a name.
-
-    Raises:
-        BadInput: another run has it.
-    """
+    """Check that no other run has a name."""
     path = find_runs_home() / name
     if directory is None or not path.exists() or path.resolve() == directory.resolve():
         return

@@ -59,11 +59,7 @@ def choose_grace(over: RunOver) -> float:
 
 
 def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver | None:
-    """Run one attempt after the other until one ends with its state, or without this machine.
-
-    Raises:
-        RunFailed: the processes cannot be started, or the run directory was lost.
-    """
+    """Run one attempt after the other until one ends with its state, or without this machine."""
     futile = 0
     while True:
         try:
@@ -98,7 +94,6 @@ def count_futile(futile: int, last: RunRecord, following: RunRecord) -> int:
 
     Args:
         futile: how many had before the last one.
-        last: the record of the last attempt.
         following: the record of the next one, which begins from a checkpoint.
     """
     before = last.resumed.step if last.resumed is not None else 0
@@ -216,11 +211,7 @@ def _create_agent(
 
 
 def issue_first_ticket(run_dir: RunDir, address: NodeAddress) -> str:
-    """Return a new ticket for an attempt of the run, by which other machines take part.
-
-    Args:
-        address: of the agent that begins the attempt.
-    """
+    """Return a new ticket for an attempt of the run, by which other machines take part."""
     fingerprint = compute_fingerprint(read_certificate(run_dir))
     return encode_ticket(issue_ticket(run_dir, fingerprint, ((address.host, address.port),)))
 

@@ -119,11 +119,7 @@ class TrackerKeeper:
             self._ending.wait(POLL_S)
 
     def _serve(self) -> int:
-        """Run the process once; return its exit code, negative for a signal.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Run the process once; return its exit code, negative for a signal."""
         command = [sys.executable, "-P", "-m", "elastane.run.trackers", str(self._run_dir.root)]
         if self._grace_s:
             command += ["--grace", str(self._grace_s)]

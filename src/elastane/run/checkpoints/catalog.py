@@ -55,11 +55,7 @@ class Inspection(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """All checkpoints of a run.
-
-    Args:
-        storage: the storage, with their root.
-    """
+    """All checkpoints of a run. Every method raises `StorageError` if the storage does not answer."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -75,11 +71,7 @@ class Catalog:
         return self.storage.write(f"{checkpoint}/{file}", buffers)
 
     def read(self, checkpoint: str, file: str) -> bytes:
-        """Return the content of a small file of a checkpoint.
-
-        Raises:
-            StorageError: the file cannot be read.
-        """
+        """Return the content of a small file of a checkpoint."""
         return self.storage.read(f"{checkpoint}/{file}")
 
     def publish(self, manifest: Manifest) -> CheckpointMarker:
@@ -123,11 +115,7 @@ class Catalog:
         return sorted(aged, key=lambda name: aged[name])
 
     def inspect(self, name: str) -> Inspection:
-        """Inspect marker, manifest and file sizes of a checkpoint, without reading data.
-
-        Raises:
-            StorageError: the storage does not respond.
-        """
+        """Inspect marker, manifest and file sizes of a checkpoint, without reading data."""
         age = parse_checkpoint_age(name)
         if age is None:
             raise BadInput(f"invalid name of a checkpoint: {name}", do="write a name such as step-00001500")
@@ -164,7 +152,6 @@ class Catalog:
             NoSuchFile: it has no marker, so it is unfinished or does not exist.
             Damaged: the marker or the manifest has changed since the write.
             BadInput: a version with another schema wrote it.
-            StorageError: the storage does not respond.
         """
         try:
             marker_text = self.storage.read(f"{name}/{MARKER}")
@@ -193,7 +180,6 @@ class Catalog:
 
         Raises:
             BadInput: a version with another schema wrote it.
-            StorageError: the storage does not respond.
         """
         try:
             return self.load_manifest(name)
@@ -224,7 +210,6 @@ class Catalog:
         Raises:
             NoSuchFile: it is unfinished or does not exist.
             BadInput: a version with another schema wrote it.
-            StorageError: the storage does not respond.
         """
         try:
             manifest = self.load_manifest(name)
@@ -260,7 +245,6 @@ class Catalog:
         Raises:
             NoSuchFile: the run has no checkpoint.
             Damaged: the run has checkpoints, but none is intact.
-            StorageError: the storage does not respond.
         """
         skipped: list[Damaged] = []
         names = self.list_names()
@@ -294,7 +278,6 @@ class Catalog:
         """Return the deletions of `prune`, after verifying the newest checkpoint, which must be intact.
 
         Args:
-            rules: which checkpoints to retain.
             trusted: checkpoints that need no verification, because this process has just written them.
         """
         summaries = list(self.list_summaries())

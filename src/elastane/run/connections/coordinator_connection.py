@@ -43,11 +43,6 @@ def open_connection(
 ) -> "ClientConnection | ThreadedConnection":
     """Open a connection for threads; use it as a context, which closes it.
 
-    Args:
-        endpoint: of the coordinator.
-        largest_bytes: size limit of a received message.
-        timeout_s: for opening the connection.
-
     Raises:
         OSError: no coordinator listens there, or it did not answer in time.
         WebSocketException: the coordinator refused the connection.
@@ -72,9 +67,6 @@ def open_connection_in_charge(
     """Open a connection for threads to the coordinator that is in charge; use it as a context.
 
     Args:
-        find_endpoint: returns the endpoint of the present coordinator.
-        largest_bytes: size limit of a received message.
-        timeout_s: for opening the connection.
         pings_between_machines_s: as in `open_async_connection`, if the coordinator may be on another machine.
 
     Raises:
@@ -143,8 +135,6 @@ def open_async_connection(
     """Return a connection for asyncio that opens when it is awaited or entered as a context.
 
     Args:
-        endpoint: of the coordinator.
-        largest_bytes: size limit of a received message.
         timeout_s: for opening the connection; None: the caller has a timeout of its own.
         pings_s: the time between two pings, which detect a lost coordinator, and the time that each waits for
             its answer; None: send none.

@@ -62,9 +62,6 @@ def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
         return decode_answer(connection.recv(timeout=timeout_s))
 
 
-# -- A persistent connection to the coordinator of a live run, for frequent requests ---------------------
-
-
 class CoordinatorClient:
     """A connection that opens on the first request, and again after the coordinator was replaced."""
 

@@ -40,11 +40,9 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
 
     Args:
         host: numeric address, or a name.
-        port: TCP port.
         certificate: that of the run as PEM, if other machines take part; empty: the connection stays on this
             machine and is not encrypted.
         term: number of the coordinator's term; 0: not known yet.
-        node: name of its machine.
         listens_at: its own address if ``host`` is translated to it; processes beside it connect there.
         network_id: identifies the network of its machine, see `find_network_id`; empty: not known.
         attempt: how often the run had been resumed when its attempt began.
@@ -106,9 +104,6 @@ def build_endpoint(
     """Return the endpoint of a coordinator of this machine.
 
     Args:
-        run_dir: of the run, with the name of this machine.
-        address: of this machine.
-        port: at which the coordinator listens.
         certificate: of the run, as PEM.
         attempt: how often the run had been resumed when its attempt began.
     """
@@ -125,11 +120,7 @@ def build_endpoint(
 
 
 def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
-    """Write the endpoint of a coordinator, unless that of a later term is published.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the endpoint of a coordinator, unless that of a later term is published."""
     try:
         present = _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
     except (OSError, Malformed):

@@ -61,10 +61,7 @@ async def serve_until_stopped(
     """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended.
 
     Args:
-        coordinator: of this term.
-        listening: its socket.
         lifeline: read end of the agent's pipe.
-        own_term: its term.
         check: compares the term with the claim list, and returns the reason to end.
         check_every_s: the time between two checks.
 
@@ -120,7 +117,6 @@ def _claim_surely(own_term: OwnTerm, lifeline: int | None, *, begins: bool) -> b
     """Claim the term, however long the list is away; return False if it will not be claimed.
 
     Args:
-        own_term: the term.
         lifeline: closes when the agent ends, and the term is not needed.
         begins: nothing of the run has begun, so it ends if the list refuses the claim. Later the claim waits
             also then: a token may have expired, and be renewed.

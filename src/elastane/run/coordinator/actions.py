@@ -28,14 +28,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The outcome of a run, as the coordinator decides it.
-
-    Args:
-        event: the kind of the event that records it.
-        over: the outcome.
-        cause: as in the event.
-        files: the files of the finished model, by name.
-    """
+    """The outcome of a run, as the coordinator decides it."""
 
     event: RunEnd
     over: RunOver

@@ -27,7 +27,6 @@ class Balance:
     """The evaluations so far.
 
     Args:
-        generation: the generation that they evaluate.
         streak: the number of evaluations in a row in which the shares did not fit the speeds.
         last_s: the time of the last evaluation, in seconds.
     """
@@ -54,8 +53,6 @@ def evaluate_balance(
     """Evaluate once; return the members with new speeds if virtual ranks should be reassigned.
 
     Args:
-        balance: the evaluations so far.
-        generation: the present generation, which all its members have adopted.
         compute_s: the seconds per virtual rank of its members; 0 while unknown.
         now: the time in seconds, on the clock of ``balance``.
     """

@@ -83,7 +83,6 @@ def compute_interval_s(
     Args:
         cost_s: the cost of the last checkpoint; 0: none was made yet.
         undisturbed_s: the seconds since the run began.
-        interruptions: the number of deaths so far.
     """
     if policy.every_s is not None:
         return policy.every_s
@@ -166,7 +165,6 @@ def divide_blocks(
 
     Args:
         held: the able workers in order, each with the blocks that it holds.
-        blocks: the number of blocks of the state.
 
     Returns:
         The blocks by writer; empty: some block has no holder.

@@ -89,12 +89,7 @@ def receive_check(turn: Turn, *, answered: bool) -> None:
 
 
 def record_postponement(turn: Turn, what: str) -> None:
-    """Record once per outage of the claim list that the coordinator decides nothing about a loss now.
-
-    Args:
-        turn: the present turn.
-        what: the loss.
-    """
+    """Record once per outage of the claim list that the coordinator decides nothing about a loss now."""
     claiming = turn.roster.claiming
     if claiming.is_away and not claiming.recorded:
         why = f"{what}, and the claim list does not answer; what follows waits for it"

@@ -35,8 +35,6 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None
     On several machines it is killed only when the generation without it is claimed.
 
     Args:
-        turn: the present turn.
-        worker: the worker.
         why: how its peers lost it.
         since: when the first of them reported it.
     """
@@ -56,13 +54,7 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str, since: float) -> None
 
 
 def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:
-    """Write the event of a death unless it is written already.
-
-    Args:
-        turn: the present turn.
-        ended: the end of the process, as the agent reported it.
-        how: a description of how the process ended.
-    """
+    """Write the event of a death unless it is written already."""
     draft_death(turn, ended, how)
     _write_death(turn, ended.worker)
 

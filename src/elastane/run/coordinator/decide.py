@@ -85,7 +85,6 @@ def decide_actions(
     """Return the roster after some inputs, and the actions to carry out, in order.
 
     Args:
-        roster: the roster before the inputs.
         events: the inputs in the order of their arrival; empty: only time has passed.
         now: seconds on a clock that does not jump, see `elastane.run.coordinator.server`.
         wall_s: seconds since 1970, the time of recorded events.

@@ -83,7 +83,6 @@ def _find_minority(roster: Roster, away: Mapping[WorkerId, float]) -> float | No
     """Return since when most of the run's workers have not been heard; None: at least half of them are.
 
     Args:
-        roster: the present state.
         away: the workers that are not heard, with the time of their last sign.
     """
     present = set(roster.list_living(roster.needed)) - away.keys()

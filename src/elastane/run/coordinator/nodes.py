@@ -187,7 +187,6 @@ def lower_target(
     that went. A number that a user has set by hand only falls.
 
     Args:
-        roster: the present state.
         target: the number of workers before.
         fewer: the workers of the nodes that go.
         without: these nodes.

@@ -36,10 +36,6 @@ def deal_target(total: int, loads: Mapping[NodeName, NodeLoad]) -> dict[NodeName
 
     Workers stay where they are; if there are too many, those with the highest numbers leave. Missing ones go
     to nodes with free slots, and only then to a node without limit.
-
-    Args:
-        total: the number of workers of the run.
-        loads: the present workers of every node.
     """
     living = sorted(worker for load in loads.values() for worker in load.workers)
     staying = frozenset(living[:total])
@@ -61,7 +57,6 @@ def order_members(members: Iterable[Member], number: int) -> tuple[Member, ...]:
 
     Args:
         members: the members; those that join have no first generation yet.
-        number: the number of the generation.
     """
     dated = [member if member.since else msgspec.structs.replace(member, since=number) for member in members]
     dated.sort(key=lambda member: member.since)

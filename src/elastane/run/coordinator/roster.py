@@ -75,12 +75,8 @@ class Term:
     Args:
         number: 1 for the first coordinator of a run.
         first: the number of the first coordinator since the run began or was resumed.
-        began: when this coordinator began.
-        pid: the process id of this coordinator.
-        node: the name of its machine.
         listening: a later coordinator waits for reports of all processes before it decides anything.
         waiting: the inputs received while listening, which it handles afterwards.
-        takeover: how this coordinator took charge.
     """
 
     number: int
@@ -295,10 +291,8 @@ class Roster:
     It does not change, so each derived value is computed at most once, when a rule first asks for it.
 
     Args:
-        term: the term of this coordinator.
         pinned: the properties of the script, from the first worker that reported them.
         newest: the proposed or reported generation with the highest number.
-        known: the other generations.
         claiming: the claims of unplanned generations.
         reports: the last report of each worker.
         heard: when the last report of each worker arrived.
@@ -306,19 +300,10 @@ class Roster:
         joined: the workers that have ever worked in a generation.
         held: the workers that have ever reported complete state.
         dismissed: the workers that this coordinator has dismissed.
-        nodes: the nodes, with the last report of each one's agent.
         ends: the workers that cannot take part any more.
-        wanted: the number of workers that the run should have.
-        balance: the past evaluations of speeds.
         troubles: signs that the run does not make progress.
-        progress: the progress of the training.
-        times: the durations of steps.
         stopping: the first request to stop the run; None: no request is known.
         finishing: since when all members have committed the last step.
-        model: the finished model.
-        over: the outcome of the run.
-        checkpoints: the knowledge of checkpoints.
-        events: the written events.
     """
 
     spec: RunSpec
@@ -602,9 +587,6 @@ def create_roster(
     Args:
         term: 1 for the first coordinator of the run; a later one listens before it decides.
         now: the time in seconds.
-        pid: the process id of this coordinator.
-        node: the name of its machine.
-        takeover: how this coordinator took charge.
         claimed: the unplanned generations in the run's claim list that count, in its order.
         outcome: the end of this attempt in the run's claim list.
         pinned: the properties in ``run.json``, once an earlier coordinator has written them.

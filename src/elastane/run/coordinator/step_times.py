@@ -17,7 +17,6 @@ class OrdinaryStep:
     """An ordinary step of one worker.
 
     Args:
-        generation: the generation of the step.
         share: the largest number of virtual ranks that any worker computed in it.
         step_s: the time from entering the step to applying it, in seconds.
     """
@@ -32,9 +31,7 @@ class FirstStep:
     """The first step of a generation, as far as reported.
 
     Args:
-        generation: the generation that begins with it.
         share: the largest number of virtual ranks that any worker computed in it.
-        workers: the workers that computed it.
         step_s: the step time of each healthy worker that has reported it, in seconds.
     """
 

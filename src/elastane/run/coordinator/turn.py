@@ -32,10 +32,8 @@ class Turn:
     """The working state of one call of `elastane.run.coordinator.decide.decide_actions`.
 
     Args:
-        roster: the present roster.
         now: the time in seconds, for judgements.
         wall_s: the time in seconds since 1970, for events.
-        actions: the actions so far, in order.
     """
 
     roster: Roster

@@ -60,7 +60,6 @@ def parse_checkpoint_policy(
     checkpoint now`.
 
     Args:
-        settings: the settings as written.
         names: the name of each setting, for errors.
 
     Raises:

@@ -50,7 +50,6 @@ class TensorFacts(msgspec.Struct, frozen=True):
     Args:
         dtype: as torch names it, such as ``float32``.
         itemsize: bytes of an element.
-        shape: of the tensor.
         stride: stride of the tensor in memory; dense, but possibly permuted (channels last).
     """
 
@@ -113,8 +112,6 @@ class PartFile(msgspec.Struct, frozen=True, kw_only=True):
     """The file that one writer wrote.
 
     Args:
-        name: of the file in the checkpoint's directory.
-        bytes: its size.
         checksum: XXH3-128 of the whole file, 32 hexadecimal digits as of ``xxh128sum``.
         tensors: the tensors of which it has elements, by key.
         items: in the order of the file.
@@ -132,7 +129,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         schema: version of the file's format.
-        name: of the checkpoint and of its directory.
         step: the last step that the state includes.
         resumed: how often the run had been resumed.
         created: UTC, ISO 8601.

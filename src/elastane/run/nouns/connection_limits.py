@@ -22,11 +22,7 @@ def compute_most_workers(descriptors: int) -> int:
 
 
 def check_worker_limit(workers: int) -> None:
-    """Check that this machine lets each process have enough descriptors for this many workers.
-
-    Raises:
-        BadInput: it does not.
-    """
+    """Check that this machine lets each process have enough descriptors for this many workers."""
     descriptors = read_descriptor_limit()
     most = compute_most_workers(descriptors)
     if workers > most:

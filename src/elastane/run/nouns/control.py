@@ -42,7 +42,6 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The progress of one worker with its part of a checkpoint.
 
     Args:
-        name: name of the checkpoint.
         step: the last step that the state includes.
         writers: all workers that write a part; their parts together are the checkpoint.
         state: ``copied`` during a step that may still fail, ``writing``, ``written``, ``failing`` while
@@ -80,8 +79,6 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     """All that the coordinator must know about a worker; sent on every change and twice a second.
 
     Args:
-        worker: its number.
-        pid: process id of the worker.
         host: address on which its mesh listens.
         port: port on which its mesh listens.
         node: the name of its node; empty: the first one.
@@ -130,7 +127,6 @@ class StepReport(ControlMessage, frozen=True, kw_only=True):
     """One committed step, as one worker saw it. Every member reports each step until it is acknowledged.
 
     Args:
-        worker: the reporting worker.
         line: the ledger's line; all workers report the same, except for ``time`` and ``seconds``.
         shares_again: on the wire ``line`` lacks its ``workers``, which are those of the line before it on the
             same connection.
@@ -241,7 +237,6 @@ class WriteAgain(ControlMessage, frozen=True, kw_only=True):
     the whole state, in whichever generations their writers work.
 
     Args:
-        writers: all workers that write a part.
         blocks: the blocks that the receiver writes, in order.
         attempt: its number counts from 1 in each term.
     """
@@ -318,7 +313,6 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     The agent keeps what the last `SetTarget` said, because a new coordinator must be able to learn it.
 
     Args:
-        pid: process id of the agent.
         target: number of workers that it keeps running.
         term: term of the coordinator that it started last; 0: it starts none.
         node: the name of its node; empty: the one on which the run began.
@@ -374,7 +368,6 @@ class SetTarget(ControlMessage, frozen=True, kw_only=True):
         drain: the workers of the run that are leaving.
         by_hand: a user has set the number of workers of the run.
         total: the number of workers of the run.
-        nodes: all nodes of the run.
         numbers: more numbers for workers, as first number and end; None: the agent has enough.
         leave: the node must leave the run, because a user has drained it.
         claimed: the number of the newest claimed generation; 0: none was claimed. A node that does not
@@ -423,7 +416,6 @@ class AskResize(ControlMessage, frozen=True, kw_only=True):
     """Change the number of workers.
 
     Args:
-        workers: the new number.
         limits: the current fewest and most, if a controller decides on the number of workers; None: a user
             decides.
         unless_by_hand: refuse the request while a number that a user has set holds.

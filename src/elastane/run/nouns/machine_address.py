@@ -88,11 +88,7 @@ _decode: Decoder[MachineAddress] = Decoder(MachineAddress, at_most_bytes=LARGEST
 
 
 def publish_address(run_dir: RunDir, address: MachineAddress) -> None:
-    """Write the address of this machine for its coordinators and workers.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the address of this machine for its coordinators and workers."""
     replace_file(run_dir.node_files.address, msgspec.json.encode(address), durable=False)
 
 

@@ -34,7 +34,6 @@ class NodeAddress(msgspec.Struct, frozen=True):
     """A machine of a run, and where its agent answers the agents of the others.
 
     Args:
-        name: of the machine.
         host: numeric address; empty: the run stays on this machine.
         port: TCP port; 0 without a host.
     """
@@ -52,7 +51,6 @@ class Member(msgspec.Struct, frozen=True):
         host: address on which its mesh listens; loopback by default.
         port: port on which its mesh listens.
         speed: relative to the usual 1.0; virtual ranks are assigned in proportion.
-        node: the name of its machine.
         since: the number of the first generation that was proposed with it; 0: none was yet.
     """
 
@@ -65,12 +63,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class GenerationId(msgspec.Struct, frozen=True):
-    """What identifies a generation in its run: a coordinator proposes no number twice.
-
-    Args:
-        term: of the coordinator that proposed it.
-        number: of the generation.
-    """
+    """What identifies a generation in its run: a coordinator proposes no number twice."""
 
     term: int
     number: int

@@ -192,10 +192,6 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         microbatch: samples per virtual rank.
         dataset_length: samples per epoch; 0: a stream.
         steps: planned steps; 0: until the stream has ended as often as requested.
-        seed: as in `RunSpec`.
-        threads: as in `RunSpec`.
-        convergence: as in `RunSpec`.
-        copies: as in `RunSpec`.
         parameters: number of trained elements.
         blocks: number of blocks of the flat state.
         layout_digest: SHA-256 over names, shapes, dtypes and block borders.
@@ -203,7 +199,6 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         versions: versions of elastane, torch, python and the device, readable.
         dataset_digest: SHA-256 over a few samples, or over the dataset's own fingerprint.
         order_digest: SHA-256 over the first epoch's order, if the script chooses it; empty: the seed does.
-        numerics: as in `RunSpec`.
         probe: None before the rehearsal, without one, or with ``convergence`` ``fast``.
     """
 
@@ -274,7 +269,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         schema: version of the file's format.
-        spec: the request.
         pinned: None before the first worker has loaded the script.
         created: time of creation, UTC.
         resumed: how the current attempt began; None in the first attempt.

@@ -30,7 +30,6 @@ class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         checkpoint: from which it continued.
         step: of the checkpoint.
-        why: the reason for it.
         lost_steps: steps of the previous attempt after that checkpoint, which were made again.
         away_s: seconds from the last record of the previous attempt to the resume; None: not recorded.
         back_s: seconds from the resume to the first new step; None: it made no step.

@@ -91,10 +91,7 @@ class Chart(msgspec.Struct, frozen=True):
     """The run's chart.
 
     Args:
-        svg: the drawing.
         hover: the data for the page's script, which reacts to the pointer.
-        marked: the styles of its marks.
-        views: the views of the loss.
     """
 
     svg: str

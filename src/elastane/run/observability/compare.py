@@ -242,8 +242,6 @@ def compare_ledgers(
     """Return the first difference in each respect over the steps that both runs have.
 
     Args:
-        first: its ledger.
-        second: likewise.
         one_sided: digests that only one of the runs has, in the order of their steps.
     """
     found: dict[str, LedgerDifference] = {}
@@ -286,8 +284,6 @@ def compare_recorded_values(
     """Find the logged values and the artifacts of one step that differ.
 
     Args:
-        a: line of the first run.
-        b: line of the second run.
         names: the names that both runs have logged anywhere.
     """
     for name in sorted(names & (a.logged.keys() | b.logged.keys())):

@@ -127,8 +127,6 @@ def add_margin(low: float, high: float, *, floor: float | None = None) -> tuple[
     """Return the ends of an axis around a range.
 
     Args:
-        low: of the range.
-        high: of the range.
         floor: a natural end of the axis, such as 0, which it keeps if values are near.
     """
     margin = 0.06 * (high - low) or abs(high) * 0.1 or 0.5

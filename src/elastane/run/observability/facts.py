@@ -36,10 +36,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         outcome: ``running``, ``finished``, ``stopped``, ``failed``, or ``interrupted``: its processes ended
             without recording why.
         why: the reason in the last event of the run.
-        steps: committed steps.
         planned_steps: planned steps; None while unknown.
         loss: of the last step, None if it was not finite or there is none.
-        samples: samples trained on.
         workers: fewest and most in one step, None without steps.
         changes: events other than evaluations, messages and checkpoints.
         pause_ms: the longest pause of any healthy worker; None if no generation followed another.

@@ -50,11 +50,7 @@ def remove_torn_line(path: Path) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line to a file, after its last complete line; see `cut_torn_line`.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Append a line to a file, after its last complete line; see `cut_torn_line`."""
     with path.open("a+b") as file:
         cut_torn_line(file.fileno())
         file.write(line + b"\n")
@@ -64,7 +60,6 @@ def read_last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int =
     """Return the last complete line of a JSON-lines file, without reading all of it; None: there is none.
 
     Args:
-        decode: one line to its value.
         within_bytes: how much of the end of the file is searched; a longer line is not found.
 
     Raises:

@@ -28,8 +28,6 @@ class View(msgspec.Struct, frozen=True):
 
     Args:
         name: of its class in the page.
-        label: label of its button.
-        axis: axis of the losses.
     """
 
     name: str

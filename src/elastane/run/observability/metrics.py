@@ -59,7 +59,6 @@ class Traffic(msgspec.Struct, frozen=True):
     """What a machine exchanges with the others in a usual step of a generation; see `TrafficBytes`.
 
     Args:
-        step: of the measurement.
         generation: its steps were measured.
         node: the name of the machine, empty for the first one.
         workers: how many are on it.

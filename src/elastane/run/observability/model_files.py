@@ -27,7 +27,6 @@ class ModelFiles(msgspec.Struct, frozen=True):
 
     Args:
         intact: number of files that are as the run wrote them.
-        problems: the problems with other files.
         remarks: parts that could not be checked, in words.
     """
 

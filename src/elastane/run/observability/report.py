@@ -44,7 +44,6 @@ def write_report(run: Recorded, verdict: Verdict | None = None) -> RunDir:
     """Write the report of a run into its directory, atomically.
 
     Args:
-        run: its records so far.
         verdict: the result of verifying its ledger, if it was verified.
 
     Raises:

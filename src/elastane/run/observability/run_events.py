@@ -83,7 +83,6 @@ def describe_event_details(event: EventLine, *, left_out: Collection[str] = ("tr
     """Return the details of an event as text; empty if its ``why`` contains them.
 
     Args:
-        event: of a run.
         left_out: names of details that are too long or too technical.
     """
     if event.kind.startswith(SELF_EXPLANATORY):

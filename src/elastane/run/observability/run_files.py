@@ -116,7 +116,6 @@ def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> 
     """Return the lines of a JSON-lines file; none if it does not exist.
 
     Args:
-        decode: converts one line to its value.
         torn_tail: leave out a last line without its newline, because it is still being written. False: such a
             line is an error.
 

@@ -44,7 +44,6 @@ class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
     """How one tensor differs.
 
     Args:
-        name: of the tensor.
         why: the first difference: missing in one file, dtype, shape, or values.
         elements: how many elements differ; None: not comparable, or numpy is missing.
         max_abs: largest absolute difference; None: as for ``elements``, or it is not a number.

@@ -21,11 +21,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         ok: no problem was found.
-        steps: committed steps.
         planned_steps: planned steps; None if no worker has loaded the script.
         generations: number of different generations in the ledger.
         samples: samples trained on, in all epochs together.
-        epochs: the coverage of each epoch.
         problems: all problems, in the order of the steps.
         not_finite: steps with a loss that was infinite or NaN; this breaks no promise.
         files: number of files of the finished model that are, to the byte, as the run wrote them.

@@ -65,7 +65,6 @@ class BeginRound(msgspec.Struct, frozen=True):
     """Begin to compute a round.
 
     Args:
-        step: the step to which it belongs.
         workers: the number of its members.
         cursors: the position of each virtual rank's stream after the last committed step.
     """

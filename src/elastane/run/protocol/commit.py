@@ -102,10 +102,8 @@ def find_disagreement(
     """Describe how another worker's script differs from this one's; empty if no vote shows a difference.
 
     Args:
-        worker: the number of this worker.
         kind: the kind of its round.
         replicated: the digests of values that all workers must share, by name; None before its vote.
-        votes: the votes received so far.
     """
     for other, vote in sorted(votes.items()):
         if vote.kind != kind:
@@ -122,7 +120,6 @@ def find_divergence(step: int, votes: Mapping[int, Vote]) -> str:
 
     Args:
         step: the digests describe the state after this step.
-        votes: the votes received so far.
     """
     known: dict[int, tuple[int, tuple[str, str]]] = {}
     for worker, vote in sorted(votes.items()):

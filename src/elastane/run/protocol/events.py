@@ -23,7 +23,6 @@ class RoundEntered(msgspec.Struct, frozen=True):
 
     Args:
         kind: the kind of the round. A worker without state may only enter training.
-        size: the number of virtual ranks of the round.
         checkpoint: the script requests a checkpoint of the state after this round.
     """
 

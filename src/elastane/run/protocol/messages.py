@@ -16,11 +16,9 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     """The results of one virtual rank besides its gradient.
 
     Args:
-        virtual_rank: the number of the virtual rank.
         worker: the worker that computed it.
         loss: the user's loss of its samples: their mean or, if weighted, their sum.
         weight: the weight of this loss in the step's loss: the number of samples, or the user's weight.
-        samples: the number of samples.
         checksum: the sum, modulo 2**64, of `hash_sample` over the loaded samples.
         untouched: the numbers of parameters without a gradient.
         sums: the sums of an evaluation, in fp64.
@@ -54,7 +52,6 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
         step: the number of training steps committed so far, this round included.
         loss: the weighted mean over the virtual ranks.
         weight: the sum of the weights.
-        samples: the number of samples.
         checksum: the checksum over the loaded samples, modulo 2**64.
         untouched: the numbers of parameters without a gradient from any virtual rank.
         sums: the sums of an evaluation.
@@ -122,7 +119,6 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     """The state of a worker when a generation begins; every member computes the same from all statuses.
 
     Args:
-        worker: the sender.
         committed: the last committed round; -1: the sender has no state at all yet.
         outcome: the outcome of that round.
         assigned: the virtual ranks of the next round that it has computed, or computes in any case.

@@ -36,7 +36,6 @@ def choose_holders(
     limit, because a move costs more than these do.
 
     Args:
-        blocks: the number of blocks.
         workers: the members, in order.
         copies: the number of copies of each block, >= 1.
         held: the blocks that each worker holds now.
@@ -125,7 +124,6 @@ def plan_loads(blocks: int, copies: int, sizes: Mapping[str, int]) -> LoadPlan:
     more.
 
     Args:
-        blocks: the number of blocks.
         copies: the number of copies of each block, at most the number of workers.
         sizes: the number of workers on each node.
     """

@@ -45,8 +45,6 @@ def choose_leader(worker: int, owner: int, nodes: Mapping[int, str], block: int)
     leaders.
 
     Args:
-        worker: a member.
-        owner: the owner of the block.
         nodes: the node of each worker, in the order of the members.
     """
     if nodes[owner] == nodes[worker]:

@@ -60,7 +60,6 @@ def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Statu
 
     Args:
         origin: the outcome of the checkpoint, as of round 0.
-        statuses: the statuses of the workers.
     """
     if max(status.committed for status in statuses.values()) > 0:
         return dict(statuses)
@@ -79,7 +78,6 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
     """Return the roles of a generation.
 
     Args:
-        generation: the generation.
         statuses: the statuses of its members and of those that leave with it.
     """
     workers = generation.workers

@@ -43,7 +43,6 @@ def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
 
     Args:
         position: ``0 <= position < length``.
-        length: the length of the dataset, in samples.
         epoch: the number of the epoch, from 0.
     """
     if not 0 <= position < length:

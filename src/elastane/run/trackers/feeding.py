@@ -39,9 +39,6 @@ class Feed:
     """Feeds one tracker in a thread of its own, so that one that hangs delays no other.
 
     Args:
-        name: of the tracker.
-        store: the tracker.
-        subject: the run.
         ending: is set when no more rows will come; then the feed ends after the last row.
         say: takes lines for the user; a line about a failure comes once, until the tracker works again.
 
@@ -141,7 +138,6 @@ def wait_for_feeds(feeds: Sequence[Feed], grace_s: float) -> list[Feed]:
     """Wait until all feeds are done after the end of a run; return those that are not.
 
     Args:
-        feeds: to wait for.
         grace_s: the longest wait, in seconds. It is shorter if the tracker refuses everything.
     """
     began = time.monotonic()

@@ -60,7 +60,6 @@ def make_evaluation_row(event: EventLine, place: int) -> MetricRow:
     """Return the means of an evaluation.
 
     Args:
-        event: the evaluation.
         place: its place among the evaluations after the same step, from 1.
     """
     prefix = "evaluation" if place == 1 else f"evaluation-{place}"
@@ -89,7 +88,6 @@ def select_missing(
     """Return what a tracker does not have yet, and what it will have then.
 
     Args:
-        rows: in the order of their steps.
         recorded: the last step of each name that the tracker has.
     """
     missing, will_have = [], dict(recorded)

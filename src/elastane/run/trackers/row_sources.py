@@ -32,7 +32,6 @@ class StepReader:
     Line N is step N, so steps that are recorded already are skipped without being decoded.
 
     Args:
-        first: the first step of interest.
         report_broken: is called with the step of a line that cannot be read.
     """
 
@@ -138,7 +137,6 @@ class RecordedRows:
     An evaluation waits for the line of its step, so that both come in one row if possible.
 
     Args:
-        first: the first step of interest.
         report_broken: is called with the step of a line that cannot be read.
     """
 

@@ -13,11 +13,7 @@ MARK = f'"kind":"{KIND}"'.encode()
 
 
 class TrackerRequests:
-    """Follows the events of a run for trackers that its script asks for.
-
-    Args:
-        chosen: the trackers of its spec.
-    """
+    """Follows the events of a run for trackers that its script asks for."""
 
     def __init__(self, run_dir: RunDir, chosen: tuple[Tracker, ...]) -> None:
         self._tail = Tail(run_dir.events)

@@ -140,11 +140,7 @@ def build_wrapper_error(wrapper: nn.Module) -> BadInput:
 
 
 def check_not_wrapped(model: nn.Module) -> None:
-    """Refuse a wrapper that the script put around the model after ``run.prepare``.
-
-    Raises:
-        BadInput: the model has such a wrapper.
-    """
+    """Refuse a wrapper that the script put around the model after ``run.prepare``."""
     prepared = {id(module) for module in model.modules()}
     for module in find_live_objects(nn.Module):
         # The wrapper of Fabric divides nothing itself if its strategy is Elastane's.
@@ -155,11 +151,7 @@ def check_not_wrapped(model: nn.Module) -> None:
 
 
 def check_process_group() -> None:
-    """Refuse a process group of several processes.
-
-    Raises:
-        BadInput: the script has created such a group.
-    """
+    """Refuse a process group of several processes."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     processes = torch.distributed.get_world_size()
@@ -183,9 +175,6 @@ def check_scalers(before: list[GradScaler]) -> None:
 
     Args:
         before: `list_used_scalers` before the first microbatch, with the scaler of ``run.prepare``.
-
-    Raises:
-        BadInput: the script uses such a scaler.
     """
     for scaler in list_used_scalers():
         if all(scaler is not other for other in before):

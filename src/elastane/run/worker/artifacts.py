@@ -54,16 +54,12 @@ def write_artifact(
     """Yield a path to write to; afterwards move the file to its name in the folder of the step.
 
     Args:
-        folder: the folder of all artifacts.
         step: the last committed step.
-        name: the name of the artifact, checked.
-        worker: the number of this worker.
 
     Yields:
         The path, and a list that receives the size and checksum of the file in its place.
 
     Raises:
-        BadInput: the script did not write a file there.
         RunFailed: the worker cannot write to the folder.
     """
     scratch = folder / f"{SCRATCH_PREFIX}{worker}"

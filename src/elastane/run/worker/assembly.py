@@ -47,10 +47,7 @@ class TrainingParts(msgspec.Struct, frozen=True):
     """The parts of one worker's training.
 
     Args:
-        layout: the layout of the model's state in blocks.
-        gradients: the slots and sums.
         scaling: the scaling of the losses; None: they are not scaled.
-        state: the values and the optimizer state.
     """
 
     layout: ModelLayout
@@ -121,9 +118,6 @@ def build_pinned(
     """Return the facts that must be equal on all workers.
 
     Args:
-        settings: the settings of this worker.
-        parts: the parts of its training.
-        plan: the division of the dataset.
         data: the digest of the dataset.
         order: the digest of the order that the script chooses; empty: it chooses none.
     """
@@ -208,9 +202,6 @@ def build_checkpoint_writer(
 
     Args:
         settings: the settings of the worker; the run has checkpoints.
-        state: the training state.
-        member: the member of the protocol.
-        reporter: reports to the coordinator.
         post: informs the protocol of a finished copy, or of a refusal by the storage.
     """
     policy, resumed = settings.spec.checkpoints, settings.resumed

@@ -25,7 +25,6 @@ class Heartbeat:
         """Record that the training thread has made progress, or waits for a peer that has made none.
 
         Args:
-            phase: the phase that begins now.
             like: the phase as which the past one counts; a rehearsal takes as long as COMPUTE.
         """
         now = time.monotonic()

@@ -29,7 +29,6 @@ class RowQueue:
     A tracker that takes nothing for long loses the oldest rows, so that memory stays bounded.
 
     Args:
-        name: of the tracker.
         say: takes a line for the user when rows are dropped; once, until the tracker takes rows again.
     """
 
@@ -83,7 +82,6 @@ class LoneTracking:
     """Feeds trackers with the steps and evaluations of a process that trains alone.
 
     Args:
-        names: of the trackers.
         is_complete: returns whether all steps are made.
     """
 

@@ -27,14 +27,8 @@ class Payloads:
     """The payloads that this worker sends with its messages, and those that it has received from its peers.
 
     Args:
-        gradients: slots and sums.
-        state: values and optimizer state.
-        member: the member of the protocol.
         find_arenas: returns the arenas of a connected peer that shares its memory; None: payloads travel with
             the messages between it and this worker.
-
-    Attributes:
-        round: the number of the current round.
     """
 
     def __init__(

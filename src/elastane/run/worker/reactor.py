@@ -94,9 +94,6 @@ class Reactor:
     """Drives one worker's protocol.
 
     Args:
-        member: makes the decisions.
-        gradients: the slots and sums.
-        state: the values and the optimizer state.
         measure_norms: votes carry norms, for clipping or for a scaler.
         mesh: the connections to the peers; None: the process trains alone.
         coordinator: receives reports; None: the process trains alone.

@@ -44,9 +44,6 @@ LOOK_S = 0.1
 class Reporter:
     """One worker's connection to the coordinator; it does nothing in a process that trains alone.
 
-    Args:
-        settings: the settings of this process.
-
     Attributes:
         checkpoint_writer: writes this worker's part of checkpoints; None: the run has no checkpoints.
         model_requests: requests to write the model, for the main thread after the script has ended.

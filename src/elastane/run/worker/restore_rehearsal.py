@@ -35,8 +35,6 @@ def rehearse_restore(
     """Restore a checkpoint on several workers, all in this process.
 
     Args:
-        storage: the storage of the run's checkpoints.
-        workers: the number of workers.
         copies: the number of copies of the optimizer state; None: all.
 
     Raises:
@@ -92,9 +90,6 @@ def check_memory(needed_bytes: int, workers: int) -> None:
     """Refuse a rehearsal that needs more memory than the machine has free.
 
     A machine that runs out of memory kills processes, perhaps those of the run itself.
-
-    Raises:
-        BadInput: the rehearsal needs more.
     """
     available_bytes = read_available_bytes()
     if needed_bytes > available_bytes:

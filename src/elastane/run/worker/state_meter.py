@@ -17,8 +17,6 @@ class StateMeter:
 
     Args:
         member: knows which optimizer state this worker has.
-        gradients: the slots and sums.
-        state: the values and the optimizer state.
         measure_norms: votes carry norms, for clipping or for a scaler.
     """
 

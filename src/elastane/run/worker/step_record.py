@@ -36,7 +36,6 @@ class StepRecord:
     """The recorded values and files of the last step.
 
     Attributes:
-        values: the values, by name.
         files: the files written through `run.artifact`, by name.
         digest: the digest of the values and files recorded between the steps, the same on every worker;
             empty: none.
@@ -89,11 +88,7 @@ def _to_hex(values: Mapping[str, float]) -> dict[str, str]:
 
 
 def check_unused_names(known: Mapping[str, float], values: Mapping[str, float]) -> None:
-    """Refuse a second value for a name.
-
-    Raises:
-        BadInput: a name has a value already.
-    """
+    """Refuse a second value for a name."""
     name = next((name for name in values if name in known), None)
     if name is not None:
         raise BadInput(

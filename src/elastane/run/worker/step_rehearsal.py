@@ -42,8 +42,6 @@ class StepRehearsal:
     """One or two passes over a microbatch that leave no trace.
 
     Args:
-        state: the training state.
-        gradients: the gradients of the training.
         compared: the passes must agree bit for bit.
         probed: the bits of the first pass are compared with those of other machines.
     """

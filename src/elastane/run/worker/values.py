@@ -58,7 +58,6 @@ def check_value_names(names: Mapping[str, object], function: str) -> None:
     """Refuse names that the ledger cannot carry.
 
     Args:
-        names: the names of the values.
         function: the name of the function that the script called, for the message.
 
     Raises:
@@ -83,7 +82,6 @@ def parse_values(values: Mapping[str, object], function: str) -> dict[str, float
     """Return the values as numbers, which may be infinite or NaN: a perplexity may overflow.
 
     Args:
-        values: the values, by name.
         function: the name of the function that the script called, for the message.
 
     Raises:

@@ -44,7 +44,6 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> int:
 
     Args:
         files: the directory of the run, as its node sees it.
-        worker: the number of this worker.
         lifeline: the read end of a pipe; it closes when the agent ends, and then this process ends.
         attempt: how often the run had been resumed when the attempt of the agent began.
 

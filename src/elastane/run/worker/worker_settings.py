@@ -11,7 +11,6 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         spec: the spec of the run; the defaults when alone, so that both train the same bytes.
-        worker: the number of this worker.
         run_dir: the run directory; None: the process trains alone.
         resumed: the start of this attempt of the run; None: it is the first attempt.
     """

@@ -67,7 +67,6 @@ def hash_file(file: StoredFile, readers: int) -> WrittenFile:
     """Return the present size and checksum of a file.
 
     Args:
-        file: the open file.
         readers: the number of parallel reads; the pieces are hashed in order.
     """
     size, digest = file.bytes, xxhash.xxh3_128()

@@ -39,7 +39,6 @@ class RemoteStorage:
 
     Args:
         filesystem: the file system, used through its synchronous interface from several threads.
-        root: the path on the file system.
         url: the root, as error messages name it.
     """
 

@@ -11,7 +11,6 @@ def open_storage(url: str, inside: Path | None = None) -> Storage:
     """Return the storage at a path or URL, without reading, writing or creating anything.
 
     Args:
-        url: the URL or path.
         inside: for a path, a directory above it that must not move or be replaced; see `LocalStorage`.
 
     Raises:

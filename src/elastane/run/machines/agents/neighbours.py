@@ -33,9 +33,7 @@ def answer_neighbours(
     """Return a server that tells other agents how long this one has not heard the coordinator.
 
     Args:
-        run_dir: of the run, with its certificate and its secret.
         listening: a socket that listens; the caller must not use this object again.
-        make_answer: returns the present answer.
         pages: for clients of the run; None: there are none.
 
     Raises:
@@ -59,12 +57,7 @@ def answer_neighbours(
 
 
 class NeighbourPoll:
-    """Asks the other agents of a run again and again when each last heard the coordinator.
-
-    Args:
-        run_dir: of the run, with its certificate and its secret.
-        answer_s: how long it waits for each answer.
-    """
+    """Asks the other agents of a run again and again when each last heard the coordinator."""
 
     def __init__(self, run_dir: RunDir, answer_s: float) -> None:
         self._run_dir, self._answer_s = run_dir, answer_s
@@ -74,9 +67,6 @@ class NeighbourPoll:
 
     def read(self, nodes: tuple[NodeAddress, ...]) -> Answers | None:
         """Return the last answers, with the seconds until now.
-
-        Args:
-            nodes: the agents to ask.
 
         Returns:
             For each node its answer, or None if it gave none; None before all had time to answer.

@@ -65,10 +65,8 @@ class NodeAgent(Agent):
         address: where this machine listens, and where the others reach it.
         slots: the most workers on this machine; None: without limit.
         begins: this machine begins the attempt, so its coordinator has the first term.
-        commands: the commands of the processes that it starts.
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
         opened: is called with the address of this agent once it answers tickets.
-        say: takes lines for the user of this machine.
 
     Attributes:
         left: this agent has ended and the run goes on: a user wished it, or something failed here.

@@ -25,9 +25,7 @@ def build_join_command(host: RunHost, run_dir: RunDir, directory: Path, python: 
     Without a terminal it goes on when the connection ends: the run outlives the one that began it.
 
     Args:
-        host: the machine.
         run_dir: of the run; the output goes to its logs.
-        directory: the working directory of the run.
         python: path of the interpreter, which the machine needs too.
     """
     slots = [] if host.slots is None else ["--slots", str(host.slots)]
@@ -41,7 +39,6 @@ class RemoteJoins:
 
     Args:
         ssh: the words of the command that runs a shell command on a host, which follows it.
-        say: shows a line to the user.
     """
 
     def __init__(self, ssh: tuple[str, ...], run_dir: RunDir, say: Callable[[str], None]) -> None:

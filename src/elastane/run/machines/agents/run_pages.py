@@ -61,8 +61,6 @@ class RunPages:
     """Answers holders of a ticket and clients of a run.
 
     Args:
-        name: of the run.
-        list_nodes: returns the machines of the run.
         places: the directories that all machines share, besides that of the run.
     """
 

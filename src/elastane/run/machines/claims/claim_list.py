@@ -27,7 +27,6 @@ class ClaimList:
     """A claim list in a place. Several threads may share it.
 
     Args:
-        place: keeps the list.
         wait_s: the longest time that a method takes while the place is away.
     """
 

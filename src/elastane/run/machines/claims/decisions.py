@@ -39,7 +39,6 @@ class DecisionClaims:
 
     Args:
         claims: the list; give it a short time limit.
-        own_term: the term of this process.
         first_term: the first term of the present attempt.
     """
 
@@ -85,14 +84,7 @@ class DecisionClaims:
     def claim_outcome(
         self, event: RunEnd, over: RunOver, cause: str, files: Mapping[str, WrittenFile]
     ) -> Superseded | None:
-        """Claim the next slot for the outcome of the attempt; see `claim`.
-
-        Args:
-            event: the kind of the event that records it.
-            over: the outcome.
-            cause: as in the event.
-            files: the files of the finished model.
-        """
+        """Claim the next slot for the outcome of the attempt; see `claim`."""
         record = OutcomeClaim(
             event=event,
             term=self._own_term.number,
@@ -118,7 +110,6 @@ class DecisionClaims:
             None if the decision holds a slot and this term is in charge; otherwise the reason to end.
 
         Raises:
-            ClaimsUnavailable: the list has not answered in time; the outcome is unknown.
             ClaimsUnusable: the place cannot keep a claim list.
         """
         term, record = self._own_term.record, self._keep_record(decision)

@@ -30,9 +30,6 @@ class DirectoryPlace:
 
     A claimant writes and syncs a file under a temporary name and links it to the number, which fails if the
     number exists. So no reader ever sees a part of a record, and a killed claimant leaves a temporary file.
-
-    Args:
-        directory: its path.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:

@@ -40,8 +40,6 @@ class ObjectStorePlace:
 
     Args:
         filesystem: of fsspec; its ``pipe_file`` creates atomically with ``mode="create"``, as in s3fs.
-        root: the path on the file system.
-        url: the root, as error messages name it.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, root: str, url: str) -> None:

@@ -29,7 +29,6 @@ class TermClaim(msgspec.Struct, frozen=True, kw_only=True, tag="term", tag_field
     """The claim of a coordinator that it is the one in charge.
 
     Args:
-        number: of the term.
         claimant: names the process in messages: host and process id.
         endpoint: address of the coordinator and its machine; None: as in the run directory.
         nonce: of this claim, from `make_nonce`; it tells a claimant whether a record is its own.
@@ -47,9 +46,6 @@ class GenerationClaim(msgspec.Struct, frozen=True, kw_only=True, tag="generation
     """The claim of a coordinator that an unplanned generation is the next one.
 
     Args:
-        number: of the generation.
-        term: number of the coordinator's term.
-        members: numbers of its workers.
         nonce: as in `TermClaim`.
     """
 
@@ -64,7 +60,6 @@ class OutcomeClaim(msgspec.Struct, frozen=True, kw_only=True, tag="outcome", tag
 
     Args:
         event: the kind of the event that records it.
-        term: number of the coordinator's term.
         code: exit code of the run.
         why: the reason, for people; shortened if it is long.
         cause: "coordinator", a worker, the script or a user.

@@ -34,8 +34,6 @@ class Superseded(ElastaneError):
 
     Args:
         number: of the term of this process.
-        other: the term of the other coordinator.
-        where: the claim list.
     """
 
     exit_code = ExitCode.FAILED

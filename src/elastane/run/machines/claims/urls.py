@@ -56,7 +56,6 @@ def open_claim_list(url: str, *, wait_s: float = WAIT_S) -> ClaimList:
 
     Args:
         url: path of a directory, ``s3://BUCKET/PATH``, or ``https://CONTROLLER/TEAM/NAME``.
-        wait_s: see `ClaimList`.
 
     Raises:
         ClaimsUnusable: this kind of URL cannot keep a claim list.

@@ -30,12 +30,8 @@ def check_machine(
     """Check that this machine fits a run.
 
     Args:
-        slots: the most workers on this machine.
         run_time_s: the present Unix time on the machine in charge.
         own_time_s: the present Unix time on this machine.
-
-    Raises:
-        BadInput: it does not fit.
     """
     check_clock(run_time_s, own_time_s)
     if record.spec.code:
@@ -99,16 +95,7 @@ def check_clock(run_time_s: float, own_time_s: float) -> None:
 
 
 def check_software(software: RunSoftware, own: Mapping[str, str], architecture: str) -> None:
-    """Check that this machine has the software and the kind of CPU with which the run began.
-
-    Args:
-        software: that of the run.
-        own: the versions on this machine.
-        architecture: of this machine.
-
-    Raises:
-        BadInput: a version or the architecture differs.
-    """
+    """Check that this machine has the software and the kind of CPU with which the run began."""
     if architecture != software.architecture:
         raise BadInput(
             f"the CPU of this machine is {architecture}, those of the run are {software.architecture}",
@@ -132,11 +119,7 @@ def check_script_text(script: Path, digest: str) -> None:
     """Check that the script on this machine is that of the run.
 
     Args:
-        script: its path.
         digest: of the run's script; empty: unknown.
-
-    Raises:
-        BadInput: its text differs.
     """
     if digest and script.is_file() and hash_script(script) != digest:
         raise BadInput(
@@ -148,11 +131,6 @@ def check_script_text(script: Path, digest: str) -> None:
 
 def check_free_memory(pinned: Pinned, slots: int, available_bytes: int) -> None:
     """Check that the workers of this machine can hold the model and its gradients.
-
-    Args:
-        pinned: of the run.
-        slots: the most workers on this machine.
-        available_bytes: memory that is free here.
 
     Raises:
         BadInput: even without the state of the optimizer they cannot.

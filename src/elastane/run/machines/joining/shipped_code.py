@@ -33,7 +33,6 @@ class CodeFile(msgspec.Struct, frozen=True, order=True):
     Args:
         name: its path from the root, with slashes.
         executable: its owner may execute it.
-        size_bytes: its size.
     """
 
     name: str
@@ -70,11 +69,7 @@ def list_code(root: Path) -> tuple[CodeFile, ...]:
 
 
 def _describe_file(root: Path, path: Path) -> Iterator[CodeFile]:
-    """Yield the description of a file; nothing for a directory, which is walked.
-
-    Raises:
-        BadInput: it is a link out of the root or to a directory, or a device, a pipe or a socket.
-    """
+    """Yield the description of a file; nothing for a directory, which is walked."""
     whole = root / path
     if whole.is_symlink():
         target = whole.resolve()
@@ -117,10 +112,6 @@ def compute_code_digest(root: Path, files: Iterable[CodeFile]) -> str:
     It is taken over a line for each file, sorted by name: the SHA-256 of its content in hexadecimal digits,
     ``x`` if its owner may execute it and ``-`` otherwise, and its name, separated by spaces and ended by a
     zero byte.
-
-    Args:
-        root: the directory with the files.
-        files: of the code.
 
     Raises:
         OSError: a file cannot be read.
@@ -176,11 +167,7 @@ def find_shipped_code(run_dir: RunDir, digest: str) -> Path:
 
 
 def check_shipped_code(run_dir: RunDir, digest: str) -> None:
-    """Check that this machine sees the code of the run as it was shipped.
-
-    Raises:
-        BadInput: it does not.
-    """
+    """Check that this machine sees the code of the run as it was shipped."""
     copy = find_shipped_code(run_dir, digest)
     try:
         seen = compute_code_digest(copy, _list_copied(copy)) if copy.is_dir() else ""

@@ -70,11 +70,9 @@ def record_answer(
     """Return the silence after an answer of the claim list.
 
     Args:
-        silence: as it was before.
         held: all slots of the list.
         sign: the time stamp that a coordinator in charge renews.
         first_term: the first term of the present attempt.
-        now_s: the time.
     """
     if silence.is_away:
         silence = replace(silence, is_away=False, back_s=now_s)
@@ -101,12 +99,10 @@ class SilentAgent:
     """An agent that does not hear the coordinator, at one moment.
 
     Args:
-        node: its node.
         silence: what it has seen since it last heard the coordinator.
         silent_s: how long it has not heard it.
         answers: of the other nodes of the run; None: they have not had time to answer.
         coordinator_node: the node of the silent coordinator.
-        limits: of the run.
         workers: the living workers of this node.
         total: how many workers the run should have.
         claimed: the newest claimed generation that the coordinator has named.
@@ -145,7 +141,6 @@ class TakeCharge:
     Args:
         silent_s: how long all agents of the run have had time for a coordinator, and heard none.
         answering: the other nodes with agents that answered.
-        why: the reason.
     """
 
     silent_s: float
@@ -158,7 +153,6 @@ class EndAgent:
     """End this agent and its workers.
 
     Args:
-        over: the outcome.
         is_outcome: it is the outcome of the run; otherwise this node ends and the run may go on.
     """
 
@@ -170,12 +164,7 @@ SilenceDecision: TypeAlias = Wait | TakeCharge | EndAgent
 
 
 def decide_in_silence(agent: SilentAgent, now_s: float) -> SilenceDecision:
-    """Decide what an agent does that does not hear the coordinator.
-
-    Args:
-        agent: its state.
-        now_s: the time.
-    """
+    """Decide what an agent does that does not hear the coordinator."""
     silence = agent.silence
     if silence.held is None or silence.is_away:
         return Wait("the claim list is away")
@@ -216,9 +205,7 @@ def _find_end(agent: SilentAgent, quiet_s: float, now_s: float) -> EndAgent | No
     """Return the end of an agent that the run does not need; None: it stays.
 
     Args:
-        agent: its state.
         quiet_s: how long the claim list has answered, and no coordinator.
-        now_s: the time.
     """
     outcome = agent.silence.outcome
     if outcome is not None and now_s - agent.silence.outcome_s > LONGEST_SILENCE_S:

@@ -39,11 +39,8 @@ class SilenceView:
     """The state of an agent that does not hear the coordinator.
 
     Args:
-        node: its node.
         silent_s: how long no coordinator has answered, although one had time to.
-        answers: of the other nodes of the run.
         coordinator_node: the node of the silent coordinator.
-        limits: of the run.
         left_out: the run may have gone on without the workers of this node, see `is_left_out`.
         unseen_s: how long this agent has seen no sign of a coordinator in the run directory either.
         renewed_s: how long ago this agent has seen the coordinator renew its sign there; infinite: never.

@@ -34,7 +34,6 @@ class PlaceMark(msgspec.Struct, frozen=True):
     Args:
         place: what the directory is for.
         directory: its path on all machines.
-        name: of the file.
     """
 
     place: PlaceName
@@ -91,7 +90,6 @@ def remove_mark(directory: Path, name: str, *, wait_s: float) -> bool:
     """Remove a mark, and return whether it could be seen here.
 
     Args:
-        directory: the place of the mark.
         name: its name, as another machine says.
         wait_s: how long a network file system may take to show it.
 

@@ -36,7 +36,6 @@ class TicketStatus(msgspec.Struct, frozen=True):
     """A ticket of a run.
 
     Args:
-        id: of the ticket.
         record: what the run keeps of it.
         used: how often it has admitted, if its uses are limited.
         revoked: a user has revoked it.

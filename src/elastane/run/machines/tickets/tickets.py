@@ -78,7 +78,6 @@ class Admission(msgspec.Struct, frozen=True):
     """The answer to a valid ticket: all that a client of the run needs.
 
     Args:
-        name: of the run.
         directory: of the run, on its machines.
         endpoint: of the coordinator, with the run's certificate.
         nodes: the addresses at which the agents of the run answer.
@@ -222,7 +221,6 @@ def find_ticket_fault(record: TicketRecord, *, used: int, revoked: bool, now: fl
     """Return why a ticket with the right key does not admit; empty: it does.
 
     Args:
-        record: of the ticket.
         used: how often it has admitted.
         revoked: a user has revoked it.
         now: as a Unix time in seconds, by the clock of a machine of the run.

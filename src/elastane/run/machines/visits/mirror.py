@@ -136,9 +136,6 @@ def _choose_place(admission: Admission) -> Path:
 class Mirror:
     """Copies the files of a run, as far as they have changed.
 
-    Args:
-        run_dir: of the mirror.
-
     Raises:
         BadInput: the mirror is damaged.
     """

@@ -117,11 +117,6 @@ def check_shared_places(
 
     A machine of the run writes a file in each of them, which must appear on this one.
 
-    Args:
-        run_dir: of the run, as this machine sees it.
-        nodes: the machines of the run.
-        endpoint: of the coordinator, with the certificate of the run.
-
     Raises:
         BadInput: it does not share one of them, or cannot write there.
         NoSuchRun: no machine of the run answers.

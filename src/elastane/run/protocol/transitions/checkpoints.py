@@ -33,7 +33,6 @@ def retake_snapshot(me: MemberState, order: RewriteRequested) -> None:
 
     Args:
         me: this member; it has committed the last round, as have all writers.
-        order: the order of the coordinator.
     """
     if order.attempt <= me.last_rewrite:
         return

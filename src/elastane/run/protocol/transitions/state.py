@@ -90,7 +90,6 @@ class MemberState:
     """The whole state of a member; the functions in the modules beside this one read and change it.
 
     Args:
-        worker: the number of this worker.
         origin: the outcome of the checkpoint with which the run begins; None: it begins without one.
 
     Attributes:

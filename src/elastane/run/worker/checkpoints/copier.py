@@ -42,8 +42,6 @@ class StateCopier:
     """Copies this worker's part of a snapshot into its staging buffer.
 
     Args:
-        worker: the number of this worker.
-        state: the training state.
         part_writer: receives the committed copies.
         resumed: the number of times that the run has been resumed.
         describe: returns the plain values of the state; called by the thread that handles the round.
@@ -74,7 +72,6 @@ class StateCopier:
 
         Args:
             share: this worker's share of the state, from 0 to 1.
-            then: the function to call.
         """
 
         def reserve() -> None:

@@ -54,7 +54,6 @@ def describe_model(
     """Describe a model in training.
 
     Args:
-        state: the training state, with the model.
         adapter: the adapter of the model, see `describe_adapter`.
         tokenizer: the files of its tokenizer, by name. The description has those in UTF-8, which are all but
             the old binary ones: a ``tokenizer.json`` beside them has the same content.

@@ -71,8 +71,6 @@ class TensorSlice(msgspec.Struct, frozen=True):
         key: the name in the checkpoint: ``model.<name>`` or ``optimizer.state.<name>.exp_avg``.
         shape: the shape of the whole tensor.
         stride: the strides of the whole tensor in memory; dense, perhaps permuted.
-        start: the first element of the slice.
-        stop: one past the last element.
         data: the elements, 1-D and contiguous, on the CPU.
     """
 
@@ -120,7 +118,6 @@ class EncodedPart:
     """A part file as a stream of buffers: views of the state, or a copy laid out as the file.
 
     Args:
-        name: the name of the file.
         slices: the slices, in the order of the file.
 
     Attributes:

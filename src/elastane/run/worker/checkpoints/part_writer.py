@@ -31,7 +31,6 @@ class CopiedPart(msgspec.Struct, frozen=True):
     Args:
         file: the copy, laid out as the file.
         record: the record of the part, without size and checksum.
-        report: the report for the coordinator.
     """
 
     checkpoint: str
@@ -46,8 +45,6 @@ class PartWriter:
     Memory holds only one copy: the next copy waits until the part is written (`make_way`).
 
     Args:
-        worker: the number of this worker.
-        catalog: the catalog of the run's checkpoints.
         publish: publishes a checkpoint; called from the thread.
         report_refusal: called with True when storage refuses a part, with False when it accepts one again.
     """

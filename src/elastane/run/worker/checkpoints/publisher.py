@@ -29,13 +29,8 @@ class CheckpointPublisher:
     """Publishes checkpoints, and deletes those beyond the retention.
 
     Args:
-        worker: the number of this worker.
-        state: the training state.
-        catalog: the catalog of the run's checkpoints.
         resumed: the number of times that the run has been resumed.
-        retention: which checkpoints to retain.
         measure_age_s: returns the age of this worker's copy of a checkpoint.
-        report: called with the result of each publication.
     """
 
     def __init__(
@@ -111,7 +106,6 @@ def list_foreign_values(
     """Return hyperparameters and scalars, by the names that ``get_optimizer_state_dict`` gives them.
 
     Args:
-        groups: the hyperparameters of each parameter group.
         scalars: the plain values of optimizer state, by parameter.
     """
     values: dict[KeyPath, Any] = {}
@@ -134,7 +128,6 @@ def publish_checkpoint(
     """Write the files for foreign readers, then the manifest and the marker.
 
     Args:
-        catalog: the catalog of the run's checkpoints.
         manifest: the manifest with the parts of the writers, without the files that this function writes.
         values: plain values for foreign readers, by path in the nested state dict.
 

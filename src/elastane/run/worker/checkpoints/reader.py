@@ -22,7 +22,6 @@ class ReadRequest(msgspec.Struct, frozen=True):
     """A request for elements of one tensor.
 
     Args:
-        key: the key of the tensor.
         start: the first element, in the memory order of the saved tensor.
         stop: one past the last element.
         into: receives the elements: 1-D, contiguous, of the saved data type, ``stop - start`` elements.
@@ -38,9 +37,6 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
     """The tensors of one checkpoint; it verifies the checksum of every element that it returns.
 
     Each item has a checksum (XXH3-64). With one per file, a reader of few tensors would have to read all.
-
-    Args:
-        storage: the storage of the run's checkpoints.
     """
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:

@@ -22,9 +22,6 @@ class CheckpointWriter:
     """Contributes this worker's part to every checkpoint, with a copier, a part writer and a publisher.
 
     Args:
-        worker: the number of this worker.
-        state: the training state.
-        catalog: the catalog of the run's checkpoints.
         resumed: the number of times that the run has been resumed.
         retention: which checkpoints to retain when a newer one exists.
         describe: returns the plain values of the state; called by the thread that handles the round.

@@ -52,7 +52,6 @@ class Batch(msgspec.Struct, frozen=True):
 
     Args:
         inputs: the collated samples; None: without samples.
-        samples: the number of samples.
         checksum: the checksum of the samples' indices, for the ledger.
         cursor: the position of the virtual rank's stream after the samples; None: not a stream.
     """
@@ -242,7 +241,6 @@ class MapBatchSource(BatchSource):
     """Loads the batches of a map-style dataset, with another order in each epoch.
 
     Args:
-        dataset: a map-style dataset.
         collate: builds a batch from a list of samples; None: PyTorch's default.
         loaders: the number of processes that load ahead; 0: this process loads each batch when needed.
         prefetch: the number of batches that each loader loads ahead.

@@ -22,11 +22,7 @@ def check_dataset(dataset: object, function: str) -> None:
     """Refuse data that is neither a map-style dataset nor a stream.
 
     Args:
-        dataset: the data that the script has passed.
         function: the name of the function that the script called, for the message.
-
-    Raises:
-        BadInput: the data is something else.
     """
     refusal = _explain_refusal(dataset)
     if refusal is not None:
@@ -35,11 +31,7 @@ def check_dataset(dataset: object, function: str) -> None:
 
 
 def check_positions(dataset: object, function: str) -> None:
-    """Refuse data without samples by position.
-
-    Raises:
-        BadInput: the data has no samples by position.
-    """
+    """Refuse data without samples by position."""
     check_dataset(dataset, function)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
@@ -50,11 +42,7 @@ def check_positions(dataset: object, function: str) -> None:
 
 
 def check_count(function: str, name: str, value: object, least: int = 1) -> None:
-    """Refuse a value that is not a whole number, or too small.
-
-    Raises:
-        BadInput: the value is invalid.
-    """
+    """Refuse a value that is not a whole number, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise BadInput(
             f"{function} was given an invalid {name}: {describe_value(value)}",
@@ -64,11 +52,7 @@ def check_count(function: str, name: str, value: object, least: int = 1) -> None
 
 
 def check_collate(function: str, collate: object) -> None:
-    """Refuse a collate argument that is not a function.
-
-    Raises:
-        BadInput: the argument is not callable.
-    """
+    """Refuse a collate argument that is not a function."""
     if collate is not None and not callable(collate):
         raise BadInput(
             f"{function} was given an invalid collate: {describe_value(collate)}",

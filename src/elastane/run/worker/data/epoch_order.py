@@ -22,7 +22,6 @@ class EpochOrder:
 
     Args:
         order: the function of the script.
-        length: the length of the dataset.
     """
 
     def __init__(self, order: Order, length: int) -> None:
@@ -67,11 +66,7 @@ class EpochOrder:
 
 
 def check_order(order: object) -> None:
-    """Refuse an order that is not a function.
-
-    Raises:
-        BadInput: the order is not callable.
-    """
+    """Refuse an order that is not a function."""
     if order is not None and not callable(order):
         raise BadInput(
             f"run.steps was given an invalid order: {describe_value(order)}",

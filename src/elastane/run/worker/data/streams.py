@@ -126,7 +126,6 @@ class StreamBatchSource(BatchSource):
     """Loads the batches of a stream.
 
     Args:
-        source: the stream.
         collate: builds a batch from a list of samples; None: PyTorch's default.
         loaders: must be 0: a stream has no positions that loader processes could load.
 

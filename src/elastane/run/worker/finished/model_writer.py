@@ -28,10 +28,6 @@ from elastane.run.worker.state.training_state import TrainingState
 def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, WrittenFile]:
     """Write the model and the files beside it; equal states give equal bytes.
 
-    Args:
-        state: the state after the last step.
-        spec: the spec of the run, with the options of the files.
-
     Returns:
         The size and checksum of every file of the set.
 

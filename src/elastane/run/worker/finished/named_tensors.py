@@ -50,7 +50,6 @@ class MemoryTensors:
     """The tensors of a state dict.
 
     Args:
-        entries: the tensors.
         tied: store a tensor with several names once, under the first name.
     """
 
@@ -97,7 +96,6 @@ class RenamedTensors:
     """A selection of other tensors, under new names.
 
     Args:
-        tensors: the other tensors.
         names: each new name with its old name, which may be an alias.
         tied: store a tensor with several new names once, under the first name.
     """

@@ -23,7 +23,6 @@ class StoredTensors:
     """All tensors of some safetensors files, as `NamedTensors`.
 
     Args:
-        paths: the paths of the files.
         order: the names in order; None: the order of the files.
 
     Raises:

@@ -40,7 +40,6 @@ class CoordinatorLink:
 
     Args:
         run_dir: the run directory, which has the endpoint and the secret.
-        worker: the number of this worker.
         report: returns the current report; called from this class's thread.
         receive: handles the coordinator's messages; called from this class's thread.
         attempt: how often the run had been resumed when the attempt of this worker began.

@@ -61,14 +61,12 @@ class Candidate:
     """A connection that is not proven yet.
 
     Args:
-        selector: the selector of the mesh.
         sock: a new socket.
         handshake: a handshake that has not begun.
         dialled: the worker that this worker dials; None: the connection is accepted.
         encryption: encrypts the connection; None: it stays on this machine, or the run does not encrypt.
 
     Attributes:
-        stream: the stream to the other side.
         connecting: the other side has not answered yet.
         closed: this worker has closed it.
     """

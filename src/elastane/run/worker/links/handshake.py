@@ -61,7 +61,6 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """The facts that a peer needs to read this worker's memory.
 
     Args:
-        pid: the process id of the worker.
         sums: the descriptor, in that process, of the arena of summed gradients.
         values: the descriptor, in that process, of the arena of parameters.
         mark_fd: the descriptor, in that process, of its mark.
@@ -79,9 +78,7 @@ class Proof(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """The description of this process, with a proof that it knows the secret.
 
     Args:
-        process: the process of the sender.
         reads: the sender can read the memory of the receiver; a dialler does not know that yet.
-        proof: the HMAC.
     """
 
     process: Process
@@ -110,8 +107,6 @@ class Credentials:
     """The credentials that one worker uses in every handshake.
 
     Args:
-        worker: the number of this worker.
-        process: the description of this process for proven peers.
         can_read: returns whether this process can read the memory of a proven peer, and may.
     """
 
@@ -126,8 +121,6 @@ class ProvenPeer:
     """A worker that has proved that it knows the run's secret.
 
     Args:
-        worker: its number.
-        process: its process.
         shared: it and this worker read each other's memory.
     """
 
@@ -140,7 +133,6 @@ class Handshake:
     """One side of one handshake.
 
     Args:
-        credentials: the credentials of this worker.
         acceptor: the address at which the accepting side listens.
         dialled: the worker that this side dials; None: this side accepts.
     """

@@ -16,7 +16,6 @@ class MemoryMark:
     """Random bytes in a memfd, which no other process has.
 
     Attributes:
-        value: the bytes.
         fd: the descriptor of the memfd.
     """
 

@@ -46,8 +46,6 @@ class Mesh:
     """All connections of one worker; one thread owns and drives them, except for `wake`.
 
     Args:
-        worker: the number of this worker.
-        address: where this machine listens.
         share_memory: this worker and its peers on the same machine may read each other's memory.
         encryption: encrypts the connections to other machines; None: the run does not.
 

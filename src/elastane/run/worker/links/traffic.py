@@ -18,7 +18,6 @@ class TrafficMeter:
     Everything on a connection to another machine counts: gradients, values, votes and state.
 
     Args:
-        worker: this worker.
         streams: the bytes on the connection to each peer, including past ones.
     """
 
@@ -38,7 +37,6 @@ class TrafficMeter:
         """Measure the bytes since the last step; in the thread that handles the end of the step.
 
         Args:
-            generation: the number of the generation that has committed the step.
             step: the number of steps committed so far; other rounds do not raise it.
         """
         sent, received = self._count()

@@ -17,11 +17,7 @@ from elastane.run.worker.state.live_objects import find_live_objects
 
 
 class _AuxiliaryModule:
-    """An auxiliary module with the marks of its tensors.
-
-    Args:
-        module: a module with parameters or persistent buffers.
-    """
+    """An auxiliary module with the marks of its tensors."""
 
     def __init__(self, module: nn.Module) -> None:
         tensors = module.state_dict(keep_vars=True).items()
@@ -61,11 +57,7 @@ class AuxiliaryModules:
                 self._auxiliary[module] = _AuxiliaryModule(module)
 
     def check(self) -> None:
-        """Check that no module has changed since the run began.
-
-        Raises:
-            BadInput: a module that is not in ``run.keep`` has changed.
-        """
+        """Check that no module has changed since the run began."""
         kept_ids = {id(part) for module in self._list_kept() for part in module.modules()}
         for module, auxiliary in self._auxiliary.items():
             if id(module) not in kept_ids and auxiliary.is_changed():

@@ -36,7 +36,6 @@ class ChangeDetector:
 
         Args:
             key: identifies the tensor; the same in every call.
-            tensor: the tensor, on any device.
         """
         address = tensor.data_ptr()
         if tensor.device.type != "cpu" or not tensor.numel():

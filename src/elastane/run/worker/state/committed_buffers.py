@@ -84,7 +84,6 @@ class CommittedBuffers:
 
         Args:
             number: a block of buffers that already has the mean change.
-            change: the sum of the block's changes.
         """
         block = self._layout.blocks[number]
         for piece in self._layout.buffer_pieces[number]:

@@ -94,11 +94,7 @@ def _lock_file(name: str, folder: int) -> bool:
 
 
 def _open_file(name: str, folder: int) -> int:
-    """Open the file of a GPU, which any user of the folder may lock.
-
-    Raises:
-        OSError: the file cannot be created or opened.
-    """
+    """Open the file of a GPU, which any user of the folder may lock."""
     with suppress(FileExistsError):
         # O_CREAT in one call fails: in a folder open to all, the kernel refuses it for others' files.
         descriptor = os.open(name, OPENING | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)

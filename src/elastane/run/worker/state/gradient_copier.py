@@ -20,9 +20,6 @@ class GradientCopier:
     Each copy is queued on a separate stream, behind the kernel that computes the gradient. It goes to pinned
     memory, which torch's allocator reuses in the next step. A thread waits for each copy. So a gradient is
     added to a slot only after it has arrived, and a block is announced only after all its gradients have.
-
-    Args:
-        device: the device of the gradients.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -85,7 +85,6 @@ class GradientSlots:
         """Forget all sums: the previous round has committed, so no worker reads them.
 
         Args:
-            size: the number of virtual ranks of the round.
             alone: no other worker takes part, so none reads partial sums.
         """
         self.complete_blocks.clear()
@@ -117,7 +116,6 @@ class GradientSlots:
         """Choose the slot of a virtual rank.
 
         Args:
-            rank: the virtual rank.
             with_sibling: its left sibling goes into the slot together with it.
 
         Returns:

@@ -49,9 +49,6 @@ class Gradients:
     Args:
         exact: sum in the order of the fixed tree; otherwise add every gradient to one slot on arrival.
         memory: the memory in which gradients are added; None: the arenas that peers read.
-
-    Attributes:
-        slots: the slots with the partial sums.
     """
 
     def __init__(self, layout: ModelLayout, *, exact: bool, memory: HostSlots | None = None) -> None:
@@ -135,22 +132,13 @@ class Gradients:
             parameter.grad = consumed
 
     def refuse_late_gradients(self) -> None:
-        """Refuse a backward pass that the script ran itself after that of the microbatch.
-
-        Raises:
-            BadInput: a parameter has another gradient.
-        """
+        """Refuse a backward pass that the script ran itself after that of the microbatch."""
         for number, parameter in enumerate(self.layout.parameters):
             if parameter.grad is not None and parameter.grad is not self._consumed[number]:
                 raise _build_late_gradient_error(self.layout.extents[number].name)
 
     def begin_round(self, size: int, *, alone: bool = False) -> None:
-        """Forget all sums: the previous round has committed, so no worker reads them.
-
-        Args:
-            size: the number of virtual ranks of the round.
-            alone: no other worker takes part.
-        """
+        """Forget all sums: the previous round has committed, so no worker reads them."""
         self.slots.begin_round(size, alone=alone)
         self._alone = alone
         self._waiting = None
@@ -161,7 +149,6 @@ class Gradients:
         """Begin a virtual rank: the next backward pass belongs to it.
 
         Args:
-            rank: a virtual rank of the round.
             announce: receives blocks as they become final; None: not the worker's last virtual rank.
             following: the virtual rank that this worker computes next; None: not known.
         """

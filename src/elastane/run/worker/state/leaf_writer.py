@@ -32,8 +32,6 @@ class LeafWriter:
     """Writes the gradients of a virtual rank, and of the sibling that waited for it, into the slots.
 
     Args:
-        slots: the slots of this worker.
-        rank: the virtual rank.
         announce: receives blocks as they become final, if this is the last virtual rank of the worker.
         waiting: the left sibling, if its gradients wait.
     """

@@ -31,8 +31,6 @@ class Extent(msgspec.Struct, frozen=True):
     Args:
         name: the name of the parameter or buffer in the model.
         section: the number of the flat buffer.
-        start: the first element.
-        stop: one past the last element.
         shape: the shape of the tensor.
         stride: the strides of the tensor, which are dense.
     """
@@ -240,7 +238,6 @@ class ModelLayout:
         """Check that the script has not changed the model's layout since `run.prepare`.
 
         Args:
-            optimizer: the user's optimizer.
             values: the sections of which the parameters are views.
 
         Raises:

@@ -19,7 +19,6 @@ class ModuleAttributes:
     """Numbers, strings and tensors in plain attributes of a model's modules, as they were at one moment.
 
     Args:
-        model: has the modules.
         scalars: of `read_scalars` at an earlier moment, in place of the present ones.
     """
 

@@ -21,7 +21,6 @@ class OptimizerGuard:
     """Watches which optimizers the process steps.
 
     Args:
-        optimizer: the optimizer given to ``prepare``.
         is_kept: returns whether an optimizer of the script is in ``run.keep``.
 
     Attributes:

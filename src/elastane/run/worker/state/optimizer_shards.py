@@ -103,7 +103,6 @@ class OptimizerShards(Protocol):
         """Allocate state for a piece, to be filled in.
 
         Args:
-            piece: a piece of a trained parameter.
             elementwise: the data types of the elementwise entries, by key.
             others: the other tensors, dense; they become part of the state.
             plain: the entries that are not tensors.

@@ -35,7 +35,6 @@ class ReplicatedState:
     """The state that is the same on every worker.
 
     Args:
-        optimizer: the user's optimizer.
         scheduler: the user's schedule; the run steps it once after every training step, unless the step
             needs a metric.
         scaling: the scaling of the loss; None: gradients are not scaled.
@@ -239,11 +238,7 @@ class ReplicatedState:
         self._schedule_before = self._read_schedule()
 
     def check_schedule(self) -> None:
-        """Check that the script has not stepped the schedule that the run steps.
-
-        Raises:
-            BadInput: the script has stepped it.
-        """
+        """Check that the script has not stepped the schedule that the run steps."""
         if self._read_schedule() != self._schedule_before:
             raise BadInput(
                 "the script called scheduler.step()",

@@ -80,11 +80,7 @@ class RunKeep(MutableMapping[str, Any]):
         return len(self._values)
 
     def check_unlocked(self) -> None:
-        """Refuse a change inside a step.
-
-        Raises:
-            BadInput: a step is running.
-        """
+        """Refuse a change inside a step."""
         if self.locked:
             raise BadInput(
                 "run.keep was changed inside a step",

@@ -94,9 +94,6 @@ class PeerArenas:
 class SharedMessage:
     """A message that a peer on this machine reads once; freed with this object.
 
-    Args:
-        payload: the pieces of the message, in order.
-
     Attributes:
         address: the address that the peer passes to `read_shared_message`.
     """

@@ -33,9 +33,6 @@ class RefusedState(dict[Any, Any]):
 class SharedOptimizerState:
     """The shared state of one optimizer, which may be of the user's own class.
 
-    Args:
-        optimizer: the user's optimizer.
-
     Raises:
         BadInput: an attribute of the optimizer cannot be sent to a joining worker.
     """

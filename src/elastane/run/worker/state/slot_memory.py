@@ -376,7 +376,6 @@ class DeviceSlots(SumsOnDevice):
         The caller holds the lock of the slots.
 
         Args:
-            slots: all slots with partial sums of this worker.
             complete: the blocks of slot 0 that have complete sums.
         """
         if not self.private:

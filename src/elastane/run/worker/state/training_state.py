@@ -41,16 +41,13 @@ class TrainingState:
 
     Args:
         model: the model; its parameters move, in place, into the memory of the placement.
-        optimizer: the user's optimizer.
         scheduler: the user's schedule; the run steps it once after every training step, unless the step
             needs a metric.
         copies: the number of copies of the optimizer state; None: a copy on every worker.
         scaling: the scaling of the loss; None: gradients are not scaled.
         keep: the values in ``run.keep``.
-        placement: the placement of the model's tensors.
 
     Attributes:
-        buffers: the committed buffers.
         replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
@@ -227,7 +224,6 @@ class TrainingState:
         """Run the optimizer on the units held.
 
         Args:
-            outcome: the outcome of the step.
             sums: sections of the summed gradients.
             held: units to update.
             scale: the factor of every gradient (from clipping, weights and the scaler).
