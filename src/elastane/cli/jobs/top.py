@@ -140,7 +140,7 @@ class Keys:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def read_key(self, timeout_s: float) -> str:
-        """Return the key that is pressed within this many seconds; empty if there is none."""
+        """Return the key that is pressed within this many seconds; empty: no key was."""
         if self._fd is None:
             time.sleep(timeout_s)
             return ""

@@ -268,7 +268,7 @@ class ClusterDocuments:
         Args:
             kind: of the document.
             name: of the document.
-            changed: takes the document, or None if there is none, and returns the new one.
+            changed: takes the document, None: it does not exist, and returns the new one.
 
         Returns:
             The document before and after the change.

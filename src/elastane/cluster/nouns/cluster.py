@@ -54,8 +54,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         started_s: when it was last granted its minimum; None: never.
         resized_s: when its size last changed, other than by a start; None: never.
         setbacks: how often it was stopped or lost devices, each time less than
-            `elastane.cluster.nouns.config.QUIET_S` after the time before; to give way to another
-            job and go on with fewer workers is none.
+            `elastane.cluster.nouns.config.QUIET_S` after the time before. A job that gives way to
+            another one and goes on with fewer workers has no setback.
         promised: the size that the last plan entitled it to.
         starting_since_s: since when some of ``holds`` have not arrived, counted after a crash from the next
             try; None: all have.

@@ -19,7 +19,7 @@ RECENT_STEPS = 20
 class StartAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Begin an attempt with ``workers`` workers, unless it has begun already.
 
-    Every attempt except the first continues from the newest checkpoint or, if there is none, from the
+    Every attempt except the first continues from the newest checkpoint or, without a checkpoint, from the
     beginning. A run under this name that began before ``submitted_s``, in seconds since 1970, belonged to
     another job.
     """

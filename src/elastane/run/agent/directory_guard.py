@@ -119,7 +119,7 @@ class DirectoryGuard:
 
 
 def _read_identity(path: Path) -> Identity | None:
-    """Return the identity of the file at a path; None: there is none."""
+    """Return the identity of the file at a path; None: no file exists there."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):

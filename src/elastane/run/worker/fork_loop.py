@@ -10,7 +10,7 @@ import selectors
 import signal
 import sys
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 
@@ -28,12 +28,18 @@ class ForkLoop(ABC):
     Args:
         run_dir: the directory of the run, as its node sees it.
         lifeline: the read end of a pipe to which no process writes; it closes when the agent ends.
+
+    Attributes:
+        living: the started processes by process id.
+        generation: of the processes of an unmodified script.
+        own: the descriptors that a forked process closes.
     """
 
     def __init__(self, run_dir: RunDir, lifeline: int) -> None:
         self.run_dir, self.lifeline = run_dir, lifeline
         self.living: dict[int, ProcessStart] = {}
         self.generation = 0
+        self.own: tuple[int, ...] = ()
         # Every process inherits the lock.
         self._presence = hold_presence(run_dir)
         # Answers have their own copy of standard output, so that printed text cannot mix with them.
@@ -46,8 +52,8 @@ class ForkLoop(ABC):
         """Do what the agent requests."""
 
     @abstractmethod
-    def become(self, start: ProcessStart) -> None:
-        """Run a process, in the fork; it ends with `SystemExit`, or when this returns."""
+    def become(self, start: ProcessStart) -> NoReturn:
+        """Run a process, in the fork, to its end."""
 
     @abstractmethod
     def handle_end(self, pid: int) -> None:
@@ -109,7 +115,6 @@ class ForkLoop(ABC):
             return
         if pid == 0:
             self.become(start)
-            os._exit(0)
         self.living[pid] = start
         self.answer(self._describe("started", start, pid=pid))
 

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 from elastane.common.safe_text import escape_line
 from elastane.run.agent.fork_server import ForkRequest, ProcessStart
@@ -50,7 +51,7 @@ class WorkerForkLoop(ForkLoop):
         for start in request.start:
             self.fork(start)
 
-    def become(self, start: ProcessStart) -> None:
+    def become(self, start: ProcessStart) -> NoReturn:
         os._exit(self._run_worker(start.worker))
 
     def handle_end(self, pid: int) -> None:

@@ -30,7 +30,7 @@ class Identity(NamedTuple):
 
 
 def read_file_identity(path: str) -> Identity | None:
-    """Return the identity of the file that a path leads to; None: there is none, or it cannot be read."""
+    """Return the identity of the file that a path leads to; None: none exists, or it cannot be read."""
     found = _stat(path)
     return None if found is None else Identity(found.st_dev, found.st_ino)
 

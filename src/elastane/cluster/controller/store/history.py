@@ -97,7 +97,7 @@ def _decode_detail(text: object) -> Detail:
 
 
 def find_newest_event(tx: Connection) -> int:
-    """Return the number of the last event; 0: there is none."""
+    """Return the number of the last event; 0: no event has happened."""
     found: int = tx.execute(select(func.coalesce(func.max(events.c.id), 0))).scalar_one()
     return found
 

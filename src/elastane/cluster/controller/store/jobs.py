@@ -366,7 +366,7 @@ def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:
 
 
 def find_left_files(tx: Connection, name: str) -> str:
-    """Return where a forgotten job of this name has left its files; empty: there is none."""
+    """Return where a forgotten job of this name has left its files; empty: no such job was forgotten."""
     found = tx.execute(select(forgotten.c.run_dir).where(forgotten.c.name == name)).scalar_one_or_none()
     return found or ""
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from elastane.run.agent.fork_server import ForkAnswer, ForkRequest, ProcessStart
 from elastane.run.nouns.rundir import RunDir
@@ -30,11 +31,7 @@ ALL = "*"
 
 
 class ScriptForkLoop(ForkLoop):
-    """Forks the processes of one world after the other.
-
-    Args:
-        lifeline: see `ForkLoop`.
-    """
+    """Forks the processes of one world after the other."""
 
     def __init__(self, run_dir: RunDir, spec: RunSpec, lifeline: int) -> None:
         super().__init__(run_dir, lifeline)
@@ -69,7 +66,7 @@ class ScriptForkLoop(ForkLoop):
         for start in starts:
             self.fork(start)
 
-    def become(self, start: ProcessStart) -> None:
+    def become(self, start: ProcessStart) -> NoReturn:
         """Run the script in the forked process, which ends as an interpreter does.
 
         Raises:
@@ -93,7 +90,8 @@ class ScriptForkLoop(ForkLoop):
         """Kill what the ended processes of a world have left behind, and report when nothing is left."""
         if self._is_swept or self.living:
             return None
-        self.end()
+        kill_descendants()
+        self.reap()
         self._is_swept = not list_descendants(os.getpid())
         if not self._is_swept:
             return SWEEP_S
