@@ -296,6 +296,13 @@ def test_a_model_wrapped_by_another_framework_is_refused(wrap, place):
     assert "model.module" in error.do
 
 
+def test_a_module_that_has_no_parts_changes_nothing():
+    # A traceback keeps one after an error in `__init__`, and the reducer of DDP one that was collected.
+    without_parts = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    Script().train()
+    assert not hasattr(without_parts, "_modules")
+
+
 def test_a_process_group_of_one_process_is_accepted(group):
     Script().train()
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.state.json_state import Stateful
-from elastane.run.worker.state.live_objects import find_live_objects
+from elastane.run.worker.state.live_objects import find_live_modules, find_live_objects
 from elastane.run.worker.values import describe_value, to_number
 
 FRAMEWORKS = frozenset(
@@ -142,7 +142,7 @@ def build_wrapper_error(wrapper: nn.Module) -> BadInput:
 def check_not_wrapped(model: nn.Module) -> None:
     """Refuse a wrapper that the script put around the model after ``run.prepare``."""
     prepared = {id(module) for module in model.modules()}
-    for module in find_live_objects(nn.Module):
+    for module in find_live_modules():
         # The wrapper of Fabric divides nothing itself if its strategy is Elastane's.
         divides = not getattr(getattr(module, "_strategy", None), SHARES_STEPS, False)
         wraps = any(id(part) in prepared for part in module.children())

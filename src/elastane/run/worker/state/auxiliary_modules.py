@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.state.change_detector import ChangeDetector, ChangeMark
-from elastane.run.worker.state.live_objects import find_live_objects
+from elastane.run.worker.state.live_objects import find_live_modules
 
 
 class _AuxiliaryModule:
@@ -47,7 +47,7 @@ class AuxiliaryModules:
     def find(self) -> None:
         """Find all modules that exist when the run begins."""
         model_modules = {id(module) for module in self._model.modules()}
-        modules = find_live_objects(nn.Module)
+        modules = find_live_modules()
         nested = {id(part) for module in modules for part in module.children()}
         for module in modules:
             # A wrapper of the model and a part of another module are not auxiliary modules of their own.
