@@ -198,12 +198,17 @@ def _gather_evidence(roster: Roster, breaks: Mapping[Pair, float], now: float) -
 def _is_newcomer(roster: Roster, worker: WorkerId) -> bool:
     """Return whether a worker has not begun to work, as far as known.
 
-    Once another member has begun, so has this one, unless it has reported since that it has not: its first
-    report as a member may be late, or lost with its connection.
+    Once another member has begun, so has this one, unless it has shown since that it has not: its first
+    report as a member may be late. A later report shows that. So does a broken connection to a member: a
+    worker reports it after its first report as a member, and cannot begin without the peer that it has lost.
     """
     newest, known = roster.newest, roster.known
-    has_begun = newest is not None and worker in newest and known.begun >= newest.number
-    return worker not in roster.joined and not (has_begun and roster.heard.get(worker, 0.0) <= known.begun_s)
+    if worker in roster.joined:
+        return False
+    if newest is None or worker not in newest or known.begun < newest.number:
+        return True
+    has_lost_member = any((worker, member) in roster.ends.breaks for member in newest.workers)
+    return has_lost_member or roster.heard.get(worker, 0.0) > known.begun_s
 
 
 def _is_quiet(roster: Roster, worker: WorkerId, now: float) -> bool:

@@ -172,10 +172,14 @@ def test_members_stay_when_a_joiner_reaches_none_of_them(training) -> None:
 
 @pytest.mark.parametrize(
     ("begun", "refuted", "killed"),
-    [(True, False, [0, 1]), (True, True, [2, 3, 4]), (False, False, [2, 3, 4])],
-    ids=["begun", "begun, but not here", "not begun"],
+    [
+        (True, None, [0, 1]),
+        (True, "a later report", [2, 3, 4]),
+        (True, "a lost peer", [2, 3, 4]),
+        (False, None, [2, 3, 4]),
+    ],
 )
-def test_a_joiner_is_a_member_once_its_generation_has_begun_unless_it_reports_otherwise(
+def test_a_joiner_is_a_member_once_its_generation_has_begun_unless_it_shows_otherwise(
     training, begun, refuted, killed
 ) -> None:
     stage = training(2)
@@ -186,13 +190,15 @@ def test_a_joiner_is_a_member_once_its_generation_has_begun_unless_it_reports_ot
     # All members begin together; the network parts before the others can report that.
     if begun:
         stage.adopt(2)
-    if refuted:
+    if refuted == "a later report":
         stage.now += 0.01
         for worker in (3, 4):
             stage.report_worker(worker)
     for one, other in part((0, 1), (2, 3, 4)):
-        lose(stage, one, other)
         lose(stage, other, one)
+        # A worker that has begun reports that before it reports a lost peer.
+        if other == 2 or refuted == "a lost peer":
+            lose(stage, one, other)
     stage.wait(REPORTS_S)
     assert list_killed(stage) == killed
 
