@@ -234,24 +234,26 @@ class LauncherCommand(TyperCommand):
 def find_launcher_option(name: str, launcher: tuple[LauncherOption, ...]) -> LauncherOption | None:
     """Return the option of another launcher with this name, in either spelling; None: it has none."""
     spelt = spell_with_hyphens(name)
-    return next((one for one in launcher if any(fnmatchcase(spelt, known) for known in one.names)), None)
+    return next(
+        (option for option in launcher if any(fnmatchcase(spelt, known) for known in option.names)), None
+    )
 
 
 def accept_launcher_options(
     launcher: tuple[LauncherOption, ...],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the accepted options of another launcher to a command."""
-    accepted = {_name_parameter(one): one for one in launcher if one.accepted is not None}
+    accepted = {_name_parameter(option): option for option in launcher if option.accepted is not None}
     added = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=False if one.accepted == FLAG else None,
+            default=False if option.accepted == FLAG else None,
             annotation=Annotated[
-                bool if one.accepted == FLAG else str | None, typer.Option(*one.names, hidden=True)
+                bool if option.accepted == FLAG else str | None, typer.Option(*option.names, hidden=True)
             ],
         )
-        for name, one in accepted.items()
+        for name, option in accepted.items()
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -265,7 +267,9 @@ def accept_launcher_options(
         signature = inspect.signature(command)
         parameters = [*signature.parameters.values(), *added]
         call_without_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        call_without_options.__annotations__ = {one.name: one.annotation for one in parameters}
+        call_without_options.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in parameters
+        }
         return call_without_options
 
     return decorate
@@ -276,10 +280,7 @@ def check_accepted_options(
 ) -> None:
     """Check the typed options of another launcher that a command accepts.
 
-    Args:
-        accepted: by the names of their parameters.
-        typed: the values, by the same names; True for a flag.
-        contract: of the script, or None.
+    ``accepted`` and ``typed`` have the names of parameters; the value of a typed flag is True.
 
     Raises:
         BadInput: there is no contract, or a value would change something.

@@ -72,14 +72,6 @@ def show_run_logs(
 ) -> None:
     """Print the log of one process, or of all; with ``follow`` until the run is over.
 
-    Args:
-        run_dir: of the run.
-        process: as typed; None: all of them.
-        node: show only processes of this machine; None: of all machines.
-        follow: print new lines until the run is over.
-        as_json: print objects.
-        raw: print lines unchanged.
-
     Raises:
         BadInput: there is no such process or machine.
     """
@@ -95,11 +87,7 @@ def show_run_logs(
 
 
 class LogFinder:
-    """Finds the processes that have a log, of all machines of a run or of one.
-
-    Args:
-        run_dir: of the run.
-        node: the machine, as typed; None: all of them.
+    """Finds the processes of a run that have a log, on the machine that was typed; None: on all of them.
 
     Raises:
         BadInput: the run has had no such machine.
@@ -129,12 +117,7 @@ def list_logged_processes(run_dir: RunDir) -> list[str]:
 
 
 def find_process(run_dir: RunDir, text: str, known: Mapping[str, str]) -> str:
-    """Return the name of the log of a process.
-
-    Args:
-        run_dir: of the run.
-        text: a worker's number, or the name of a process.
-        known: the processes to choose from, each with the name of its log.
+    """Return the name of the log of a process: one of ``known``, by a worker's number or its name.
 
     Raises:
         BadInput: no process to choose from has this number or name.
@@ -203,10 +186,10 @@ def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool
         while True:
             # Check before reading, so that the last lines are still read.
             more = follow and cluster.jobs.get(name).state not in ENDED
-            for one in _select_logs(name, process, cluster.jobs.processes(name), may_come=more):
-                log = logs.setdefault(one, JobLog(name, one))
+            for logged in _select_logs(name, process, cluster.jobs.processes(name), may_come=more):
+                log = logs.setdefault(logged, JobLog(name, logged))
                 for line in log.new_lines(cluster, at_end=not more):
-                    print_log_line(one, line, prefix=process is None, as_json=as_json, raw=raw)
+                    print_log_line(logged, line, prefix=process is None, as_json=as_json, raw=raw)
             if not more:
                 return
             time.sleep(LOOK_S)
@@ -220,7 +203,7 @@ def _select_logs(
         found = known
     else:
         asked = f"worker-{process}" if process.isdigit() else process
-        found = tuple(one for one in known if one == asked)
+        found = tuple(logged for logged in known if logged == asked)
     if found or may_come:
         return found
     what = "any of its processes" if process is None else process

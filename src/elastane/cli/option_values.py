@@ -13,11 +13,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII)
 
 
 def read_duration_s(option: str, text: str) -> float:
-    """Return the seconds of a duration.
-
-    Args:
-        option: its name for the error, such as ``--announce``.
-        text: as typed.
+    """Return the seconds of a duration; an error names the option, such as ``--announce``.
 
     Raises:
         BadInput: the text is not a duration.
@@ -33,10 +29,7 @@ def read_duration_s(option: str, text: str) -> float:
 def read_past_time(option: str, text: str, now: datetime) -> datetime:
     """Return a time: an ISO date or time, or a duration before now (``7d``).
 
-    Args:
-        option: its name for the error, such as ``--from``.
-        text: as typed; a time without a zone is in the zone of ``now``.
-        now: with its time zone.
+    A time without a zone is in the zone of ``now``.
 
     Raises:
         BadInput: the text is neither, or the time is before the year 1.
@@ -55,10 +48,7 @@ def read_past_time(option: str, text: str, now: datetime) -> datetime:
 def read_future_time(option: str, text: str, now: datetime) -> datetime:
     """Return a time: an ISO date or time, or ``+`` and a duration from now (``+8h``).
 
-    Args:
-        option: its name for the error, such as ``--deadline``.
-        text: as typed; a time without a zone is in the zone of ``now``.
-        now: with its time zone.
+    A time without a zone is in the zone of ``now``.
 
     Raises:
         BadInput: the text is neither, or the time is after the year 9999.
@@ -99,11 +89,7 @@ def read_range(text: str) -> tuple[int, int] | None:
 
 
 def read_worker_range(text: str, virtual_ranks: int | None = None) -> tuple[int, int]:
-    """Return the fewest and most workers of ``--workers MIN:MAX``.
-
-    Args:
-        text: as typed.
-        virtual_ranks: V, the most workers that a run can use; None: not known yet.
+    """Return the fewest and most workers of ``--workers MIN:MAX``; no more than V virtual ranks, if known.
 
     Raises:
         BadInput: the text is not a range, or no run can have these numbers of workers.

@@ -60,12 +60,7 @@ def expand_options(command: Callable[..., None], left_out: tuple[str, ...] = ())
 
 
 def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the options that the user typed for a command, with their values, in the order of its help.
-
-    Args:
-        context: of the command.
-        left_out: names of parameters to skip.
-    """
+    """Return the options that the user typed for a command, with their values, in the order of its help."""
     words: list[str] = []
     for parameter in context.command.params:
         if parameter.param_type_name != "option" or parameter.name is None:
@@ -92,7 +87,9 @@ def spell_with_hyphens(word: str) -> str:
 def replace_given(before: S, /, **changes: object) -> S:
     """Return a struct with all changes that are not None applied; the same object if none of them differs."""
     given = {
-        name: one for name, one in changes.items() if one is not None and one is not getattr(before, name)
+        name: value
+        for name, value in changes.items()
+        if value is not None and value is not getattr(before, name)
     }
     # Callers compare by identity, and a file omits a field only if it holds the default object itself.
     return msgspec.structs.replace(before, **given) if given else before
@@ -100,4 +97,4 @@ def replace_given(before: S, /, **changes: object) -> S:
 
 def _find_panel(annotation: object) -> str:
     """Return the help panel of an option: ``Annotated[..., typer.Option(rich_help_panel=...)]``."""
-    return next(getattr(one, "rich_help_panel", None) or "" for one in get_args(annotation)[1:])
+    return next(getattr(part, "rich_help_panel", None) or "" for part in get_args(annotation)[1:])

@@ -13,11 +13,7 @@ from elastane.run.observability.run_files import read_record
 
 
 def find_run_or_job(name: str, *, job: bool) -> RunDir | None:
-    """Return the run with this name or directory; None: ask the cluster for a job of that name.
-
-    Args:
-        name: as typed.
-        job: look for a job of the cluster only.
+    """Return the run with this name or directory; None, always with ``job``: ask the cluster for that job.
 
     Raises:
         NoSuchRun: there is no such run, and no cluster is configured here.
@@ -37,11 +33,9 @@ def find_run_or_job(name: str, *, job: bool) -> RunDir | None:
 
 
 def find_trained_run(name: str, wanted: str) -> RunDir:
-    """Return a run of a script that trains through Elastane.
+    """Return the run with this name or directory, if its script trains through Elastane.
 
-    Args:
-        name: of the run, or its directory.
-        wanted: what other runs lack; completes "it has no".
+    ``wanted`` is what other runs lack: it completes "it has no".
 
     Raises:
         NoSuchRun: there is no such run.
@@ -58,12 +52,10 @@ def find_trained_run(name: str, wanted: str) -> RunDir:
 
 
 def find_own_run(name: str, *, means: str, do: str) -> RunDir:
-    """Return a run that no controller of a cluster manages.
+    """Return the run with this name or directory, if no controller of a cluster manages it.
 
-    Args:
-        name: of the run, or its directory.
-        means: for the error: the reason why the request would fail on the run of a job.
-        do: for the error: the command to use for a job, with ``{job}`` in place of its name.
+    For the error, ``means`` is why the request would fail on the run of a job, and ``do`` the command to use
+    for a job, with ``{job}`` in place of its name.
 
     Raises:
         NoSuchRun: there is no such run.

@@ -9,10 +9,7 @@ from elastane.run.attempts.script_modules import find_module_file
 def find_script(named: Path, *, module: bool, do: str = "check the path") -> Path:
     """Return the absolute path of the file to run, so that a worker that starts later finds it.
 
-    Args:
-        named: path of the script; with ``-m`` the name of a module.
-        module: ``named`` is the name of a module.
-        do: the advice of the error if there is no such script.
+    With ``module``, as of ``-m``, ``named`` is the name of a module. ``do`` is the advice of the error.
 
     Raises:
         BadInput: there is no such script.
@@ -24,11 +21,7 @@ def find_script(named: Path, *, module: bool, do: str = "check the path") -> Pat
 
 
 def check_script(script: Path, do: str = "check the path") -> None:
-    """Check that a script is a readable file.
-
-    Args:
-        script: its path.
-        do: the advice of the error if there is no such script.
+    """Check that a script is a readable file; ``do`` is the advice of the error if there is none.
 
     Raises:
         BadInput: the script is missing, not a file, or unreadable.

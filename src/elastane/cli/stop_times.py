@@ -8,11 +8,7 @@ AT_COMMIT = "at the next commit"
 
 
 def describe_stop_time(spec: RunSpec | None) -> str:
-    """Return when a run stops after a request, to follow a verb.
-
-    Args:
-        spec: of the run; None: its agent did not send it.
-    """
+    """Return when a run stops after a request, to follow a verb; None: its agent did not send the spec."""
     if spec is None or spec.contract is None:
         return AT_COMMIT
     return _describe_grace(spec.contract.grace_s)

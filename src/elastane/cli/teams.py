@@ -28,13 +28,10 @@ def find_team_of(context: Context) -> str:
 def warn_undeclared_team(team: str, teams: Iterable[Team]) -> str:
     """Return a warning about a team that is not declared; empty if it is declared.
 
-    The warning is empty too if the cluster has no declared team at all: then no team owns devices.
-
-    Args:
-        team: as typed; empty for none, ``*`` for every team.
-        teams: the declared teams that the token may see.
+    The warning is empty too if the cluster has no declared team at all: then no team owns devices; and for no
+    team (empty) and every team (``*``). ``teams`` are the declared teams that the token may see.
     """
-    known = [one.name for one in teams]
+    known = [declared.name for declared in teams]
     if not known or team in {"", "*", *known}:
         return ""
     near = get_close_matches(team, known, n=1)

@@ -22,18 +22,14 @@ COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 class Terminal(Console):
-    """A console that applies the styles of the commands, and no markup or control codes of a text.
-
-    Args:
-        stderr: write to stderr in place of stdout.
-    """
+    """A console that applies the styles of the commands, and no markup or control codes of a text."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print like rich, with further lines of a text indented so that none looks like another message."""
-        shown = (format_entry(one, UNBOUNDED) if isinstance(one, str) else one for one in objects)
+        shown = (format_entry(part, UNBOUNDED) if isinstance(part, str) else part for part in objects)
         super().print(*shown, **options)
 
     def print_document(self, text: str) -> None:
@@ -86,7 +82,7 @@ def escape_json(document: bytes) -> str:
     text = document.decode()
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _json_escape(one) for one in text)
+    return "".join(char if char.isprintable() else _json_escape(char) for char in text)
 
 
 def _json_escape(character: str) -> str:

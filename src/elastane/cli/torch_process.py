@@ -17,11 +17,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 def run_module(module: str, options: Sequence[str], kind: type[T]) -> T:
     """Run a module as a program, and return the value that it prints as JSON on its last line.
 
-    Args:
-        module: name of a module of elastane.
-        options: of the program.
-        kind: type of the value.
-
     Raises:
         MissingExtra: torch is not installed.
         ElastaneError: the program refused; the error has its reason.

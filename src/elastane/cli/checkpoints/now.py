@@ -66,7 +66,7 @@ def write_checkpoint_now(
 def wait_for_checkpoint(
     run_dir: RunDir, written: Tail, step: int, term: int, console: "Console"
 ) -> EventLine:
-    """Return the event of the first checkpoint of this step or a later one.
+    """Return the event of the first checkpoint of this step or a later one; print those that fail meanwhile.
 
     Args:
         written: reads the events from the request on.

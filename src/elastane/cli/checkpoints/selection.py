@@ -30,10 +30,7 @@ Checkpoint: TypeAlias = Annotated[
 
 
 def open_catalog(run: str) -> Catalog:
-    """Return the catalog of checkpoints that a user means.
-
-    Args:
-        run: a run's name or directory, or the path or URL of a directory of checkpoints.
+    """Return the catalog of a run's name or directory, or of the path or URL of a directory of checkpoints.
 
     Raises:
         NoSuchRun: no run has that name, and no checkpoints are at that path.
@@ -63,11 +60,7 @@ def find_origin(run: str) -> str:
 
 
 def select_checkpoint(catalog: Catalog, wanted: str | None) -> str:
-    """Return the name of the checkpoint that a user means.
-
-    Args:
-        catalog: holds the checkpoints.
-        wanted: a name or a step; None: the newest finished checkpoint.
+    """Return the name of the checkpoint with a name or a step; None: of the newest finished one.
 
     Raises:
         BadInput: there is no such checkpoint.

@@ -57,12 +57,7 @@ def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
 
 
 class Goal(NamedTuple):
-    """The state that a command wants for a job.
-
-    Args:
-        meanwhile: returns what the command prints about the job until then.
-        done: tells whether the job has that state.
-    """
+    """The state that a command wants for a job, and what it prints about the job until then."""
 
     meanwhile: Callable[[Job], str]
     done: Callable[[Job], bool]

@@ -100,12 +100,7 @@ def format_age(seconds: float) -> str:
 
 
 def describe_job_event(event: Event, *, of_job: bool) -> Text:
-    """Return an event of a job as one line.
-
-    Args:
-        event: to show.
-        of_job: leave out the name of the job, because all events are about one job.
-    """
+    """Return an event of a job as one line; with ``of_job`` without the name of the job."""
     name = "" if of_job or event.job in event.message else f"{event.job}  "
     return Text.assemble(
         (f"{datetime.fromtimestamp(event.time_s).astimezone():%H:%M:%S}  ", "dim"),
@@ -158,7 +153,7 @@ def list_health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[T
     """Return lines about the problems of the controller: what, since when, and what to do.
 
     Args:
-        problems: of its health; empty if an older controller does not report them.
+        problems: empty if an older controller does not report them.
         now_s: seconds since 1970.
     """
     head = "the controller is partly failing; jobs continue unchanged"

@@ -22,11 +22,8 @@ def is_job_file(path: Path) -> bool:
 def read_job(path: Path, *, name: str, team: str) -> JobSpec:
     """Return the job of a file with absolute paths; its values are not checked yet.
 
-    Relative paths in the file start from the directory of the file.
-
-    Args:
-        name: of the job, if the file has none.
-        team: of the job, if the file has none.
+    Relative paths in the file start from the directory of the file. The job has this name and this team if
+    the file has none.
 
     Raises:
         BadInput: the file cannot be read, or is not a job; the error names the field and what to write.
@@ -39,12 +36,7 @@ def read_job(path: Path, *, name: str, team: str) -> JobSpec:
 
 
 def anchor_paths(spec: JobSpec, folder: Path) -> JobSpec:
-    """Return a job with absolute paths.
-
-    Args:
-        spec: as written.
-        folder: directory from which relative paths start, absolute.
-    """
+    """Return a job with absolute paths; relative ones start from a folder, which is absolute."""
     working_dir = _join(folder, spec.working_dir) if spec.working_dir else ""
     training, checkpoints = spec.training, spec.training.checkpoints
     if checkpoints.url and "://" not in checkpoints.url:

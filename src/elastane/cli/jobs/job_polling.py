@@ -21,13 +21,8 @@ def wait_for_job(
     """Poll a job until a condition holds or the job has ended, and return it.
 
     Meanwhile, report why the job waits, each time that the reasons change. A job that is to stop only waits
-    for a commit, so nothing is reported for it.
-
-    Args:
-        cluster: to poll.
-        asked: the job at the time of the request; its reasons are already known and not reported.
-        done: the condition.
-        report: takes the reasons as text.
+    for a commit, so nothing is reported for it. The reasons of ``asked``, the job at the time of the request,
+    are already known and not reported.
     """
     shown = asked.explained.sentences
     while True:

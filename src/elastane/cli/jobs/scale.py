@@ -92,7 +92,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         BadInput: the text is not a list of numbers.
     """
     try:
-        return tuple(sorted({int(one) for one in text.split(",")}))
+        return tuple(sorted({int(size) for size in text.split(",")}))
     except ValueError:
         raise BadInput(
             f"invalid --sizes: {text!r} is not a list of numbers", do="write for example 2,4,8"

@@ -25,13 +25,7 @@ from elastane.run.attempts.script_modules import find_module_file
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The place and time at which a user types a command.
-
-    Args:
-        directory: the working directory, absolute.
-        environment: of the terminal.
-        now: with the terminal's time zone.
-    """
+    """The absolute working directory, the environment, and the time with its zone, of a typed command."""
 
     directory: Path
     environment: Mapping[str, str]
@@ -43,12 +37,7 @@ def build_job(
 ) -> JobSpec:
     """Return the job of a file, a script or a module; options win over fields of the file.
 
-    Args:
-        what: a job file, a script, or with ``-m`` the name of a module.
-        args: of the script or module.
-        options: as typed.
-        invocation: directory, environment and time.
-        team: of the job, if neither the file nor an option names one.
+    ``team`` is for a job for which neither the file nor an option names one.
 
     Raises:
         BadInput: the error names the file, field or option, the mistake and the remedy.
@@ -130,13 +119,7 @@ def check_program(spec: JobSpec, file: Path) -> None:
 
 
 def list_notes(spec: JobSpec, teams: Iterable[Team], now: datetime) -> tuple[str, ...]:
-    """Return warnings about a valid job that the user may not have intended.
-
-    Args:
-        spec: as the controller has accepted it.
-        teams: the declared teams that the token may see.
-        now: with the terminal's time zone.
-    """
+    """Return warnings about a valid job that the user may not have intended; ``teams`` are declared."""
     return tuple(filter(None, (warn_undeclared_team(spec.team, teams), warn_late(spec.deadline, now))))
 
 

@@ -40,16 +40,16 @@ class Submit(LauncherCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ours = iter(args[: args.index("--")] if "--" in args else args)
-        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
-        known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
-        valued = {name for one in options if not getattr(one, "is_flag", False) for name in one.opts}
+        options = [option for option in self.get_params(ctx) if option.param_type_name == "option"]
+        known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        valued = {name for option in options if not getattr(option, "is_flag", False) for name in option.opts}
         for word in ours:
             name, equals, _ = spell_with_hyphens(word).partition("=")
             if name in valued and not equals:
                 next(ours, None)  # skip its value, which may begin with a dash: --budget -5
             elif word.startswith("-") and name not in known:
                 self.refuse(name, args)
-                long = [one.removeprefix("--") for one in known if one.startswith("--")]
+                long = [name.removeprefix("--") for name in known if name.startswith("--")]
                 near = get_close_matches(name.removeprefix("--"), long, n=1)
                 hint = f"Did you mean --{near[0]}?\n" if near else ""
                 raise typer.BadParameter(
@@ -180,8 +180,7 @@ def find_job_team(options: JobOptions) -> str:
 def _find_team(*, needed: bool) -> str:
     """Return the team of the token, as `elastane login` has saved it or the controller knows it.
 
-    Args:
-        needed: if False, return the default team if no controller answers.
+    If it is not needed and no controller answers, return the default team.
     """
     try:
         return find_team_of(find_context())

@@ -72,7 +72,7 @@ def show_tokens(
     with connect() as cluster:
         found = cluster.tokens.list()
     now_s = time.time()
-    shown = [one for one in found if every or find_token_state(one, now_s) == "valid"]
+    shown = [token for token in found if every or find_token_state(token, now_s) == "valid"]
     if as_json:
         print_json(shown)
         return
@@ -80,16 +80,16 @@ def show_tokens(
         ("token", "user", "role", "team", "created", "expires", "state", "note"),
         [
             (
-                one.id,
-                one.user,
-                one.role,
-                one.team,
-                format_minute(one.created_s),
-                format_minute(one.expires_s),
-                find_token_state(one, now_s),
-                one.note,
+                token.id,
+                token.user,
+                token.role,
+                token.team,
+                format_minute(token.created_s),
+                format_minute(token.expires_s),
+                find_token_state(token, now_s),
+                token.note,
             )
-            for one in shown
+            for token in shown
         ],
     )
 

@@ -88,16 +88,12 @@ def set_reservation(
 
 
 def build_schedule(times: ReservationTimes, before: Weekly | Once | None) -> Weekly | Once:
-    """Return the times of a reservation after a change.
-
-    Args:
-        times: as typed.
-        before: the times before the change; None: the reservation is new.
+    """Return the times of a reservation after a change; ``before`` is None for a new one.
 
     Raises:
         BadInput: the options contradict each other, or a time is missing.
     """
-    weekly = any(one is not None for one in (times.days, times.begin, times.until))
+    weekly = any(typed is not None for typed in (times.days, times.begin, times.until))
     once = times.start is not None or times.end is not None
     if weekly and once:
         raise BadInput(
@@ -230,13 +226,13 @@ add_document_commands(
     "reservation",
     Reservation,
     ("reservation", "pool", "devices", "announced", "next", "when"),
-    lambda one: (
-        one.name,
-        one.pool,
-        str(one.devices),
-        f"{format_duration(one.announced_ahead_s, parts=4)} before",
-        format_next(one, clock.time()),
-        format_schedule(one.when),
+    lambda reservation: (
+        reservation.name,
+        reservation.pool,
+        str(reservation.devices),
+        f"{format_duration(reservation.announced_ahead_s, parts=4)} before",
+        format_next(reservation, clock.time()),
+        format_schedule(reservation.when),
     ),
     numbers=("devices",),
 )

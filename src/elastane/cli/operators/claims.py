@@ -27,8 +27,14 @@ def show_claim_lists(as_json: AsJson = False) -> None:
     print_table(
         ("list", "team", "user", "size", "last used"),
         [
-            (one.name, one.team, one.user, format_size(one.content_bytes), format_minute(one.used_s))
-            for one in found
+            (
+                claim_list.name,
+                claim_list.team,
+                claim_list.user,
+                format_size(claim_list.content_bytes),
+                format_minute(claim_list.used_s),
+            )
+            for claim_list in found
         ],
         numbers=("size",),
     )
@@ -59,7 +65,11 @@ def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
     Raises:
         BadInput: no team that the token may see has this list, or several have it.
     """
-    found = [one for one in cluster.claims.list() if one.name == name and team in ("", one.team)]
+    found = [
+        claim_list
+        for claim_list in cluster.claims.list()
+        if claim_list.name == name and team in ("", claim_list.team)
+    ]
     if not found:
         raise BadInput(
             f"there is no claim list {name}" + (f" of team {team}" if team else ""),
@@ -67,8 +77,9 @@ def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
             do="elastane claims list",
         )
     if len(found) > 1:
+        teams = ", ".join(claim_list.team for claim_list in found)
         raise BadInput(
-            f"{len(found)} teams have a claim list {name}: {', '.join(one.team for one in found)}",
+            f"{len(found)} teams have a claim list {name}: {teams}",
             means="nothing was deleted",
             do=f"elastane claims delete {name} --team {found[0].team}",
         )

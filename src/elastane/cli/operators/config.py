@@ -98,8 +98,13 @@ def print_forecast(foreseen: Forecast) -> None:
     print_table(
         ("job", "team", "workers", "reason"),
         [
-            (one.job, one.team, f"{one.before} -> {one.after}", localize_timestamps(" ".join(one.sentences)))
-            for one in foreseen.jobs
+            (
+                change.job,
+                change.team,
+                f"{change.before} -> {change.after}",
+                localize_timestamps(" ".join(change.sentences)),
+            )
+            for change in foreseen.jobs
         ],
         numbers=("workers",),
     )

@@ -68,7 +68,7 @@ def format_config(config: Config) -> str:
 def _list_weekly_times(document: dict[Any, Any]) -> list[dict[Any, Any]]:
     """Return the times of all weekly reservations in a document that is not checked yet."""
     reservations = document.get("reservations") or ()
-    found = [one.get("when") for one in reservations if isinstance(one, dict)]
+    found = [reservation.get("when") for reservation in reservations if isinstance(reservation, dict)]
     return [when for when in found if isinstance(when, dict) and when.get("type") == "weekly"]
 
 

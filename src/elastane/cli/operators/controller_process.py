@@ -85,10 +85,7 @@ def start_controller(
 ) -> "tuple[subprocess.Popen[bytes], ControllerReady]":
     """Start a controller, wait until it listens, and return its process and its answer.
 
-    Args:
-        settings: of the controller.
-        log: file for its output.
-        detach: let the controller outlive this command.
+    Its output goes to ``log``; with ``detach`` it outlives this command.
 
     Raises:
         BadInput: the controller refused its settings.
@@ -162,10 +159,7 @@ def record_controller(
 
 @contextlib.contextmanager
 def explain_write_errors(means: str) -> Iterator[None]:
-    """Turn a failed write in the home into an error in words.
-
-    Args:
-        means: the consequence, for the error.
+    """Turn a failed write in the home into an error in words; ``means`` is the consequence.
 
     Raises:
         RunFailed: a write failed.

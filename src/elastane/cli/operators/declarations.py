@@ -71,14 +71,8 @@ def add_document_commands(
 ) -> None:
     """Add the commands ``list``, ``show`` and ``remove`` to a group.
 
-    Args:
-        app: the group.
-        noun: the word for one of the documents.
-        kind: of the documents.
-        titles: of the columns of the list.
-        row: returns the cells of a document.
-        numbers: titles of the right-aligned columns.
-        order: sort key of the list; None: as the controller sorts it, by name.
+    ``row`` returns the cells of a document; ``numbers`` are the titles of the right-aligned columns. Without
+    the sort key ``order`` the list is as the controller sorts it, by name.
     """
 
     def list_documents(as_json: AsJson = False) -> None:
@@ -96,13 +90,7 @@ def add_document_commands(
 
 
 def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
-    """Add the commands ``show`` and ``remove`` to a group.
-
-    Args:
-        app: the group.
-        noun: the word for one of the documents.
-        kind: of the documents.
-    """
+    """Add the commands ``show`` and ``remove`` to a group."""
 
     def show_document(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:

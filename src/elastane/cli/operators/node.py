@@ -32,15 +32,15 @@ def show_nodes(as_json: AsJson = False) -> None:
         ("node", "pool", "devices", "state", "last seen", "taken away", "reason"),
         [
             (
-                one.name,
-                one.pool,
-                str(one.devices),
-                STATES[one.wanted],
-                format_minute(one.heard_s),
-                format_minute(one.gone_at_s),
-                one.why,
+                node.name,
+                node.pool,
+                str(node.devices),
+                STATES[node.wanted],
+                format_minute(node.heard_s),
+                format_minute(node.gone_at_s),
+                node.why,
             )
-            for one in found
+            for node in found
         ],
         numbers=("devices",),
         empty="no engine has seen a node; pools have their declared devices",

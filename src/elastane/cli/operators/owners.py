@@ -131,7 +131,7 @@ add_document_commands(
     "team",
     Team,
     ("team", "cohort", "weight", "owns"),
-    lambda one: (one.name, one.cohort, f"{one.weight:g}", format_quotas(one.quotas)),
+    lambda team: (team.name, team.cohort, f"{team.weight:g}", format_quotas(team.quotas)),
     numbers=("weight",),
 )
 
@@ -142,7 +142,7 @@ add_document_commands(
     "cohort",
     Cohort,
     ("cohort", "parent", "weight", "owns"),
-    lambda one: (one.name, one.parent, f"{one.weight:g}", format_quotas(one.quotas)),
+    lambda cohort: (cohort.name, cohort.parent, f"{cohort.weight:g}", format_quotas(cohort.quotas)),
     numbers=("weight",),
 )
 
@@ -246,9 +246,9 @@ def _change_quotas(
     before: Team | Cohort | None
     after: Team | Cohort
     with connect() as cluster:
-        if any(one.name == owner for one in cluster.documents.list(Team)):
+        if any(team.name == owner for team in cluster.documents.list(Team)):
             before, after = cluster.documents.amend(Team, owner, lambda team: change_owner(team, Team))
-        elif any(one.name == owner for one in cluster.documents.list(Cohort)):
+        elif any(cohort.name == owner for cohort in cluster.documents.list(Cohort)):
             before, after = cluster.documents.amend(
                 Cohort, owner, lambda cohort: change_owner(cohort, Cohort)
             )

@@ -74,12 +74,12 @@ def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> No
 
     change_document("pool", Pool, name, change_pool, as_json=as_json)
     with connect() as cluster:
-        _warn_unseen(one for one in cluster.occupancy() if one.pool == name)
+        _warn_unseen(row for row in cluster.occupancy() if row.pool == name)
 
 
 def _warn_unseen(pools: Iterable[Occupancy]) -> None:
     """Warn on stderr about pools without a seen node: their jobs run on the controller's machine."""
-    unseen = [one.pool for one in pools if one.devices and not one.nodes]
+    unseen = [row.pool for row in pools if row.devices and not row.nodes]
     if unseen:
         open_console(as_json=True).print(
             f"warning: no engine has seen a node of pool {', '.join(unseen)}: the pool has its declared"
@@ -97,15 +97,15 @@ def show_pools(as_json: AsJson = False) -> None:
     and price (the present one).
     """
     with connect() as cluster:
-        declared = {one.name: one for one in cluster.documents.list(Pool)}
-        now = [one for one in cluster.occupancy() if one.pool in declared]
+        declared = {pool.name: pool for pool in cluster.documents.list(Pool)}
+        now = [row for row in cluster.occupancy() if row.pool in declared]
     if as_json:
         print_json(
             [
-                {"pool": declared[one.pool], "nodes": one.nodes, "devices": one.devices}
-                | {"leaving": one.leaving, "reserved": one.reserved, "used": one.used}
-                | {"free": one.free, "price": one.price}
-                for one in now
+                {"pool": declared[row.pool], "nodes": row.nodes, "devices": row.devices}
+                | {"leaving": row.leaving, "reserved": row.reserved, "used": row.used}
+                | {"free": row.free, "price": row.price}
+                for row in now
             ]
         )
         return
@@ -126,20 +126,20 @@ def show_pools(as_json: AsJson = False) -> None:
         ),
         [
             (
-                one.pool,
-                one.device,
-                str(one.nodes),
-                str(one.devices),
-                str(one.leaving or ""),
-                str(one.reserved or ""),
-                str(one.used),
-                str(one.free),
-                "spot" if one.spot else "on demand",
-                f"{one.price:g}",
-                one.site,
-                " ".join(f"{key}={value}" for key, value in declared[one.pool].labels.items()),
+                row.pool,
+                row.device,
+                str(row.nodes),
+                str(row.devices),
+                str(row.leaving or ""),
+                str(row.reserved or ""),
+                str(row.used),
+                str(row.free),
+                "spot" if row.spot else "on demand",
+                f"{row.price:g}",
+                row.site,
+                " ".join(f"{key}={value}" for key, value in declared[row.pool].labels.items()),
             )
-            for one in now
+            for row in now
         ],
         numbers=("nodes", "devices", "leaving", "reserved", "used", "free", "price/h"),
         empty="no pool is declared",
@@ -197,11 +197,11 @@ def set_trigger(
     change_document("trigger", Trigger, name, change_trigger, as_json=as_json)
 
 
-def format_condition(one: Trigger) -> str:
+def format_condition(trigger: Trigger) -> str:
     """Return the condition of a trigger as text: ``qps above 1000``."""
-    bounds = [f"above {one.above:g}"] if one.above is not None else []
-    bounds += [f"below {one.below:g}"] if one.below is not None else []
-    return f"{one.metric} {' or '.join(bounds)}"
+    bounds = [f"above {trigger.above:g}"] if trigger.above is not None else []
+    bounds += [f"below {trigger.below:g}"] if trigger.below is not None else []
+    return f"{trigger.metric} {' or '.join(bounds)}"
 
 
 trigger = make_group(
@@ -219,6 +219,6 @@ add_document_commands(
     "trigger",
     Trigger,
     ("trigger", "condition", "pool", "limit"),
-    lambda one: (one.name, format_condition(one), one.pool, str(one.limit)),
+    lambda trigger: (trigger.name, format_condition(trigger), trigger.pool, str(trigger.limit)),
     numbers=("limit",),
 )

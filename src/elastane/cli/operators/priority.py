@@ -53,7 +53,12 @@ add_document_commands(
     "priority",
     PriorityClass,
     ("priority", "value", "default", "description"),
-    lambda one: (one.name, str(one.value), "yes" if one.default else "", one.description),
+    lambda priority: (
+        priority.name,
+        str(priority.value),
+        "yes" if priority.default else "",
+        priority.description,
+    ),
     numbers=("value",),
-    order=lambda one: -one.value,
+    order=lambda priority: -priority.value,
 )

@@ -13,14 +13,9 @@ def print_table(
     empty: str = "there is none",
     total: Sequence[str] | None = None,
 ) -> None:
-    """Print rows below their titles, without the empty columns.
+    """Print rows below their titles, without the empty columns; ``empty`` if there are no rows.
 
-    Args:
-        titles: of the columns.
-        rows: each with a text for every column.
-        numbers: titles of the right-aligned columns.
-        empty: message to print if there are no rows.
-        total: a last row in bold.
+    ``numbers`` are the titles of the right-aligned columns, and ``total`` is a last row in bold.
     """
     from rich.text import Text
 

@@ -64,7 +64,7 @@ def usage(
     if as_csv and as_json:
         raise BadInput("--csv and --json cannot be combined", do="give only one of them")
     now = datetime.now().astimezone()
-    columns: tuple[Column, ...] = tuple(dict.fromkeys(COLUMNS[one] for one in by or [By.TEAM]))
+    columns: tuple[Column, ...] = tuple(dict.fromkeys(COLUMNS[group] for group in by or [By.TEAM]))
     from_s = read_past_time("--from", begin, now).timestamp() if begin else None
     until_s = read_past_time("--until", until, now).timestamp() if until else None
     check_span(from_s, until_s, now.timestamp())
@@ -124,4 +124,4 @@ def compute_device_hours(row: UsageRow) -> float:
 def format_usage(row: UsageRow, places: int) -> tuple[str, ...]:
     """Return the cells of a row: owned, borrowed, spot and total device-hours, and the cost."""
     terms = (row.owned_device_s, row.borrowed_device_s, row.spot_device_s)
-    return (*(f"{one / HOUR_S:,.{places}f}" for one in (*terms, sum(terms))), f"{row.cost:,.2f}")
+    return (*(f"{device_s / HOUR_S:,.{places}f}" for device_s in (*terms, sum(terms))), f"{row.cost:,.2f}")

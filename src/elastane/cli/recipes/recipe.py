@@ -48,11 +48,13 @@ def list_catalog(as_json: AsJson = False) -> None:
     """
     found = [(name, load_recipe(name, (), Path.cwd())) for name in list_recipes()]
     if as_json:
-        print_json([{"name": name, "task": one.task, "description": one.description} for name, one in found])
+        print_json(
+            [{"name": name, "task": listed.task, "description": listed.description} for name, listed in found]
+        )
         return
     from elastane.cli.tables import build_table, print_wide
 
-    cells = [(name, one.task, one.description) for name, one in found]
+    cells = [(name, listed.task, listed.description) for name, listed in found]
     console = open_console()
     print_wide(console, build_table(("name", "task", "description"), cells, folds="description"))
     console.print("A recipe of your own is named by its path: elastane recipe run ./own.yaml", markup=False)

@@ -169,10 +169,6 @@ recipe_submit = expand_options(submit_recipe, left_out=("module", "virtual_ranks
 def prepare_for_run(recipe: Recipe, console: "Console") -> None:
     """Read all data of a recipe on this machine, encode it into the cache of the user, and print its size.
 
-    Args:
-        recipe: complete and checked.
-        console: for the sentence.
-
     Raises:
         BadInput: a row is bad, or the tokenizer cannot be used; nothing of the run exists.
     """

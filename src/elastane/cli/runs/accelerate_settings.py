@@ -105,10 +105,7 @@ class AccelerateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_accelerate_file(named: Path | None) -> AccelerateFile:
-    """Return the settings of a file, or of the default file of Accelerate.
-
-    Args:
-        named: the file; None: the default one, which may be missing.
+    """Return the settings of a file; None: of the default file of Accelerate, which may be missing.
 
     Raises:
         BadInput: the file cannot be read, or asks for more than the contract can give.

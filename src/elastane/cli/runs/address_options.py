@@ -54,8 +54,8 @@ class CommandWithListen(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words of the command line, with `DEFAULT_ADDRESS` where ``--listen`` has no address."""
-        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
-        valued = {name for one in options if not getattr(one, "is_flag", False) for name in one.opts}
+        options = [option for option in self.get_params(ctx) if option.param_type_name == "option"]
+        valued = {name for option in options if not getattr(option, "is_flag", False) for name in option.opts}
         script_last = not ctx.allow_interspersed_args
         return super().parse_args(ctx, complete_listen(args, valued, script_last=script_last))
 
@@ -63,10 +63,8 @@ class CommandWithListen(TyperCommand):
 def complete_listen(words: Sequence[str], valued: AbstractSet[str], *, script_last: bool) -> list[str]:
     """Return the words of a command line with `DEFAULT_ADDRESS` after a ``--listen`` without an address.
 
-    Args:
-        words: as typed.
-        valued: the options that have a value, spelt with hyphens.
-        script_last: all words from the first argument on belong to the script.
+    ``valued`` are the options that have a value, spelt with hyphens. With ``script_last`` all words from the
+    first argument on belong to the script.
     """
     completed = list(words)
     place = 0
@@ -86,14 +84,9 @@ def build_machine_address(
     ports: str | None,
     find_address: Callable[[], str] = find_default_address,
 ) -> MachineAddress:
-    """Return where this machine listens.
+    """Return where this machine listens, from the values of its options.
 
-    Args:
-        listen: value of ``--listen``, or None.
-        interface: value of ``--interface``, or None.
-        advertise: value of ``--advertise``, or None.
-        ports: value of ``--ports``, or None.
-        find_address: returns the address if neither ``--listen`` nor ``--interface`` names one.
+    ``find_address`` returns the address if neither ``--listen`` nor ``--interface`` names one.
 
     Raises:
         BadInput: an option is not valid, or two contradict each other.
@@ -133,11 +126,7 @@ def read_ports(text: str | None) -> tuple[int, int] | None:
 
 
 def check_ports(address: MachineAddress, slots: int) -> None:
-    """Check that the range of ports is large enough.
-
-    Args:
-        address: of this machine.
-        slots: the most workers on it.
+    """Check that the range of ports of this machine is large enough for its slots, the most workers on it.
 
     Raises:
         BadInput: it has too few ports.

@@ -42,12 +42,7 @@ class NodeProcesses:
                 self._workers |= {str(worker): str(node) for worker in event.workers}
 
     def select(self, logged: list[str], node: NodeName) -> dict[str, str]:
-        """Return the processes of one machine: what they are called on it, with the names of their logs.
-
-        Args:
-            logged: the processes of the run that have a log.
-            node: the name of the machine.
-        """
+        """Return the processes of one machine: what they are called on it, with the names of their logs."""
         found = {}
         for log in logged:
             if worker := _WORKER_LOG.fullmatch(log):

@@ -54,10 +54,8 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_json: bool) -> None:
     """Read a checkpoint as `elastane run --resume` does: verify it, then restore it on several workers.
 
-    Args:
-        wanted: name or step of the checkpoint; None: the newest finished one.
-        workers: number of workers; None: the number that the run starts with.
-        as_json: print the result as JSON.
+    ``wanted`` is a name or a step; None: the newest finished checkpoint. Without ``workers``, the number that
+    the run starts with restores.
 
     Raises:
         BadInput: there is no such checkpoint, or not enough memory.
@@ -102,12 +100,8 @@ def restore_checkpoint(
 ) -> RestoreResult:
     """Verify a checkpoint, restore it on several workers in another process, and compare the digests.
 
-    Args:
-        catalog: holds the checkpoint.
-        name: of the checkpoint.
-        record: of the run; says how many workers keep each piece of the optimizer state.
-        ledger: of the run, with the digests to compare with.
-        workers: number of workers that restore.
+    The record says how many workers keep each piece of the optimizer state, and the ledger has the digests to
+    compare with.
     """
     begun = time.perf_counter()
     try:

@@ -32,9 +32,7 @@ NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term", "parameters_sha256", "op
 def describe_run_event(event: EventLine, *, timed: bool = False) -> Text:
     """Return an event of a run as one line: step, kind, process, details, reason, and the longest pause.
 
-    Args:
-        event: to show.
-        timed: begin the line with the time of day, because the run has no steps.
+    With ``timed`` the line begins with the time of day, because the run has no steps.
     """
     where = "" if event.step is None else f"step {event.step}"
     if timed:
@@ -55,11 +53,7 @@ def find_event_colour(kind: str) -> str:
 
 
 def combine_restored_events(events: Sequence[EventLine]) -> EventLine:
-    """Return one event that sums up what all workers of a new attempt have read from the checkpoint.
-
-    Args:
-        events: ``checkpoint.restored`` of each worker, at least one.
-    """
+    """Return one event that sums up what the workers of a new attempt, at least one, have read."""
     restored = find_restored(events)
     assert restored is not None, "no worker has read the checkpoint"
     each = f"{restored.workers} worker{'s' * (restored.workers > 1)}"

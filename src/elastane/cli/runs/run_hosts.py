@@ -48,10 +48,6 @@ def read_ssh(options: RunOptions) -> tuple[str, ...]:
 def choose_machine_address(options: RunOptions, hosts: tuple[RunHost, ...]) -> MachineAddress | None:
     """Return where this machine listens; None: no other one takes part.
 
-    Args:
-        options: as typed.
-        hosts: of ``--hosts``.
-
     Raises:
         BadInput: an option is not valid, or this machine does not reach the first of the hosts.
     """

@@ -35,12 +35,8 @@ CHECKPOINT_OPTIONS = {
 def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name: str, cpus: int) -> RunSpec:
     """Return the spec of a new run: the typed options, and defaults for the others.
 
-    Args:
-        options: as typed.
-        script: path of the script; with ``-m`` the name of a module.
-        args: of the script.
-        name: of the run.
-        cpus: of this machine, ``>= 1``; without ``--workers`` they bound the number of workers.
+    ``script`` is the name of a module with ``-m``. Without ``--workers``, the CPUs of this machine, ``>= 1``,
+    bound the number of workers.
 
     Raises:
         BadInput: the error names the option to change.
@@ -116,9 +112,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
 def restrict_sizes(spec: RunSpec, sizes: tuple[int, ...]) -> RunSpec:
     """Return the spec of a run that has only some numbers of workers.
 
-    Args:
-        spec: of the run; its limits are the smallest and the largest size.
-        sizes: ascending; empty: there is no such restriction.
+    The sizes are ascending, and the limits of the spec are the first and the last; empty: no restriction.
 
     Raises:
         BadInput: the run starts with another number, or its machines decide on it.

@@ -20,11 +20,7 @@ NOT_SHOWN = frozenset({"coordinator.started"})
 
 
 class ScriptWatcher:
-    """View of a run under a contract; the output of an earlier attempt is not shown again.
-
-    Args:
-        console: shows it.
-    """
+    """View of a run under a contract; the output of an earlier attempt is not shown again."""
 
     def __init__(self, run_dir: RunDir, spec: RunSpec, console: Console) -> None:
         self._run_dir = run_dir

@@ -112,11 +112,7 @@ class Watcher:
             self.console.print(describe_run_event(event))
 
     def print_step(self, *, last: bool) -> None:
-        """Print a line for a log when one is due, and never the same step twice.
-
-        Args:
-            last: print it even if none is due.
-        """
+        """Print a line for a log when one is due, or the last; never the same step twice."""
         if self.progress.step > self._shown_step and (last or time.monotonic() >= self._schedule.due_s):
             self.console.print(Text(describe_run_progress(self.progress)))
             self._shown_step = self.progress.step
@@ -151,10 +147,6 @@ class LogSchedule(msgspec.Struct, frozen=True):
     due_s: float = 0.0
 
     def after_line(self, now_s: float) -> "LogSchedule":
-        """Return the schedule after a line was printed.
-
-        Args:
-            now_s: monotonic clock.
-        """
+        """Return the schedule after a line was printed now, on the monotonic clock."""
         interval_s = INTERVALS_S[min(self.lines, len(INTERVALS_S) - 1)]
         return LogSchedule(self.lines + 1, now_s + interval_s)

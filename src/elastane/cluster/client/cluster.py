@@ -302,7 +302,7 @@ class ClusterDocuments:
         path = f"/{PATHS[kind]}/{check_path_name(name)}"
         answer = self._connection.send("GET", path)
         before: Team | Cohort = decode_answer(answer, answer.content, kind)
-        others = tuple(one for one in before.quotas if one.pool != quota.pool)
+        others = tuple(other for other in before.quotas if other.pool != quota.pool)
         after = msgspec.structs.replace(before, quotas=(*others, quota))
         self._connection.send_change("PUT", path, body=after, if_match=read_header(answer, "ETag"))
 

@@ -24,7 +24,7 @@ class StartedController(msgspec.Struct, frozen=True, kw_only=True):
     """A controller that was started on this machine.
 
     Args:
-        url: of the controller.
+        url: as other programs reach it.
         pid: of its process.
         started: start time of that process, in clock ticks since the boot of the machine.
     """
@@ -36,10 +36,6 @@ class StartedController(msgspec.Struct, frozen=True, kw_only=True):
 
 def connect(to: Context | None = None, *, timeout_s: float = 30.0) -> "Cluster":
     """Return a connection to a controller, by default to the one of `find_context`.
-
-    Args:
-        to: the controller.
-        timeout_s: see `elastane.common.connections.controller_connection.ControllerConnection`.
 
     Raises:
         BadInput: no controller is configured, its address is not encrypted, its certificate is missing, or
