@@ -102,7 +102,7 @@ def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
     if kept.error:
         _record_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; the run tries again")
         return
-    written = next((one for one in turn.roster.begun_checkpoints if one.name == kept.name), None)
+    written = next((begun for begun in turn.roster.begun_checkpoints if begun.name == kept.name), None)
     cost_s = written.cost_s if written is not None else known.cost_s
     detail: dict[str, float | int | str] = {"name": kept.name, "step": kept.step, "bytes": kept.bytes}
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
@@ -294,13 +294,13 @@ def _publish_next(turn: Turn) -> None:
     """
     roster = turn.roster
     written = [
-        one
-        for one in roster.begun_checkpoints
-        if one.written and not is_settled(roster, one) and roster.progress.recorded >= one.step
+        begun
+        for begun in roster.begun_checkpoints
+        if begun.written and not is_settled(roster, begun) and roster.progress.recorded >= begun.step
     ]
     if written:
         refused = {name for kind, name in roster.checkpoints.announced if kind == "checkpoint.failing"}
-        _publish(turn, next((one for one in written if one.name not in refused), written[-1]))
+        _publish(turn, next((begun for begun in written if begun.name not in refused), written[-1]))
 
 
 def _publish(turn: Turn, whole: CheckpointInProgress) -> None:

@@ -139,8 +139,8 @@ def write_curve_cards(series: Sequence[Series], first: int, last: int) -> Iterab
     if not series:
         return
     yield '<h2>Curves</h2><div class="curves">'
-    for one in series[:MOST_CURVES]:
-        yield f'<figure class="card small">{draw_curve(one, first, last)}</figure>'
+    for curve in series[:MOST_CURVES]:
+        yield f'<figure class="card small">{draw_curve(curve, first, last)}</figure>'
     yield "</div>"
     if len(series) > MOST_CURVES:
         yield f'<p class="soft">{len(series) - MOST_CURVES:,} more are in ledger.jsonl.</p>'
@@ -159,7 +159,7 @@ def draw_curve(series: Series, first: int, last: int) -> str:
     newest = ", ".join(format_number(line[-1][1]) for line in lines[:3]) + (", …" if len(lines) > 3 else "")  # noqa: PLR2004 - what fits
     parts.append(f'<text class="note" x="{WIDTH - RIGHT}" y="20">{escape(newest)}</text>')
     drawing: list[str] = []
-    for place, (line, whole) in enumerate(zip(lines, (one for one in series.lines if one), strict=True)):
+    for place, (line, whole) in enumerate(zip(lines, filter(None, series.lines), strict=True)):
         drawn = draw_path((x(step), y(value)) for step, value in line)
         if series.smooth:
             drawing.append(f'<path class="raw" d="{drawn}"/>')

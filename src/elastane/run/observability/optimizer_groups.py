@@ -55,5 +55,5 @@ def format_parameter_names(names: object) -> str:
 def format_optimizer_value(value: object) -> str:
     """Return a hyperparameter in readable form."""
     if isinstance(value, list | tuple):
-        return f"({', '.join(format_optimizer_value(one) for one in value)})"
+        return f"({', '.join(format_optimizer_value(part) for part in value)})"
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"

@@ -61,7 +61,8 @@ def render_checkpoint_table(run: Recorded) -> Iterable[str]:
     titles = {"step": "n", "name": "", "size": "n", "copied in": "n", "written in": "n", "": ""}
     yield "<h2>Checkpoints</h2>"
     yield from render_table(
-        titles, (render_checkpoint_cells(one, one.name in used) for one in written[-MOST_ROWS:])
+        titles,
+        (render_checkpoint_cells(checkpoint, checkpoint.name in used) for checkpoint in written[-MOST_ROWS:]),
     )
     more = f"The newest {MOST_ROWS} of {len(written):,}. " if len(written) > MOST_ROWS else ""
     yield f'<p class="soft">{more}A step may wait for the copy, but never for the writing.</p>'

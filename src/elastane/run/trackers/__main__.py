@@ -132,7 +132,7 @@ def make_subject(run_dir: RunDir, broken: set[int]) -> Subject:
 
     def find_run_outcome() -> Outcome:
         found, _ = find_outcome(read_events(run_dir, torn_tail=True), live=False)
-        return next((one for one in OUTCOMES if one == found), "interrupted")
+        return next((outcome for outcome in OUTCOMES if outcome == found), "interrupted")
 
     return Subject(describe, lambda first: RecordedRows(run_dir, first, report_broken), find_run_outcome)
 

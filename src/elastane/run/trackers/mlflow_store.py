@@ -109,7 +109,7 @@ class MLflowStore:
         from mlflow.entities import Param
 
         # A parameter cannot be changed.
-        known = {one.key for one in self._get_data().params}
+        known = {parameter.key for parameter in self._get_data().params}
         new = [Param(k, v[:LONGEST_PARAMETER]) for k, v in run.parameters.items() if k not in known]
         if new:
             self._client.log_batch(self._run_id, params=new)

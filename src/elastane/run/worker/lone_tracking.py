@@ -123,7 +123,7 @@ class LoneTracking:
 
     def add_evaluation(self, event: EventLine) -> None:
         """Add an evaluation, in the order of the evaluations after its step."""
-        self._evaluations = [one for one in self._evaluations if one.step == event.step]
+        self._evaluations = [known for known in self._evaluations if known.step == event.step]
         self._evaluations.append(event)
         self._put([make_evaluation_row(event, len(self._evaluations))])
 

@@ -290,7 +290,7 @@ class Reactor:
         if self._mesh is None or self.traffic is None:
             return
         self.traffic.place(generation)
-        numbers = [one.worker for one in (*generation.members, *generation.leaving)]
+        numbers = [member.worker for member in (*generation.members, *generation.leaving)]
         self._proposed_alone = numbers == [self.member.worker]
         for peer in (*generation.members, *generation.leaving):
             self._addresses[peer.worker] = (peer.host, peer.port)

@@ -34,7 +34,9 @@ def find_imports(script: Path) -> list[ScriptImport]:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return []
-    return [one for one in _list_imports(tree.body) if _is_installed(one.package, script.resolve().parent)]
+    return [
+        found for found in _list_imports(tree.body) if _is_installed(found.package, script.resolve().parent)
+    ]
 
 
 def _list_imports(body: list[ast.stmt]) -> Iterator[ScriptImport]:

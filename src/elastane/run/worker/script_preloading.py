@@ -31,12 +31,12 @@ def preload_imports(imports: Iterable[ScriptImport], left_out: frozenset[str]) -
         The package that has started a thread or initialised CUDA; empty: none has. The caller must begin
         again in a new process, without it.
     """
-    for one in imports:
-        if one.package in left_out:
+    for wanted in imports:
+        if wanted.package in left_out:
             continue
-        _import_quietly(one)
+        _import_quietly(wanted)
         if count_threads() > 1 or is_cuda_initialised():
-            return one.package
+            return wanted.package
     return ""
 
 

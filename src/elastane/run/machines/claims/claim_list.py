@@ -120,7 +120,7 @@ class ClaimList:
         Raises:
             BadInput: the slot before is not held.
         """
-        held = {one.slot: one for one in self._read(max(slot - 1, 1), give_up)}
+        held = {held_slot.slot: held_slot for held_slot in self._read(max(slot - 1, 1), give_up)}
         if slot > 1 and slot - 1 not in held:
             raise BadInput(
                 f"slot {slot} of the claim list {self.where} cannot be claimed: slot {slot - 1} is not held",
@@ -143,9 +143,9 @@ class ClaimList:
                 means="another or an older list is in its place, and a claim there would count for nothing",
                 do="mount or restore the list with which this process began",
             )
-        for one in held:
-            self._learn(one)
-        return tuple(one for one in held if one.slot >= first_slot)
+        for held_slot in held:
+            self._learn(held_slot)
+        return tuple(held_slot for held_slot in held if held_slot.slot >= first_slot)
 
     def _learn(self, held: HeldSlot) -> HeldSlot:
         self._known = max(self._known, held.slot)

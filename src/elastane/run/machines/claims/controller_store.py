@@ -52,10 +52,10 @@ class ControllerPlace:
         with self._connect("read") as connection:
             found: list[Content] = []
             params = {"after": first_slot - 1 or None}
-            for one in connection.list_pages(self._get_path(), Page[SlotContent], params):
-                if one.slot != first_slot + len(found):
+            for slot_content in connection.list_pages(self._get_path(), Page[SlotContent], params):
+                if slot_content.slot != first_slot + len(found):
                     break
-                found.append(_check_content(one))
+                found.append(_check_content(slot_content))
             return tuple(found)
 
     def prove_writable(self) -> None:
@@ -125,9 +125,9 @@ def _split(url: str) -> tuple[str, str, str]:
     return f"{scheme}://{parts[0]}", parts[1], parts[2]
 
 
-def _check_content(one: SlotContent) -> Content:
-    if one.damage:
-        return Unreadable(one.damage)
-    if len(one.content) > LARGEST_RECORD_BYTES:
+def _check_content(slot_content: SlotContent) -> Content:
+    if slot_content.damage:
+        return Unreadable(slot_content.damage)
+    if len(slot_content.content) > LARGEST_RECORD_BYTES:
         return Unreadable(f"it has more than {LARGEST_RECORD_BYTES} bytes")
-    return one.content
+    return slot_content.content

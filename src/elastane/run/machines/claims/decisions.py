@@ -117,9 +117,9 @@ class DecisionClaims:
         while True:
             if (other := find_superseding_term(held, term)) is not None:
                 return Superseded(term.number, other, self._claims.where)
-            if any(one.holds(record) for one in held):
+            if any(held_slot.holds(record) for held_slot in held):
                 return None
-            if not any(one.holds(term) for one in held):
+            if not any(held_slot.holds(term) for held_slot in held):
                 raise ClaimsUnavailable(
                     f"term {term.number} is not in the claim list {self._claims.where} yet",
                     means="its decisions would not count",

@@ -28,8 +28,8 @@ def number_next_term(held: Sequence[HeldSlot], at_least: int = 1) -> int:
         at_least: a number that is known from elsewhere.
     """
     newest = 0
-    for one in held:
-        match one.record:
+    for held_slot in held:
+        match held_slot.record:
             case TermClaim(number=number):
                 newest = max(newest, number)
             case Unreadable():
@@ -42,8 +42,8 @@ def number_next_term(held: Sequence[HeldSlot], at_least: int = 1) -> int:
 def find_newest_term(held: Sequence[HeldSlot]) -> TermClaim | None:
     """Return the term in charge: the first record with the highest number; None: no term is claimed."""
     newest: TermClaim | None = None
-    for one in held:
-        match one.record:
+    for held_slot in held:
+        match held_slot.record:
             case TermClaim() as term if newest is None or term.number > newest.number:
                 newest = term
             case _:
@@ -66,7 +66,7 @@ def find_superseding_term(held: Sequence[HeldSlot], own: TermClaim) -> TermClaim
 
 def list_generations(held: Sequence[HeldSlot]) -> tuple[GenerationClaim, ...]:
     """Return the unplanned generations that count, in order."""
-    return tuple(one for one in _list_decisions(held) if isinstance(one, GenerationClaim))
+    return tuple(decision for decision in _list_decisions(held) if isinstance(decision, GenerationClaim))
 
 
 def find_claimed_outcome(held: Sequence[HeldSlot], first_term: int = 1) -> OutcomeClaim | None:
@@ -76,8 +76,8 @@ def find_claimed_outcome(held: Sequence[HeldSlot], first_term: int = 1) -> Outco
         held: all slots.
         first_term: of the present attempt; earlier attempts had outcomes of their own.
     """
-    outcomes = (one for one in _list_decisions(held) if isinstance(one, OutcomeClaim))
-    return next((one for one in outcomes if one.term >= first_term), None)
+    outcomes = (outcome for outcome in _list_decisions(held) if isinstance(outcome, OutcomeClaim))
+    return next((outcome for outcome in outcomes if outcome.term >= first_term), None)
 
 
 def _list_decisions(held: Sequence[HeldSlot]) -> tuple[Decision, ...]:
@@ -86,8 +86,8 @@ def _list_decisions(held: Sequence[HeldSlot]) -> tuple[Decision, ...]:
     A coordinator may have lost its term between its last read and its claim; that claim does not count.
     """
     term, found = 0, list[Decision]()
-    for one in held:
-        match one.record:
+    for held_slot in held:
+        match held_slot.record:
             case TermClaim(number=number):
                 term = max(term, number)
             case GenerationClaim() | OutcomeClaim() as decision:

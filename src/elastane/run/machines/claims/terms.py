@@ -114,7 +114,7 @@ class OwnTerm:
         try:
             held = self._claims.read()
             # An earlier claim of unknown outcome may hold a slot.
-            own = next((i for i, one in enumerate(held) if one.holds(self._record)), None)
+            own = next((i for i, held_slot in enumerate(held) if held_slot.holds(self._record)), None)
             self.claimed = own is not None
             self.before = find_newest_term(held[:own])
             while not self.claimed:
@@ -163,13 +163,13 @@ class OwnTerm:
             return False
         if find_superseding_term(held, self._record) is not None:
             return False
-        self._checked_slot = max((one.slot for one in held), default=self._checked_slot)
+        self._checked_slot = max((held_slot.slot for held_slot in held), default=self._checked_slot)
         return True
 
     def _claim_next(self, held: tuple[HeldSlot, ...]) -> tuple[HeldSlot, ...]:
         """Claim the slot after the held ones; return them with its holder."""
         # An earlier claim of unknown outcome may hold a slot.
-        if any(one.holds(self._record) for one in held):
+        if any(held_slot.holds(self._record) for held_slot in held):
             self.claimed = True
             return held
         holder = self._claims.claim(find_next_slot(held), self._record)

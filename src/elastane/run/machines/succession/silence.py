@@ -80,7 +80,7 @@ def record_answer(
         renewed_s = silence.renewed_s if silence.sign is None else now_s
         silence = replace(silence, sign=sign, signed_s=now_s, renewed_s=renewed_s)
     if silence.held is not None and any(
-        isinstance(one.record, TermClaim) for one in held[len(silence.held) :]
+        isinstance(held_slot.record, TermClaim) for held_slot in held[len(silence.held) :]
     ):
         silence = replace(silence, tried_s=now_s)
     outcome = find_claimed_outcome(held, first_term)
@@ -177,9 +177,9 @@ def decide_in_silence(agent: SilentAgent, now_s: float) -> SilenceDecision:
     if agent.rests:
         return Wait("coordinators keep dying on this node")
     later = [
-        one
-        for one in list_generations(silence.held)
-        if one.number > agent.claimed and one.term >= agent.first_term
+        claim
+        for claim in list_generations(silence.held)
+        if claim.number > agent.claimed and claim.term >= agent.first_term
     ]
     view = SilenceView(
         agent.node,

@@ -40,7 +40,7 @@ from elastane.run.nouns.rundir import NodeFiles, RunDir
 
 ORIGIN = "origin.json"
 """The file of a mirror that says where its run is."""
-TURN = "turn"
+PULLING = "pulling"
 """Locked (flock) by the process that pulls for all."""
 LARGEST_ORIGIN_BYTES = LARGEST_ADMISSION_BYTES
 """Most of both are the addresses of the machines."""
@@ -160,12 +160,12 @@ class Mirror:
         Raises:
             NoSuchRun, RunFailed: see `pull`.
         """
-        self._turn = _open_lock(self._run_dir.root / TURN)
-        if self._has_turn():
+        self._pull_lock = _open_lock(self._run_dir.root / PULLING)
+        if self._may_pull():
             try:
                 self.pull()
             except ElastaneError:
-                os.close(self._turn)
+                os.close(self._pull_lock)
                 raise
         # A lock of its own for each process: one that ends must not let the run seem over to the others.
         own = NodeFiles(self._run_dir.root, f"visitor-{os.getpid()}").lock
@@ -253,7 +253,7 @@ class Mirror:
         pulled_s = time.monotonic()
         while time.monotonic() - pulled_s < GONE_S:
             time.sleep(PULL_EVERY_S)
-            if not self._has_turn():
+            if not self._may_pull():
                 pulled_s = time.monotonic()
                 continue
             # The run may have ended, or its machine in charge has just died.
@@ -261,12 +261,12 @@ class Mirror:
                 self.pull()
                 pulled_s = time.monotonic()
         os.close(live)
-        os.close(self._turn)
+        os.close(self._pull_lock)
 
-    def _has_turn(self) -> bool:
+    def _may_pull(self) -> bool:
         """Return whether it is for this process to pull."""
         try:
-            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._pull_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

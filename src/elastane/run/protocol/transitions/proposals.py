@@ -21,6 +21,8 @@ def fetch_proposal(me: MemberState, sender: int, number: int) -> None:
 def send_proposal(me: MemberState, peer: int, number: int) -> None:
     """Answer a peer. A generation that this worker has forgotten has a successor: the peer learns of that."""
     known = (me.generation, me.newest, *me.planned.values())
-    proposed = next((one for one in known if one is not None and one.number == number), None)
+    proposed = next(
+        (generation for generation in known if generation is not None and generation.number == number), None
+    )
     if proposed is not None:
         me.actions.append(Send(peer, messages.Proposal(generation=number, proposed=proposed)))

@@ -178,9 +178,9 @@ class ScriptAgent:
                 return over
             self._events.flush()
             received = await self._receive()
-            if lost := next((one for one in received if isinstance(one, _Lost)), None):
+            if lost := next((entry for entry in received if isinstance(entry, _Lost)), None):
                 return self._end_lost(lost.why)
-            inputs = [one for one in received if not isinstance(one, _Lost)]
+            inputs = [entry for entry in received if not isinstance(entry, _Lost)]
 
     async def _receive(self) -> list[WorldInput | _Lost]:
         """Return the inputs that have arrived; empty when it is time to decide without any."""

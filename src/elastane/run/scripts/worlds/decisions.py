@@ -84,10 +84,10 @@ def advance(
         now_s: monotonic clock.
     """
     turn = _Turn(world, now_s)
-    for one in inputs:
+    for event in inputs:
         if isinstance(turn.world.phase, Over):
             break
-        _receive(turn, one)
+        _receive(turn, event)
     if not isinstance(turn.world.phase, Over):
         _settle(turn)
     return turn.world, tuple(turn.actions)
