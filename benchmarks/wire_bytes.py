@@ -22,7 +22,7 @@ from elastane.run.connections.coordinator_request import ask_coordinator
 from elastane.run.nouns.control import AskStatus, AskStop
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import decode_ledger_line, read_lines
-from elastane.run.protocol.blocks import SMALLEST_BLOCK
+from elastane.run.protocol.layout import SMALLEST_BLOCK
 from elastane.run.protocol.tree import expand_spans
 
 from elastane_run import ELASTANE

@@ -9,7 +9,7 @@ import msgspec
 
 from elastane.common.errors import BadInput, ElastaneError, RunFailed
 from elastane.common.extras import require
-from elastane.run.nouns.export import ExportRefusal
+from elastane.run.nouns.torch_answers import ExportRefusal
 
 T = TypeVar("T", bound=msgspec.Struct)
 

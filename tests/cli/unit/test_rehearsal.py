@@ -9,8 +9,8 @@ from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.nouns.checkpoints import Manifest, PartFile, format_checkpoint_name
 from elastane.run.nouns.records import Digest
-from elastane.run.nouns.rehearsal import RestoreRehearsal
 from elastane.run.nouns.spec import CheckpointPolicy
+from elastane.run.nouns.torch_answers import RestoreRehearsal
 from elastane.run.observability.run_files import read_record
 
 # The digest of every step in the ledger of `finished_run`.

@@ -12,7 +12,7 @@ from elastane.integrations.recipes.traffic import (
     divide_ranks,
 )
 from elastane.run.protocol import messages
-from elastane.run.protocol.blocks import SMALLEST_BLOCK
+from elastane.run.protocol.layout import SMALLEST_BLOCK
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.slot_memory import HostSlots
 from tests.run.simulator.exchange import Exchange

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.run.protocol.blocks import ALIGNMENT, LARGEST_BLOCK, SMALLEST_BLOCK, cut_blocks
+from elastane.run.protocol.layout import ALIGNMENT, LARGEST_BLOCK, SMALLEST_BLOCK, cut_blocks
 
 sections = st.lists(st.integers(0, 30_000_000), min_size=1, max_size=5)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.run.checkpoints.coverage import find_gaps
+from elastane.run.checkpoints.catalog import find_gaps
 from elastane.run.nouns.checkpoints import Manifest, PartFile, PartItem, TensorFacts, format_part_name
 
 

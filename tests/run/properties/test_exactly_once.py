@@ -15,15 +15,18 @@ from elastane.run.nouns.records import LedgerLine, Samples
 from elastane.run.nouns.spec import Pinned
 from elastane.run.observability.coverage import SampleRules
 from elastane.run.observability.verify import verify_ledger
-from elastane.run.protocol import cursors
 from elastane.run.protocol.commit import compute_outcome
-from elastane.run.protocol.cursors import Cursor, hash_stream_sample
 from elastane.run.protocol.messages import Leaf
 from elastane.run.protocol.sampling import (
+    Cursor,
     count_steps_per_epoch,
+    decode_positions,
+    encode_cursor,
+    find_next_positions,
     find_sample_index,
     find_step_samples,
     hash_sample,
+    hash_stream_sample,
 )
 from elastane.run.protocol.shares import assign_missing, assign_shares
 from elastane.run.protocol.tree import expand_spans
@@ -174,7 +177,7 @@ def test_every_sample_of_a_stream_of_uneven_shards_counts_once(lengths, microbat
     kept = [{}]  # the positions of streams after each step, as in checkpoints
     while True:
         before = kept[-1]
-        begun = cursors.find_next_positions(before, size)
+        begun = find_next_positions(before, size)
         if begun[0].epoch == epochs and all(position.position == 0 for position in begun):
             break
         leaves = {}
@@ -184,7 +187,7 @@ def test_every_sample_of_a_stream_of_uneven_shards_counts_once(lengths, microbat
                 leaves[rank] = draw_leaf(rank, worker, begun[rank], lengths[rank], microbatch)
         outcome = compute_outcome(len(ledger) + 1, len(ledger) + 1, leaves, {}, before)
         assert outcome.samples, "no step is empty"
-        after = cursors.decode_positions(outcome.cursors, size)
+        after = decode_positions(outcome.cursors, size)
         moved = {v: (a.position, b.position) for v, (a, b) in enumerate(zip(begun, after, strict=True))}
         moved = {v: span for v, span in moved.items() if span[0] != span[1]}
         ended = all(position.ended for position in after)
@@ -210,7 +213,7 @@ def draw_leaf(rank, worker, start, length, microbatch):
     if start.ended:
         return Leaf(rank, worker)
     stop = min(start.position + microbatch, length)
-    cursor = cursors.encode_cursor(Cursor(start.epoch, stop, ended=stop == length))
+    cursor = encode_cursor(Cursor(start.epoch, stop, ended=stop == length))
     checksum = sum(hash_stream_sample(rank, position) for position in range(start.position, stop)) & MASK
     count = stop - start.position
     return Leaf(rank, worker, 1.0, float(count), count, checksum, weighted=True, cursor=cursor)

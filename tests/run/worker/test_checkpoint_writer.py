@@ -18,8 +18,7 @@ from elastane.run.nouns.control import CheckpointPart, PublishCheckpoint
 from elastane.run.protocol.actions import TakeSnapshot
 from elastane.run.worker.checkpoints import part_writer
 from elastane.run.worker.checkpoints.copier import PlainState
-from elastane.run.worker.checkpoints.part_record import name_record
-from elastane.run.worker.checkpoints.part_reports import REMEMBERED_PARTS, PartReports
+from elastane.run.worker.checkpoints.part_records import REMEMBERED_PARTS, PartReports, name_record
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.run.worker.checkpoints.state_slices import find_host_keys
 from elastane.run.worker.checkpoints.writer import CheckpointWriter

@@ -16,8 +16,7 @@ from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.worker.finished.model_writer import write_finished
 from elastane.run.worker.finished.named_tensors import MemoryTensors
-from elastane.run.worker.finished.shards import cut_shards
-from elastane.run.worker.finished.tensor_file import DTYPES, write_tensors
+from elastane.run.worker.finished.safetensors_files import DTYPES, cut_shards, write_tensors
 
 from .lessons import FEATURES, Lesson, assert_same_bits, build_spec, prepare_lesson, train_elastic
 

@@ -9,7 +9,7 @@ from torch import optim
 
 from elastane.common.errors import BadInput
 from elastane.run.worker import assembly
-from elastane.run.worker.state import devices, gpu_assignment, placement
+from elastane.run.worker.state import devices, gpu_locks, placement
 from elastane.run.worker.state.gradient_copier import GradientCopier
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.optimizer_shards import ELEMENTWISE
@@ -286,15 +286,15 @@ def test_a_device_adds_gradients_if_it_has_the_memory_for_all_partial_sums():
     ],
 )
 def test_gpus_have_the_names_of_cuda_visible_devices(count, visible, expected):
-    assert gpu_assignment.list_gpu_names(count, visible) == expected
+    assert gpu_locks.list_gpu_names(count, visible) == expected
 
 
 def test_a_worker_sees_the_gpu_that_it_has_locked(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(gpu_assignment, "find_lock_directory", lambda: tmp_path / "claims")
-    monkeypatch.setenv(gpu_assignment.VISIBLE, "4,7")
-    gpu_assignment.assign_gpu(1)
-    assert os.environ[gpu_assignment.VISIBLE] == "7"
+    monkeypatch.setattr(gpu_locks, "find_lock_directory", lambda: tmp_path / "claims")
+    monkeypatch.setenv(gpu_locks.VISIBLE, "4,7")
+    gpu_locks.assign_gpu(1)
+    assert os.environ[gpu_locks.VISIBLE] == "7"
 
 
 def test_the_description_of_a_gpu_has_the_settings_that_decide_bits(monkeypatch):

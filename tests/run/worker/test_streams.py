@@ -11,10 +11,10 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset, get_worker_info
 
 from elastane.common.errors import BadInput
-from elastane.run.protocol import cursors
 from elastane.run.protocol.actions import BeginRound
 from elastane.run.protocol.commit import compute_outcome
 from elastane.run.protocol.messages import Leaf
+from elastane.run.protocol.sampling import Cursor, encode_cursor
 from elastane.run.worker.data.batch_sources import make_plan
 from elastane.run.worker.data.streams import StreamBatchSource, check_stream, detect_stream
 
@@ -274,6 +274,6 @@ def test_another_stream_has_another_digest():
 
 
 def test_a_round_without_training_does_not_change_the_cursors():
-    before = {0: cursors.encode_cursor(cursors.Cursor(0, 3))}
+    before = {0: encode_cursor(Cursor(0, 3))}
     outcome = compute_outcome(4, 2, {0: Leaf(0, 0, sums={"seen": 1.0})}, {}, before)
     assert outcome.cursors == before

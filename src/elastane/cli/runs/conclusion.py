@@ -22,7 +22,7 @@ ENDINGS: dict[int, str] = {ExitCode.OK: "finished", ExitCode.STOPPED_BY_USER: "s
 def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the results of a run, print how it ended, and return the exit code."""
     from elastane.run.attempts.results import write_results
-    from elastane.run.observability.logged import collect_latest_values
+    from elastane.run.observability.metrics import collect_latest_values
     from elastane.run.observability.tensors import find_finished_model
 
     if over.traceback:

@@ -13,9 +13,9 @@ from elastane.common.errors import BadInput, ElastaneError, FileDamage, NoSuchFi
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_storage
 from elastane.run.nouns.records import Digest, LedgerLine
-from elastane.run.nouns.rehearsal import RestoreRehearsal
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord
+from elastane.run.nouns.torch_answers import RestoreRehearsal
 from elastane.run.observability.quantities import format_transfer_speed
 from elastane.run.observability.run_files import read_ledger, read_record
 

@@ -12,7 +12,7 @@ from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 from elastane.run.connections.run_lock import is_live
 from elastane.run.machines.visits.run_finder import find_run
-from elastane.run.nouns.export import ExportedModel, ExportFormat, ExportType
+from elastane.run.nouns.torch_answers import ExportedModel, ExportFormat, ExportType
 from elastane.run.observability.quantities import format_size
 from elastane.run.observability.run_files import read_record, read_run
 

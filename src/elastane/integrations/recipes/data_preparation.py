@@ -25,7 +25,7 @@ from elastane.integrations.recipes.model_source import check_pretrained_files, r
 from elastane.integrations.recipes.prepared_data import PreparedData
 from elastane.integrations.recipes.recipe import Recipe, count_training_steps
 from elastane.integrations.recipes.recipe_plan import format_bytes
-from elastane.run.worker.json_answer import print_answer
+from elastane.run.nouns.torch_answers import print_answer
 
 MUCH_BYTES = 50_000_000
 """Data of this size and more is announced, because the user waits for it."""

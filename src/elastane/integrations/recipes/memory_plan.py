@@ -21,8 +21,8 @@ from elastane.integrations.recipes.traffic import (
     count_traffic,
     divide_ranks,
 )
+from elastane.run.nouns.torch_answers import print_answer
 from elastane.run.protocol.tree import cover
-from elastane.run.worker.json_answer import print_answer
 from elastane.run.worker.state.optimizer_shards import estimate_state_bytes
 from elastane.run.worker.state.slot_memory import are_added_on_device
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from elastane.run.protocol.blocks import cut_blocks
+from elastane.run.protocol.layout import cut_blocks
 from elastane.run.protocol.ownership import choose_holders, spread_blocks
 from elastane.run.protocol.shares import assign_shares
 from elastane.run.protocol.tree import Span, cover, find_sibling

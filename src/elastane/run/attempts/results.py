@@ -1,5 +1,6 @@
 """The report, the metrics and the card of a run that is over."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,14 +8,18 @@ import msgspec
 
 from elastane.common.errors import ElastaneError
 from elastane.run.attempts.verification import verify_samples
+from elastane.run.nouns.control import RunOver
+from elastane.run.nouns.records import AGENT, OUTCOMES, EventLine
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.facts import Facts, collect_facts
+from elastane.run.observability.facts import Facts, collect_facts, find_outcome_event
 from elastane.run.observability.finished import write_conclusion
+from elastane.run.observability.line_files import append_line, remove_torn_line
 from elastane.run.observability.report import write_report
-from elastane.run.observability.run_files import Recorded, read_run
+from elastane.run.observability.run_files import Recorded, read_events, read_run
 
 MOST_PROVED_SAMPLES = 2_000_000
 """Above this number of samples, verifying coverage would delay the end (about 5 us each)."""
+KINDS: dict[int, str] = {code: kind for kind, code in OUTCOMES.items()}
 
 
 class RunResults(msgspec.Struct, frozen=True):
@@ -51,3 +56,20 @@ def draw_report(run: Recorded) -> Path:
     samples = sum(line.samples.count for line in run.ledger)
     verdict = verify_samples(run) if run.record.pinned and samples <= MOST_PROVED_SAMPLES else None
     return write_report(run, verdict).report
+
+
+# -- the last event of a run, for a coordinator that was killed before it could write it -----------------
+
+
+def write_final_event(run_dir: RunDir, over: RunOver) -> None:
+    """Cut off torn lines, and add the event that ends the run if there is none.
+
+    The caller holds the run's lock, and every other process of the run has ended. A second Ctrl-C may have
+    killed the coordinator in the middle of a line.
+    """
+    remove_torn_line(run_dir.ledger)
+    remove_torn_line(run_dir.events)
+    if find_outcome_event(read_events(run_dir, torn_tail=False)) is not None:
+        return
+    event = EventLine(time=time.time(), kind=KINDS.get(over.code, "run.failed"), who=AGENT, why=over.why)
+    append_line(run_dir.events, msgspec.json.encode(event))

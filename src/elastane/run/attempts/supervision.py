@@ -10,7 +10,7 @@ import msgspec
 from elastane.common.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.common.exit_codes import ExitCode
 from elastane.run.attempts.display import AttemptView, Display
-from elastane.run.attempts.final_event import write_final_event
+from elastane.run.attempts.results import write_final_event
 from elastane.run.attempts.resumption import prepare_next_attempt
 from elastane.run.attempts.tracking import TrackerKeeper
 from elastane.run.connections.run_certificate import compute_fingerprint, read_certificate

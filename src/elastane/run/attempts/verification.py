@@ -11,8 +11,7 @@ from elastane.run.observability.facts import find_outcome, find_outcome_event
 from elastane.run.observability.model_files import ModelFiles, check_model, is_plain_name, measure_file
 from elastane.run.observability.run_files import Recorded
 from elastane.run.observability.verify import Verdict, sort_problems, verify_ledger
-from elastane.run.protocol.cursors import hash_stream_sample
-from elastane.run.protocol.sampling import find_sample_index, hash_sample
+from elastane.run.protocol.sampling import find_sample_index, hash_sample, hash_stream_sample
 
 
 def verify_run(run: Recorded) -> Verdict:

@@ -9,7 +9,6 @@ import msgspec
 
 from elastane.common.errors import BadInput, Damaged, FileDamage, NoSuchFile, StorageError, UnreadableData
 from elastane.common.untrusted_data import Decoder, Malformed
-from elastane.run.checkpoints.coverage import find_gaps
 from elastane.run.checkpoints.retention import choose_deletions
 from elastane.run.checkpoints.storage.hashing import hash_file
 from elastane.run.checkpoints.storage.interface import Bytes, Storage
@@ -22,7 +21,9 @@ from elastane.run.nouns.checkpoints import (
     Deletion,
     Manifest,
     PartFile,
+    PartItem,
     Retention,
+    TensorFacts,
     WrittenFile,
     parse_checkpoint_age,
 )
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 PARALLEL_FILES = 2
 """The number of files to verify in parallel, each with its own readers."""
+NAMED_PROBLEMS = 5
+"""The number of problems to name per tensor; the rest is counted."""
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -310,3 +313,62 @@ class Catalog:
         """Delete a checkpoint, its marker first: after a crash the rest is unfinished, not damaged."""
         self.storage.delete(f"{name}/{MARKER}")
         self.storage.delete_directory(name)
+
+
+# -- the check that a checkpoint holds every element of every tensor exactly once ------------------------
+
+
+def find_gaps(manifest: Manifest) -> tuple[FileDamage, ...]:
+    """Return every tensor with a missing or repeated element; empty if the manifest is complete.
+
+    A manifest is published only if this is empty: no other check notices a missing part of a dead writer.
+    """
+    return tuple(_find_problems(manifest))
+
+
+def _find_problems(manifest: Manifest) -> Iterator[FileDamage]:
+    tensors = manifest.tensors
+    items: dict[str, list[PartItem]] = {key: [] for key in tensors}
+    for part in manifest.parts:
+        for key, facts in part.tensors.items():
+            if facts != tensors[key]:
+                yield FileDamage(
+                    part.name, f"{key} is {_describe(facts)}, elsewhere {_describe(tensors[key])}"
+                )
+        for item in part.items:
+            if item.key in items:
+                items[item.key].append(item)
+            else:
+                yield FileDamage(part.name, f"holds {item.key}, which has no shape")
+    for key, pieces in items.items():
+        yield from _check_tensor(key, tensors[key].elements, pieces)
+    for alias, key in manifest.aliases.items():
+        if key not in tensors:
+            yield FileDamage(alias, f"is another name of {key}, which is not stored")
+
+
+def _check_tensor(key: str, elements: int, items: list[PartItem]) -> Iterator[FileDamage]:
+    problems, position = [], 0
+    for item in sorted(items, key=lambda item: (item.start, item.stop)):
+        if item.start > position:
+            problems.append(f"elements {position} to {item.start} are missing")
+        elif item.start < position:
+            problems.append(f"elements {item.start} to {min(position, item.stop)} are stored twice")
+        position = max(position, item.stop)
+    if position != elements:
+        is_short = position < elements
+        problems.append(
+            f"elements {position} to {elements} are missing"
+            if is_short
+            else f"has {elements} elements, and {position} are stored"
+        )
+    if not items and not elements:
+        problems.append("is not stored")
+    if len(problems) > NAMED_PROBLEMS:
+        problems[NAMED_PROBLEMS:] = [f"and {len(problems) - NAMED_PROBLEMS} more"]
+    for problem in problems:
+        yield FileDamage(key, problem)
+
+
+def _describe(facts: TensorFacts) -> str:
+    return f"{facts.dtype} {list(facts.shape)} with strides {list(facts.stride)}"

@@ -43,14 +43,19 @@ from elastane.run.coordinator.deaths import (
     record_overdue_deaths,
 )
 from elastane.run.coordinator.event_summary import ENDS, find_key_step
-from elastane.run.coordinator.exhaustion import count_exhausted
 from elastane.run.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
 from elastane.run.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.run.coordinator.placement import build_orders, is_order_known
 from elastane.run.coordinator.reachability import exclude_unreachable, receive_peer_lost
 from elastane.run.coordinator.requests import answer_request, request_stop
 from elastane.run.coordinator.roster import Roster, find_worker_node, list_named_nodes
-from elastane.run.coordinator.run_end import end_as_claimed, end_when_done, fail_run, receive_model_written
+from elastane.run.coordinator.run_end import (
+    count_exhausted,
+    end_as_claimed,
+    end_when_done,
+    fail_run,
+    receive_model_written,
+)
 from elastane.run.coordinator.step_times import add_step_report, take_complete
 from elastane.run.coordinator.traffic import record_traffic
 from elastane.run.coordinator.turn import Turn

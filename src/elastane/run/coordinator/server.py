@@ -27,12 +27,11 @@ from elastane.run.coordinator.actions import (
     SendToWorker,
     WriteEvent,
 )
-from elastane.run.coordinator.append_file import AppendFile, open_copy_to_append, open_to_append
 from elastane.run.coordinator.claiming import claim_slot
 from elastane.run.coordinator.connections import Connections
 from elastane.run.coordinator.decide import decide_actions
 from elastane.run.coordinator.event_summary import read_changes
-from elastane.run.coordinator.ledger import Ledger
+from elastane.run.coordinator.record_files import AppendFile, Ledger, open_copy_to_append, open_to_append
 from elastane.run.coordinator.roster import NO_TAKEOVER, Roster, Takeover, create_roster
 from elastane.run.machines.claims.decisions import DecisionClaims
 from elastane.run.nouns.control import (

@@ -157,7 +157,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensors(self) -> dict[str, TensorFacts]:
-        """Every tensor, by key; the first part wins where parts disagree (see `checkpoints.coverage`)."""
+        """Every tensor, by key; the first part wins where parts disagree (see `catalog`)."""
         found: dict[str, TensorFacts] = {}
         for part in self.parts:
             for key, facts in part.tensors.items():

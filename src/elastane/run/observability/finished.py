@@ -10,9 +10,8 @@ from elastane.common.errors import BadInput
 from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.training_environment import TrainingEnvironment
-from elastane.run.observability.card import FinishedModel, write_card_text
+from elastane.run.observability.card import FinishedModel, OptimizerGroups, write_card_text
 from elastane.run.observability.metrics import compute_metrics
-from elastane.run.observability.optimizer_groups import OptimizerGroups
 from elastane.run.observability.run_files import Recorded
 from elastane.run.observability.tensors import find_finished_model
 

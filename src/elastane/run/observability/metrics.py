@@ -1,7 +1,7 @@
 """``metrics.json``: the results of a run and the costs of its changes, in numbers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -9,7 +9,6 @@ from elastane.run.nouns.records import TRAFFIC, EventLine, LedgerLine
 from elastane.run.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.run.observability.evaluations import KIND, read_evaluation_count, read_evaluation_means
 from elastane.run.observability.facts import Facts, collect_facts
-from elastane.run.observability.logged import collect_latest_values
 from elastane.run.observability.run_files import Recorded
 from elastane.run.observability.series import find_sizes, find_step
 
@@ -208,3 +207,14 @@ def collect_checkpoints(events: Sequence[EventLine]) -> list[Checkpoint]:
 def read_seconds(event: EventLine, name: str) -> float | None:
     seconds = event.detail.get(name)
     return float(seconds) if isinstance(seconds, int | float) else None
+
+
+# -- the latest values that a script has logged; `elastane.run.observability.curves` draws all of them ---
+
+
+def collect_latest_values(ledger: Iterable[LedgerLine]) -> dict[str, float | None]:
+    """Return the newest value of each name, in order of appearance; None: it was not finite."""
+    latest: dict[str, float | None] = {}
+    for line in ledger:
+        latest.update(line.logged)
+    return latest

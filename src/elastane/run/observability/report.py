@@ -20,12 +20,12 @@ from elastane.run.observability.drawing import format_number
 from elastane.run.observability.evaluations import read_evaluation_means
 from elastane.run.observability.facts import Facts, collect_facts
 from elastane.run.observability.quantities import format_copies, format_ms
-from elastane.run.observability.report_attempts import (
+from elastane.run.observability.report_sections import (
     build_checkpoint_tile,
     render_attempts_table,
     render_checkpoint_table,
+    render_text_artifacts,
 )
-from elastane.run.observability.report_texts import render_text_artifacts
 from elastane.run.observability.report_worlds import Tile, list_world_tiles, render_worlds_card
 from elastane.run.observability.run_events import (
     describe_event_details,

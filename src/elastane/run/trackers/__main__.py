@@ -24,8 +24,7 @@ from elastane.run.observability.run_files import read_events, read_record
 from elastane.run.trackers.feeding import Feed, Subject, wait_for_feeds
 from elastane.run.trackers.parameters import describe_tracked_run
 from elastane.run.trackers.row_sources import RecordedRows
-from elastane.run.trackers.stores import make_store
-from elastane.run.trackers.tracker import Outcome, TrackedRun
+from elastane.run.trackers.tracker import Outcome, TrackedRun, make_store
 from elastane.run.trackers.tracker_requests import TrackerRequests
 
 NICE = 10

@@ -3,9 +3,11 @@
 import os
 import shlex
 import socket
+import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
@@ -13,8 +15,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from elastane.run.trackers.event_files import EventFile, read_event_records
+from elastane.common.untrusted_data import open_regular
 from elastane.run.trackers.metric_rows import MetricRow
 from elastane.run.trackers.tracker import Outcome, TrackedRun
 
@@ -23,6 +26,97 @@ TIME_PLACE, TIME_DIGITS = 3, 10
 VERSION = "brain.Event:2"
 PARAMETERS, OUTCOME = "parameters", "outcome"
 """Names of texts, which are no metrics."""
+LENGTH = struct.Struct("<Q")
+CHECKSUM = struct.Struct("<I")
+LARGEST_RECORD_BYTES = 16 << 20
+SUSPECT_BYTES = 4 << 20
+"""The end of a file that a power cut may have damaged. To check all of a long file would take a minute."""
+
+
+# Event files of TensorBoard: records in the format of TFRecord, written whole and read up to a torn one.
+
+
+class EventFile:
+    """A new event file; it holds only whole records, even if the disk refuses one.
+
+    Args:
+        path: of the file, which does not exist yet.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._end = 0
+
+    def append(self, records: list[bytes]) -> None:
+        """Append records, all or none.
+
+        Raises:
+            OSError: the disk refuses them.
+        """
+        rest = memoryview(b"".join(map(_frame_record, records)))
+        size_bytes = len(rest)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            # A record behind a torn one could not be read.
+            os.ftruncate(self._fd, self._end)
+            os.lseek(self._fd, self._end, os.SEEK_SET)
+            raise
+        self._end += size_bytes
+
+    def close(self) -> None:
+        """Flush the file to the disk and close it.
+
+        Raises:
+            OSError: the disk has not taken it.
+        """
+        try:
+            os.fsync(self._fd)
+        finally:
+            os.close(self._fd)
+
+
+def read_event_records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a file, up to the first one that is torn or damaged.
+
+    Only the end of a file can be damaged by a kill or a power cut; it is checked byte by byte.
+
+    Raises:
+        Malformed: the path does not lead to a regular file.
+        OSError: it cannot be read.
+    """
+    with open_regular(path, follow_links=False) as file:
+        suspect = os.fstat(file.fileno()).st_size - SUSPECT_BYTES
+        while (record := _read_record(file, checked=file.tell() >= suspect)) is not None:
+            yield record
+
+
+def _read_record(file: BinaryIO, *, checked: bool) -> bytes | None:
+    header = file.read(LENGTH.size)
+    checksum = file.read(CHECKSUM.size)
+    if len(checksum) < CHECKSUM.size or CHECKSUM.unpack(checksum)[0] != masked_crc32c(header):
+        return None
+    size_bytes = LENGTH.unpack(header)[0]
+    if size_bytes > LARGEST_RECORD_BYTES:
+        return None
+    record = file.read(size_bytes)
+    checksum = file.read(CHECKSUM.size)
+    if len(checksum) < CHECKSUM.size:
+        return None
+    if checked and CHECKSUM.unpack(checksum)[0] != masked_crc32c(record):
+        return None
+    return record
+
+
+def _frame_record(record: bytes) -> bytes:
+    header = LENGTH.pack(len(record))
+    return b"".join(
+        (header, CHECKSUM.pack(masked_crc32c(header)), record, CHECKSUM.pack(masked_crc32c(record)))
+    )
 
 
 class TensorBoardStore:

@@ -6,6 +6,8 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from elastane.common.extras import require_for_import
+from elastane.run.nouns.trackers import Tracker
 from elastane.run.trackers.metric_rows import MetricRow
 
 Outcome: TypeAlias = Literal["finished", "stopped", "failed", "interrupted"]
@@ -52,3 +54,28 @@ class MetricStore(Protocol):
 
     def describe_view(self) -> str:
         """Return the command that shows the metrics."""
+
+
+# -- the store of each tracker, by name; its library is imported only then -------------------------------
+
+
+def make_store(name: Tracker) -> MetricStore:
+    """Return the store of a tracker, not open yet.
+
+    Raises:
+        MissingExtra: its package is not installed.
+    """
+    with require_for_import("trackers", f"--log {name}"):
+        match name:
+            case "tensorboard":
+                from elastane.run.trackers.tensorboard_store import TensorBoardStore
+
+                return TensorBoardStore()
+            case "mlflow":
+                from elastane.run.trackers.mlflow_store import MLflowStore
+
+                return MLflowStore()
+            case "wandb":
+                from elastane.run.trackers.wandb_store import WandbStore
+
+                return WandbStore()

@@ -24,7 +24,7 @@ from elastane.run.protocol import events
 from elastane.run.protocol.layout import Layout
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.worker.checkpoints.copier import PlainState
-from elastane.run.worker.checkpoints.starting_checkpoint import StartingCheckpoint
+from elastane.run.worker.checkpoints.state_reader import StartingCheckpoint
 from elastane.run.worker.checkpoints.state_slices import find_host_keys
 from elastane.run.worker.checkpoints.writer import CheckpointWriter
 from elastane.run.worker.data.batch_sources import BatchPlan

@@ -1,7 +1,7 @@
 """``python -m elastane.run.worker.export``: write a finished run or a checkpoint in a format of other tools.
 
 It is a separate process, because only this package has torch. It prints one line of JSON,
-`elastane.run.nouns.export`.
+`elastane.run.nouns.torch_answers`.
 """
 
 import argparse
@@ -18,22 +18,20 @@ from elastane.common.errors import BadInput
 from elastane.common.untrusted_data import Malformed, decode_object, read_bytes
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_storage
-from elastane.run.nouns.export import ExportedModel
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import MAX_SHARD_BYTES
+from elastane.run.nouns.torch_answers import ExportedModel, print_answer
 from elastane.run.observability.run_files import read_record
 from elastane.run.worker.checkpoints.checkpoint_export import read_trained_model
 from elastane.run.worker.checkpoints.reader import CheckpointReader
 from elastane.run.worker.finished.adapters import ADAPTER_WEIGHTS, BASE_CONFIG
 from elastane.run.worker.finished.configs import CONFIG, replace_dtype
 from elastane.run.worker.finished.formats import FORMATS, TrainedModel
-from elastane.run.worker.finished.model_texts import PROBLEM, TEXTS
 from elastane.run.worker.finished.named_tensors import ConvertedTensors
 from elastane.run.worker.finished.optimizer_state import OptimizerState, decode_optimizer_state
 from elastane.run.worker.finished.readback import CHECKS
 from elastane.run.worker.finished.stored_tensors import StoredTensors, open_stored_model
-from elastane.run.worker.finished.tokenizer_files import TOKENIZER_FILES
-from elastane.run.worker.json_answer import print_answer
+from elastane.run.worker.finished.text_files import PROBLEM, TEXTS, TOKENIZER_FILES
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

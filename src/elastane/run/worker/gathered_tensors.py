@@ -17,7 +17,7 @@ import xxhash
 from safetensors.torch import load, save
 
 from elastane.common.errors import BadInput
-from elastane.run.worker.finished.tensor_file import DTYPES
+from elastane.run.worker.finished.safetensors_files import DTYPES
 from elastane.run.worker.values import describe_value
 
 PREFIX = "tensors "

@@ -15,8 +15,7 @@ from elastane.run.nouns.trackers import Tracker
 from elastane.run.trackers.feeding import Feed, Subject, wait_for_feeds
 from elastane.run.trackers.metric_rows import MetricRow, make_evaluation_row, make_step_row, merge_rows
 from elastane.run.trackers.parameters import list_parameters
-from elastane.run.trackers.stores import make_store
-from elastane.run.trackers.tracker import Outcome, TrackedRun
+from elastane.run.trackers.tracker import Outcome, TrackedRun, make_store
 
 GRACE_S = 30.0
 MOST_ROWS = 100_000

@@ -24,7 +24,7 @@ from elastane.run.nouns.membership import Generation
 from elastane.run.protocol import actions, events, messages
 from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
-from elastane.run.worker.exhaustion import find_exhausted_resource, find_own_exhaustion
+from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.links.traffic import TrafficMeter
@@ -32,7 +32,6 @@ from elastane.run.worker.payloads import ArenaIds, Payloads
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.state_meter import StateMeter
-from elastane.run.worker.worker_exit import exit_for_replacement
 
 
 class ReactorFailure(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """``python -m elastane.run.worker.restore_rehearsal``: restore a checkpoint as a resumed run does.
 
 The code of a worker reads each worker's share, into a training state of the same layout that never trains.
-Nothing is written. The program prints one line of JSON, `elastane.run.nouns.rehearsal`.
+Nothing is written. The program prints one line of JSON, `elastane.run.nouns.torch_answers`.
 """
 
 import argparse
@@ -18,12 +18,11 @@ from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.interface import Storage
 from elastane.run.checkpoints.storage.urls import open_storage
 from elastane.run.nouns.checkpoints import Manifest
-from elastane.run.nouns.rehearsal import RestoreRehearsal
+from elastane.run.nouns.torch_answers import RestoreRehearsal, print_answer
 from elastane.run.protocol.ownership import choose_holders, spread_blocks
 from elastane.run.worker.checkpoints.model_description import build_stand_in, read_model_description
 from elastane.run.worker.checkpoints.reader import CheckpointReader
 from elastane.run.worker.checkpoints.state_reader import StateReader
-from elastane.run.worker.json_answer import print_answer
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.placement import InPlace
 from elastane.run.worker.state.training_state import TrainingState, combine_digests

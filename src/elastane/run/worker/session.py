@@ -42,7 +42,7 @@ from elastane.run.worker.data.epoch_order import EpochOrder, Order, check_order
 from elastane.run.worker.data.fingerprint import digest_dataset
 from elastane.run.worker.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
 from elastane.run.worker.evaluation import Evaluation
-from elastane.run.worker.finished.tokenizer_files import check_tokenizer
+from elastane.run.worker.finished.text_files import check_tokenizer
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.state import devices

@@ -14,6 +14,7 @@ from elastane.run.protocol import events
 from elastane.run.protocol.messages import Leaf
 from elastane.run.worker.arguments import check_scalers, list_used_scalers
 from elastane.run.worker.data.batch_sources import Batch, BatchPlan, BatchSource
+from elastane.run.worker.exhaustion import exit_for_replacement
 from elastane.run.worker.gathered_values import GatheredValues
 from elastane.run.worker.losses import (
     build_no_microbatch_error,
@@ -28,7 +29,6 @@ from elastane.run.worker.state.run_keep import do_nothing
 from elastane.run.worker.step_record import check_unused_names, compute_means, weigh_values
 from elastane.run.worker.step_rehearsal import StepRehearsal
 from elastane.run.worker.trainer import Trainer
-from elastane.run.worker.worker_exit import exit_for_replacement
 from elastane.run.worker.worker_round import WorkerRound
 
 

@@ -24,14 +24,14 @@ from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.messages import RoundOutcome
 from elastane.run.worker import assembly
 from elastane.run.worker.arguments import check_arguments, check_not_wrapped, check_process_group
-from elastane.run.worker.checkpoints.starting_checkpoint import StartingCheckpoint
+from elastane.run.worker.checkpoints.state_reader import StartingCheckpoint
 from elastane.run.worker.data.batch_sources import BatchPlan
 from elastane.run.worker.data.determinism import ScriptSeeds
 from elastane.run.worker.gathered_tensors import RoundFolders
-from elastane.run.worker.gradient_scale import compute_gradient_scale
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.reporter import Reporter
+from elastane.run.worker.state.loss_scaling import compute_gradient_scale
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.training_state import combine_digests
 from elastane.run.worker.step_record import StepRecord

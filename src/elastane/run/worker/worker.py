@@ -21,12 +21,11 @@ from elastane.run.worker import worker_settings
 from elastane.run.worker.artifacts import remove_unfinished
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.error_hints import find_hint
-from elastane.run.worker.exhaustion import find_exhausted_resource, find_own_exhaustion
+from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.finished.model_writer import write_finished
 from elastane.run.worker.reporter import Reporter, get_reporter
-from elastane.run.worker.state.gpu_assignment import assign_gpu
+from elastane.run.worker.state.gpu_locks import assign_gpu
 from elastane.run.worker.state.training_state import TrainingState
-from elastane.run.worker.worker_exit import exit_for_replacement
 from elastane.run.worker.worker_round import WorkerLeft
 
 FLUSH_S = 5.0

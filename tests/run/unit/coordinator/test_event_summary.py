@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from elastane.run.coordinator import event_summary
-from elastane.run.coordinator.append_file import AppendFile
 from elastane.run.coordinator.event_summary import summarize_events
+from elastane.run.coordinator.record_files import AppendFile
 from elastane.run.nouns.records import EventLine
 from elastane.run.observability.line_files import READ_BYTES
 

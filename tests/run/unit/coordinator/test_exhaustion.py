@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.run.coordinator.exhaustion import MOST_DEATHS, WITHIN_S, WITHIN_STEPS
+from elastane.run.coordinator.run_end import MOST_DEATHS, WITHIN_S, WITHIN_STEPS
 from elastane.run.nouns.control import RunOver, SetTarget
 from elastane.run.nouns.resources import FILE_DESCRIPTORS, RESOURCES
 

@@ -7,8 +7,7 @@ import shutil
 import msgspec
 import pytest
 
-from elastane.run.coordinator.append_file import open_copy_to_append
-from elastane.run.coordinator.ledger import Ledger
+from elastane.run.coordinator.record_files import Ledger, open_copy_to_append
 from elastane.run.nouns.control import StepReport
 from elastane.run.nouns.records import LedgerLine
 

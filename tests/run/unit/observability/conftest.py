@@ -11,12 +11,12 @@ from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import Pinned, RunRecord, RunSpec
 from elastane.run.observability.coverage import SampleRules
 from elastane.run.observability.run_files import Recorded
-from elastane.run.protocol.cursors import hash_stream_sample
 from elastane.run.protocol.sampling import (
     count_steps_per_epoch,
     find_sample_index,
     find_step_samples,
     hash_sample,
+    hash_stream_sample,
 )
 
 PINNED = Pinned(

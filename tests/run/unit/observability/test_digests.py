@@ -6,7 +6,7 @@ import pytest
 from elastane.run.attempts.verification import verify_samples
 from elastane.run.nouns.records import SCRIPT, EventLine, Samples
 from elastane.run.nouns.spec import Resumed
-from elastane.run.protocol.cursors import hash_stream_sample
+from elastane.run.protocol.sampling import hash_stream_sample
 
 
 @pytest.fixture

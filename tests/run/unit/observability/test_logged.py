@@ -7,8 +7,7 @@ from elastane.run.attempts.verification import verify_run
 from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.observability.card import FinishedModel, write_card_text
 from elastane.run.observability.compare import compare_runs
-from elastane.run.observability.logged import collect_latest_values
-from elastane.run.observability.metrics import compute_metrics
+from elastane.run.observability.metrics import collect_latest_values, compute_metrics
 from elastane.run.observability.model_files import measure_file
 from elastane.run.observability.report import render_report
 

@@ -1,8 +1,7 @@
 """The card shows the groups of the optimizer as they were at the end."""
 
-from elastane.run.observability.card import FinishedModel, write_card_text
+from elastane.run.observability.card import FinishedModel, OptimizerGroups, write_card_text
 from elastane.run.observability.metrics import compute_metrics
-from elastane.run.observability.optimizer_groups import OptimizerGroups
 
 GROUPS = OptimizerGroups(
     "AdamW",

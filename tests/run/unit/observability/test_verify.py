@@ -8,7 +8,7 @@ import pytest
 from elastane.run.nouns.records import Digest, LedgerLine, Samples
 from elastane.run.observability.run_files import Recorded
 from elastane.run.observability.verify import Verdict, verify_ledger
-from elastane.run.protocol.cursors import hash_stream_sample
+from elastane.run.protocol.sampling import hash_stream_sample
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.spec import TorchrunContract
 from elastane.run.observability.report import render_report
-from elastane.run.observability.worlds import collect_world_facts, find_worlds
+from elastane.run.observability.report_worlds import collect_world_facts, find_worlds
 
 EVENTS = (
     EventLine(time=100.0, kind="run.started"),

@@ -15,9 +15,8 @@ from typing import Self
 from elastane.common.atomic_file import sync_directory
 from elastane.common.errors import StorageError, UnreadableData
 from elastane.common.untrusted_data import Malformed, open_regular, read_bytes
-from elastane.run.checkpoints.storage.error_translation import translate_errors
 from elastane.run.checkpoints.storage.hashing import hash_while_writing
-from elastane.run.checkpoints.storage.interface import Bytes
+from elastane.run.checkpoints.storage.interface import Bytes, translate_errors
 from elastane.run.nouns.checkpoints import WrittenFile
 
 AHEAD_BYTES = 32 << 20

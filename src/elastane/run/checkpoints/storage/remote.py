@@ -8,12 +8,12 @@ from fsspec import AbstractFileSystem, url_to_fs
 from fsspec.spec import AbstractBufferedFile
 
 from elastane.common.errors import StorageError, UnreadableData
-from elastane.run.checkpoints.storage.error_translation import (
+from elastane.run.checkpoints.storage.hashing import hash_while_writing
+from elastane.run.checkpoints.storage.interface import (
+    Bytes,
     build_missing_file_system_error,
     translate_errors,
 )
-from elastane.run.checkpoints.storage.hashing import hash_while_writing
-from elastane.run.checkpoints.storage.interface import Bytes
 from elastane.run.nouns.checkpoints import WrittenFile
 
 UPLOAD_BYTES = 32 << 20

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from elastane.run.checkpoints.storage.error_translation import build_missing_file_system_error
-from elastane.run.checkpoints.storage.interface import Storage
+from elastane.run.checkpoints.storage.interface import Storage, build_missing_file_system_error
 from elastane.run.checkpoints.storage.local import LocalStorage
 
 

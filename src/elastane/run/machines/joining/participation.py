@@ -16,8 +16,7 @@ import msgspec
 from elastane.common.errors import BadInput, ElastaneError, RunFailed
 from elastane.common.extras import require
 from elastane.common.untrusted_data import Malformed
-from elastane.run.attempts.final_event import write_final_event
-from elastane.run.attempts.results import write_results
+from elastane.run.attempts.results import write_final_event, write_results
 from elastane.run.attempts.resumption import Say, prepare_next_attempt
 from elastane.run.attempts.run_directory import lock_run_directory
 from elastane.run.attempts.supervision import (

@@ -19,8 +19,8 @@ from elastane.common.log_lines import configure_handler
 from elastane.run.agent.directory_guard import DirectoryGuard
 from elastane.run.connections.endpoint import CoordinatorEndpoint, read_secret
 from elastane.run.coordinator.actions import CommandRequest
-from elastane.run.coordinator.append_file import AppendFile
 from elastane.run.coordinator.connections import Connections
+from elastane.run.coordinator.record_files import AppendFile
 from elastane.run.coordinator.refusals import find_refusal
 from elastane.run.nouns.control import Answer, Ask, AskEvict, AskStop, ProcessInfo, RunOver
 from elastane.run.nouns.records import OUTCOMES, EventLine

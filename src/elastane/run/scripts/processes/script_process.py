@@ -12,7 +12,7 @@ from elastane.run.attempts.script_modules import find_package_root
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
 from elastane.run.scripts.processes.world_store import detach_process
-from elastane.run.worker.state.gpu_assignment import VISIBLE
+from elastane.run.worker.state.gpu_locks import VISIBLE
 from elastane.run.worker.worker_log import open_worker_log
 
 OWN_FRAMES = 2
@@ -47,7 +47,7 @@ def show_gpus(start: ProcessStart, processes: int) -> None:
     """Make the GPUs of its worker visible to this process; without a GPU nothing happens."""
     import torch
 
-    from elastane.run.worker.state.gpu_assignment import assign_gpu, list_gpu_names
+    from elastane.run.worker.state.gpu_locks import assign_gpu, list_gpu_names
 
     count = torch.cuda.device_count()
     if not count:

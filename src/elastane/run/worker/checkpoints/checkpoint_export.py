@@ -10,10 +10,9 @@ from elastane.run.worker.checkpoints.reader import CheckpointReader
 from elastane.run.worker.checkpoints.state_reader import read_replicated_state
 from elastane.run.worker.checkpoints.tensor_keys import MODEL, OPTIMIZER_STATE
 from elastane.run.worker.finished.formats import TrainedModel
-from elastane.run.worker.finished.model_texts import TEXTS
 from elastane.run.worker.finished.named_tensors import RenamedTensors, TensorDescription, strip_compiled
 from elastane.run.worker.finished.optimizer_state import PREFIX, OptimizerState
-from elastane.run.worker.finished.tokenizer_files import TOKENIZER_FILES
+from elastane.run.worker.finished.text_files import TEXTS, TOKENIZER_FILES
 
 
 def read_trained_model(

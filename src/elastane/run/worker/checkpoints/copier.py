@@ -14,8 +14,7 @@ from elastane.run.nouns.checkpoints import PartFile, format_checkpoint_name, for
 from elastane.run.nouns.control import CheckpointPart
 from elastane.run.protocol.actions import TakeSnapshot
 from elastane.run.worker.checkpoints.part_encoding import EncodedPart
-from elastane.run.worker.checkpoints.part_record import PartRecord
-from elastane.run.worker.checkpoints.part_reports import PartReports
+from elastane.run.worker.checkpoints.part_records import PartRecord, PartReports
 from elastane.run.worker.checkpoints.part_writer import LONGEST_WAIT_S, CopiedPart, PartWriter
 from elastane.run.worker.checkpoints.state_slices import collect_scalars, list_slices
 from elastane.run.worker.state.training_state import TrainingState

@@ -13,7 +13,7 @@ from elastane.common.safe_text import escape_line
 from elastane.run.nouns.checkpoints import MANIFEST, Manifest
 from elastane.run.worker.checkpoints.tensor_keys import MODEL
 from elastane.run.worker.finished.adapters import Adapter
-from elastane.run.worker.finished.model_texts import read_model_texts
+from elastane.run.worker.finished.text_files import read_model_texts
 from elastane.run.worker.state.optimizer_shards import ELEMENTWISE
 from elastane.run.worker.state.training_state import TrainingState
 

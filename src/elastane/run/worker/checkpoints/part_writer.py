@@ -12,8 +12,7 @@ from elastane.common.errors import StorageError
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.nouns.control import CheckpointPart, PublishCheckpoint
 from elastane.run.worker.checkpoints.part_encoding import EncodedPart
-from elastane.run.worker.checkpoints.part_record import PartRecord, name_record
-from elastane.run.worker.checkpoints.part_reports import PartReports
+from elastane.run.worker.checkpoints.part_records import PartRecord, PartReports, name_record
 
 WRITER_NICE = 10
 LONGEST_WAIT_S = 60.0

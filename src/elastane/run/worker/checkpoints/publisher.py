@@ -14,11 +14,11 @@ from elastane.run.nouns.checkpoints import METADATA, PLAIN, Manifest, PartFile, 
 from elastane.run.nouns.control import CheckpointKept, PublishCheckpoint
 from elastane.run.worker.checkpoints.dcp_metadata import KeyPath, encode_metadata, encode_values
 from elastane.run.worker.checkpoints.model_description import KEY, describe_model
-from elastane.run.worker.checkpoints.part_record import PartRecord, name_record
+from elastane.run.worker.checkpoints.part_records import PartRecord, name_record
 from elastane.run.worker.checkpoints.state_slices import find_aliases
 from elastane.run.worker.checkpoints.tensor_keys import MODEL
 from elastane.run.worker.finished.adapters import describe_adapter
-from elastane.run.worker.finished.tokenizer_files import read_tokenizer_texts
+from elastane.run.worker.finished.text_files import read_tokenizer_texts
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.training_state import TrainingState
 

@@ -1,6 +1,7 @@
 """The reading of a worker's training state from a checkpoint."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -9,7 +10,9 @@ import torch
 from elastane.common.errors import BadInput, Damaged, FileDamage
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import decode_object
+from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.nouns.checkpoints import MANIFEST, Manifest, TensorFacts
+from elastane.run.protocol.messages import BEGINNING, RoundOutcome
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.run.worker.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE
 from elastane.run.worker.state.model_layout import WIDENED, Extent
@@ -173,3 +176,41 @@ def read_replicated_state(manifest: Manifest) -> dict[str, Any]:
         why = f"the replicated state cannot be read: {escape_line(str(error))}"
         raise Damaged(manifest.name, (FileDamage(MANIFEST, why),)) from error
     return described
+
+
+# -- the checkpoint with which an attempt of the run begins ----------------------------------------------
+
+
+class StartingCheckpoint:
+    """The checkpoint at the start; it loads the manifest first, and the state with the first generation.
+
+    Args:
+        state: the training state to restore.
+        report_restored: called with the bytes and the seconds of the restore.
+
+    Attributes:
+        outcome: the checkpoint as the outcome of round 0.
+        ending: why the script ended the run at this checkpoint; empty if training goes on.
+
+    Raises:
+        StorageError: the manifest cannot be read.
+    """
+
+    def __init__(
+        self, catalog: Catalog, name: str, state: TrainingState, report_restored: Callable[[int, float], None]
+    ) -> None:
+        self._catalog, self._state, self._report_restored = catalog, state, report_restored
+        self._manifest = catalog.load_manifest(name)
+        self.outcome: RoundOutcome = msgspec.structs.replace(
+            BEGINNING,
+            step=self._manifest.step,
+            cursors={int(rank): text for rank, text in self._manifest.plain.get("cursors", {}).items()},
+        )
+        self.ending: str = self._manifest.plain.get("ending", "")
+
+    def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
+        """Restore units in place; see `StateReader.restore`."""
+        start_s = time.perf_counter()
+        with CheckpointReader(self._catalog.storage, self._manifest) as reader:
+            nbytes = StateReader(reader, self._manifest).restore(self._state, values, states)
+        self._report_restored(nbytes, time.perf_counter() - start_s)

@@ -12,7 +12,7 @@ from elastane.run.nouns.checkpoints import Retention
 from elastane.run.nouns.control import CheckpointKept, CheckpointPart, PublishCheckpoint
 from elastane.run.protocol.actions import TakeSnapshot
 from elastane.run.worker.checkpoints.copier import PlainState, StateCopier
-from elastane.run.worker.checkpoints.part_reports import PartReports
+from elastane.run.worker.checkpoints.part_records import PartReports
 from elastane.run.worker.checkpoints.part_writer import PartWriter
 from elastane.run.worker.checkpoints.publisher import CheckpointPublisher
 from elastane.run.worker.state.training_state import TrainingState

@@ -16,11 +16,19 @@ from torch.utils.data import IterableDataset, _utils
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.records import Samples
-from elastane.run.protocol import cursors
 from elastane.run.protocol.actions import BeginRound
-from elastane.run.protocol.cursors import Cursor, StreamPosition, derive_stream_key, hash_stream_sample
 from elastane.run.protocol.messages import RoundOutcome
-from elastane.run.protocol.sampling import derive_loading_key
+from elastane.run.protocol.sampling import (
+    Cursor,
+    StreamPosition,
+    decode_cursor,
+    decode_positions,
+    derive_loading_key,
+    derive_stream_key,
+    encode_cursor,
+    find_next_positions,
+    hash_stream_sample,
+)
 from elastane.run.worker.data.batch_sources import (
     MASK,
     Batch,
@@ -154,7 +162,7 @@ class StreamBatchSource(BatchSource):
         if begin.step == self._step:
             return
         self._step, self._cursors = begin.step, begin.cursors
-        self._positions = cursors.find_next_positions(begin.cursors, self._plan.virtual_ranks)
+        self._positions = find_next_positions(begin.cursors, self._plan.virtual_ranks)
         self._open_shards = {rank: shard for rank, shard in self._open_shards.items() if rank in ranks}
 
     def count_samples(self, step: int) -> int | None:
@@ -175,8 +183,8 @@ class StreamBatchSource(BatchSource):
                 means="no shard has a sample to train on",
                 do="check that the function or dataset given to run.steps yields samples",
             )
-        starts = cursors.find_next_positions(before, self._plan.virtual_ranks)
-        stops = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
+        starts = find_next_positions(before, self._plan.virtual_ranks)
+        stops = decode_positions(outcome.cursors, self._plan.virtual_ranks)
         return Samples(
             epoch=starts[0].epoch,
             start=sum(place.position for place in starts),
@@ -192,14 +200,12 @@ class StreamBatchSource(BatchSource):
         )
 
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
-        return all(
-            place.ended for place in cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
-        )
+        return all(place.ended for place in decode_positions(outcome.cursors, self._plan.virtual_ranks))
 
     def is_finished(self, outcome: RoundOutcome) -> bool:
         if self._plan.steps:
             return outcome.step >= self._plan.steps
-        now = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
+        now = decode_positions(outcome.cursors, self._plan.virtual_ranks)
         return all(place.ended and place.epoch + 1 >= self._plan.epochs for place in now)
 
     def close(self) -> None:
@@ -222,7 +228,7 @@ class StreamBatchSource(BatchSource):
         text = self._cursors.get(virtual_rank) if place.position else None
         shard = self._open_shards.get(virtual_rank)
         if shard is None or shard.text != text or text is None:
-            cursor = Cursor(epoch=place.epoch) if text is None else cursors.decode_cursor(text)
+            cursor = Cursor(epoch=place.epoch) if text is None else decode_cursor(text)
             shard = self._open_shards[virtual_rank] = _Shard(self._source, virtual_rank, self._plan, cursor)
         return shard
 
@@ -276,11 +282,11 @@ class _Shard:
         position = self._pulled
         # The state before the look-ahead: a worker that opens the shard there draws the same sample again.
         state = None if ended or self.stateful is None else self.stateful.state_dict()
-        text = cursors.encode_cursor(Cursor(self._epoch, position, ended=ended, state=state))
+        text = encode_cursor(Cursor(self._epoch, position, ended=ended, state=state))
         if not ended:
             self._ahead = self._pull()
             if not self._ahead:
-                text = cursors.encode_cursor(Cursor(self._epoch, position, ended=True))
+                text = encode_cursor(Cursor(self._epoch, position, ended=True))
         self.text, self.last_state = text, state
         return samples, text
 

@@ -23,7 +23,7 @@ from elastane.run.worker.finished.named_tensors import (
     read_state_dict,
 )
 from elastane.run.worker.finished.optimizer_state import OptimizerState
-from elastane.run.worker.finished.shards import plan_model_files, write_model_file
+from elastane.run.worker.finished.safetensors_files import plan_model_files, write_model_file
 
 NO_WEIGHTS = MemoryTensors({})
 """The weights of a folder that holds only an adapter."""
@@ -36,7 +36,7 @@ class TrainedModel:
     Args:
         model: the weights.
         optimizer: the state of the optimizer; None: do not export it.
-        texts: the files from which other libraries build the model, by name; see `model_texts`.
+        texts: the files from which other libraries build the model, by name; see `text_files`.
         max_shard_bytes: the limit of weights, in bytes, in one safetensors file.
         adapter: the tensors that ``peft`` saves for a model with an adapter, by its own keys.
         adapter_problem: why ``adapter`` is empty although the model has an adapter.

@@ -11,7 +11,6 @@ from elastane.run.nouns.spec import RunSpec
 from elastane.run.worker.finished.adapters import ADAPTER_WEIGHTS, describe_adapter
 from elastane.run.worker.finished.environment import encode_environment
 from elastane.run.worker.finished.file_set import WriteFile, replace_file_set
-from elastane.run.worker.finished.model_texts import PROBLEM, TEXTS, read_model_texts
 from elastane.run.worker.finished.named_tensors import (
     MemoryTensors,
     RenamedTensors,
@@ -19,9 +18,20 @@ from elastane.run.worker.finished.named_tensors import (
     strip_compiled,
 )
 from elastane.run.worker.finished.optimizer_state import OptimizerState, encode_groups, read_optimizer_state
-from elastane.run.worker.finished.shards import list_replaced_files, plan_model_files, write_model_file
-from elastane.run.worker.finished.tensor_file import check_types, write_tensors
-from elastane.run.worker.finished.tokenizer_files import TOKENIZER_FILES, read_tokenizer_texts
+from elastane.run.worker.finished.safetensors_files import (
+    check_types,
+    list_replaced_files,
+    plan_model_files,
+    write_model_file,
+    write_tensors,
+)
+from elastane.run.worker.finished.text_files import (
+    PROBLEM,
+    TEXTS,
+    TOKENIZER_FILES,
+    read_model_texts,
+    read_tokenizer_texts,
+)
 from elastane.run.worker.state.training_state import TrainingState
 
 

@@ -12,8 +12,7 @@ from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.run.worker.finished.named_tensors import TensorDescription
-from elastane.run.worker.finished.shards import INDEX, SINGLE_FILE
-from elastane.run.worker.finished.tensor_file import DTYPES
+from elastane.run.worker.finished.safetensors_files import DTYPES, INDEX, SINGLE_FILE
 
 SHOWN_CHARACTERS = 100
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elastane.common.errors import BadInput
-from elastane.run.protocol.blocks import Block, cut_blocks
+from elastane.run.protocol.layout import Block, cut_blocks
 from elastane.run.worker.state.shared_memory import Section
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 

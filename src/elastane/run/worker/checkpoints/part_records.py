@@ -1,13 +1,41 @@
-"""The progress of a worker's parts of checkpoints, as it reports it to the coordinator."""
+"""The record of a worker's part of a checkpoint, and its report to the coordinator."""
 
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
+
+from elastane.run.nouns.checkpoints import PartFile
 from elastane.run.nouns.control import CheckpointPart
 
 REMEMBERED_PARTS = 8
 """How many parts a worker may write before the first is published, while the coordinator is down."""
+
+
+class PartRecord(msgspec.Struct, frozen=True):
+    """The facts about a part that the publisher needs; a file beside the part until publication.
+
+    Args:
+        part: the description of the file.
+        scalars: the plain values of optimizer state, for the parameters that begin in this part.
+        plain: the other plain values of the state; the same in every part.
+        metrics: the metrics of the checkpoint; the same in every part.
+    """
+
+    part: PartFile
+    scalars: dict[str, dict[str, Any]]
+    plain: dict[str, Any]
+    metrics: dict[str, float]
+
+
+def name_record(worker: int) -> str:
+    """Return the name of the file with the `PartRecord` of a worker."""
+    return f"part-{worker}.json"
+
+
+# -- the progress of a worker's parts of checkpoints, as it reports it to the coordinator ----------------
 
 
 class PartReports:
