@@ -22,7 +22,7 @@ def verify_run(run: Recorded) -> Verdict:
     """
     verdict, model, artifacts = verify_samples(run), check_model(run), check_artifacts(run)
     problems = sort_problems((*verdict.problems, *model.problems, *artifacts.problems))
-    remarks = (*model.remarks, *artifacts.remarks)
+    remarks = (*verdict.remarks, *model.remarks, *artifacts.remarks)
     return msgspec.structs.replace(
         verdict, ok=not problems, problems=problems, files=model.intact, remarks=remarks
     )

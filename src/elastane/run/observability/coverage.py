@@ -1,6 +1,6 @@
 """The coverage of each epoch: how often its samples were trained on, and the problems that shows."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -226,6 +226,38 @@ def check_stream_coverage(
         text = f"epochs {', '.join(map(str, unfinished))} did not end before the next began"
         problems.append(LedgerProblem("samples", text))
     return tuple(shards.count_epoch(epoch) for epoch, shards in sorted(epochs.items())), problems
+
+
+def compare_stream_epochs(ledger: Sequence[LedgerLine]) -> tuple[list[LedgerProblem], tuple[str, ...]]:
+    """Compare the finished epochs of a stream, because nothing says which samples a stream has.
+
+    Returns:
+        The epochs that are longer or shorter than the first one, and the facts that are taken on trust.
+    """
+    counts, contents = Counter[int](), Counter[int]()
+    for line in ledger:
+        counts[line.samples.epoch] += line.samples.count
+        contents[line.samples.epoch] += read_checksum(line.samples.content)
+    ended = sorted({line.samples.epoch for line in ledger if line.samples.ended})
+    if len(ended) <= 1:
+        which = "only one epoch has ended" if ended else "no epoch has ended"
+        return [], (f"that an epoch has every sample of the stream is taken on trust: {which}",)
+    first = ended[0]
+    problems = [
+        LedgerProblem(
+            "samples",
+            f"epoch {epoch} ended after {counts[epoch]} samples, epoch {first} after {counts[first]}",
+        )
+        for epoch in ended
+        if counts[epoch] != counts[first]
+    ]
+    are_known = all(line.samples.content for line in ledger)
+    if problems or (are_known and len({contents[epoch] % 2**64 for epoch in ended}) == 1):
+        return problems, ()
+    why = "differ, as random augmentation makes them" if are_known else "are not in the ledger"
+    return [], (
+        f"that each epoch has the same samples of the stream is taken on trust: their contents {why}",
+    )
 
 
 def find_stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[LedgerProblem]:

@@ -13,6 +13,7 @@ from elastane.run.observability.coverage import (
     SampleRules,
     check_coverage,
     check_stream_coverage,
+    compare_stream_epochs,
 )
 
 
@@ -27,7 +28,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         problems: all problems, in the order of the steps.
         not_finite: steps with a loss that was infinite or NaN; this breaks no promise.
         files: number of files of the finished model that are, to the byte, as the run wrote them.
-        remarks: parts that could not be checked, in words.
+        remarks: parts that could not be checked or are taken on trust, in words.
     """
 
     ok: bool
@@ -65,6 +66,7 @@ def verify_ledger(
         text = f"the run finished, but {len(ledger)} of its {last} steps are in the ledger"
         problems.append(LedgerProblem("steps", text))
     epochs: tuple[EpochCoverage, ...] = ()
+    remarks: tuple[str, ...] = ()
     if pinned is not None:
         problems += find_share_problems(ledger, pinned.virtual_ranks)
         # A dataset without a length is a stream.
@@ -72,6 +74,9 @@ def verify_ledger(
             ledger, pinned, rules
         )
         problems += found
+        if not pinned.dataset_length:
+            found, remarks = compare_stream_epochs(ledger)
+            problems += found
     elif ledger:
         problems.append(
             LedgerProblem("steps", "run.json has no pinned choices, so shares and samples cannot be checked")
@@ -85,6 +90,7 @@ def verify_ledger(
         epochs=epochs,
         problems=sort_problems(problems),
         not_finite=tuple(line.step for line in ledger if not is_finite_line(line)),
+        remarks=remarks,
     )
 
 

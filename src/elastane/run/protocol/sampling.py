@@ -113,17 +113,25 @@ class StreamPosition(msgspec.Struct, frozen=True, omit_defaults=True):
         epoch: the number of the epoch, from 0.
         position: the number of samples drawn from the shard in this epoch.
         ended: the shard has no more samples in this epoch.
+        content: the sum modulo 2**64 of a hash of the content of each sample drawn in this epoch.
     """
 
     epoch: int = 0
     position: int = 0
     ended: bool = False
+    content: int = 0
 
 
 class Cursor(StreamPosition, frozen=True, omit_defaults=True):
-    """A position, with the state that the stream needs to continue from there, if any."""
+    """A position, and how to continue from there.
+
+    Args:
+        state: the state that the stream needs, if any.
+        following: the hash of the content of the next sample; None: not known.
+    """
 
     state: Any = None
+    following: int | None = None
 
 
 _position_decoder, _cursor_decoder = msgspec.json.Decoder(StreamPosition), msgspec.json.Decoder(Cursor)

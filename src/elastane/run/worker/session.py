@@ -206,7 +206,7 @@ class Run:
             collate: makes a batch of a list of samples; None: PyTorch's default.
             loaders: loader processes of each worker; 0: the worker itself loads each batch when it needs it.
             prefetch: batches that each loader process loads ahead.
-            replay: accept a stream without a state: a worker that takes over a shard reads it again from its
+            replay: use no state of a stream: a worker that takes over a shard reads it again from its
                 beginning.
             order: takes the number of an epoch, from 0, and returns each position of the dataset once, in the
                 order in which the epoch reads them; the same for the same number, in every process. None: the
@@ -278,7 +278,7 @@ class Run:
         if stream is not None:
             if order is not None:
                 raise _build_stream_order_error()
-            shards = StreamBatchSource(stream, plan, collate, loaders=loaders)
+            shards = StreamBatchSource(stream, plan, collate, self._warn_of_stream, loaders=loaders)
             return plan, shards, check_stream(stream, plan, dataset)
         samples, vital = cast("MapDataset", dataset), not self._reporter.alone
         chosen = EpochOrder(order, length) if order is not None else None
@@ -289,6 +289,9 @@ class Run:
         if (rows := count_batch_rows(samples)) > 1:
             self._reporter.warn("batches", _warn_of_batches(rows, plan), step=self.step)
         return plan, batches, digest
+
+    def _warn_of_stream(self, text: str) -> None:
+        self._reporter.warn("stream", text, step=self.step)
 
     def _make_plan(self, length: int, global_batch: int, microbatch: int, until: str | int) -> BatchPlan:
         spec = self._settings.spec

@@ -248,3 +248,34 @@ def test_a_broken_stream_is_named(judge_stream, changed, said, counts) -> None:
 def test_an_epoch_of_a_stream_ends_before_the_next_begins(judge_stream) -> None:
     verdict = judge_stream(step3={"ended": False})
     assert "epochs 0 did not end before the next began" in {problem.text for problem in verdict.problems}
+
+
+@pytest.mark.parametrize(
+    ("last", "ok", "said"),
+    [
+        ({"shards": {0: (4, 5)}, "content": "07"}, True, ""),
+        ({"shards": {0: (4, 5)}, "content": "08"}, True, "contents differ"),
+        ({"shards": {0: (4, 5)}}, True, "contents are not in the ledger"),
+        ({"shards": {0: (4, 7)}, "content": "07"}, False, "epoch 1 ended after 10 samples, epoch 0 after 8"),
+    ],
+    ids=["alike", "other samples", "older ledger", "longer"],
+)
+def test_the_finished_epochs_of_a_stream_are_compared(make_run, rules, pinned, last, ok, said) -> None:
+    steps = [{"shards": STREAM[0], "content": "03"}, {"shards": STREAM[1], "content": "04"}]
+    epoch = [*steps, {"shards": STREAM[2], "content": "07", "ended": True}]
+    wished = [*epoch, *({"epoch": 1} | step for step in (*steps, {"ended": True} | last))]
+    ledger = [
+        make_stream_line(line, **changes)
+        for line, changes in zip(make_run(steps=6).ledger, wished, strict=True)
+    ]
+    verdict = verify_ledger(
+        msgspec.structs.replace(pinned, dataset_length=0, steps=0), ledger, rules, finished=True
+    )
+    assert verdict.ok == ok
+    found = " ".join((*verdict.remarks, *(problem.text for problem in verdict.problems)))
+    assert said in found if said else not found
+
+
+def test_one_epoch_of_a_stream_does_not_show_that_it_has_every_sample(judge_stream) -> None:
+    (remark,) = judge_stream().remarks
+    assert "only one epoch has ended" in remark

@@ -1,4 +1,4 @@
-"""The digest of a dataset, which shows a change between two workers or after a resume."""
+"""Digests of a dataset and of its samples, which show a change between two workers or after a resume."""
 
 import dataclasses
 import hashlib
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 4
 SEEDED_AS_STEP = 0  # no real step has this number
+SCALARS = {str, int, float, complex, bool}
 
 
 @runs_script
@@ -59,6 +60,13 @@ def read_own_fingerprint(dataset: object) -> str | None:
     return None if own is None else str(own)
 
 
+def hash_content(sample: Any) -> int:
+    """Return a 64-bit hash of the content of a sample; types that are unknown count by their name only."""
+    sha = hashlib.sha256()
+    _add_content(sha, sample)
+    return int.from_bytes(sha.digest()[:8], "little")
+
+
 def _add_content(sha: "_Hash", value: Any) -> None:
     """Add the content of a sample; for an unknown type, only its name."""
     sha.update(f"<{type(value).__name__}>".encode())
@@ -90,5 +98,12 @@ def _add_content(sha: "_Hash", value: Any) -> None:
 
 
 def _add_contents(sha: "_Hash", values: Iterable[Any]) -> None:
+    values = list(values)
+    types = set(map(type, values))
+    if len(types) == 1 and types <= SCALARS:
+        # The same bytes as below, for long lists of tokens.
+        name = f"<{types.pop().__name__}>"
+        sha.update((name + name.join(map(repr, values))).encode())
+        return
     for value in values:
         _add_content(sha, value)

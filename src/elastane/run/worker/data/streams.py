@@ -9,7 +9,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 from torch.utils.data import IterableDataset, _utils
@@ -38,7 +38,7 @@ from elastane.run.worker.data.batch_sources import (
     collate_default,
 )
 from elastane.run.worker.data.determinism import seed_everything, use_one_thread
-from elastane.run.worker.data.fingerprint import digest_stream
+from elastane.run.worker.data.fingerprint import digest_stream, hash_content
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.values import describe_value
 
@@ -47,6 +47,14 @@ Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
 
 OPENING = -1  # no sample has this position
 
+CHECKED_UNTIL = 64
+"""Up to this position each state of one shard is checked, then those at every doubling."""
+
+COMPARED = 8
+"""So many samples after the first one are compared with those of a second iterator at the start."""
+
+DISCONTINUES = "the stream ({}) yields other samples after load_state_dict than where its state was taken"
+
 
 class Stream(msgspec.Struct, frozen=True):
     """A stream, with the way to open its shards.
@@ -54,7 +62,7 @@ class Stream(msgspec.Struct, frozen=True):
     Args:
         open: takes ``(shard, shards)`` and returns a new iterable.
         asks_for_shard: the dataset finds its shard with ``torch.utils.data.get_worker_info``.
-        replay: a shard without a state reaches a cursor by reading all earlier samples again.
+        replay: a shard reaches a cursor by reading all earlier samples again, even if it has a state.
     """
 
     open: Factory
@@ -93,7 +101,8 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
     """Check a stream at the start, so that it does not fail later in the run; return its digest.
 
     Raises:
-        BadInput: the stream yields batches, or cannot be resumed, divided into shards or recorded.
+        BadInput: the stream yields batches, cannot be resumed, divided into shards or recorded, or does not
+            continue where its state was taken.
     """
     shard = _Shard(source, 0, plan, Cursor())
     if getattr(shard.iterable, "batch_size", None) is not None:
@@ -127,6 +136,10 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
             "state_dict()",
         )
     assert text, "a cursor is never empty"
+    drawn = [shard.draw(1)[0] for _ in range(COMPARED)]
+    second = _Shard(source, 0, plan, decode_cursor(text))
+    if hash_content(drawn) != hash_content([second.draw(1)[0] for _ in range(COMPARED)]):
+        raise shard.build_error()
     return digest_stream(dataset, samples)
 
 
@@ -135,13 +148,22 @@ class StreamBatchSource(BatchSource):
 
     Args:
         collate: builds a batch from a list of samples; None: PyTorch's default.
+        warn: takes a warning about the stream.
         loaders: must be 0: a stream has no positions that loader processes could load.
 
     Raises:
         BadInput: ``loaders`` is not 0.
     """
 
-    def __init__(self, source: Stream, plan: BatchPlan, collate: Collate | None, *, loaders: int = 0) -> None:
+    def __init__(
+        self,
+        source: Stream,
+        plan: BatchPlan,
+        collate: Collate | None,
+        warn: Callable[[str], None],
+        *,
+        loaders: int = 0,
+    ) -> None:
         if loaders:
             raise BadInput(
                 f"run.steps was given loaders={loaders} with a stream",
@@ -153,7 +175,9 @@ class StreamBatchSource(BatchSource):
         self._source = source
         self._plan = plan
         self._collate = collate or collate_default
+        self._warn = warn
         self._step = 0
+        self._checked_rank, self._next_check = 0, 1
         self._cursors: dict[int, str] = {}
         self._positions: tuple[StreamPosition, ...] = (StreamPosition(),) * plan.virtual_ranks
         self._open_shards: dict[int, _Shard] = {}
@@ -164,6 +188,7 @@ class StreamBatchSource(BatchSource):
         self._step, self._cursors = begin.step, begin.cursors
         self._positions = find_next_positions(begin.cursors, self._plan.virtual_ranks)
         self._open_shards = {rank: shard for rank, shard in self._open_shards.items() if rank in ranks}
+        self._checked_rank = min(ranks, default=0)
 
     def count_samples(self, step: int) -> int | None:
         return None
@@ -197,6 +222,7 @@ class StreamBatchSource(BatchSource):
                 if start.position != stop.position
             },
             ended=all(place.ended for place in stops),
+            content=f"{sum(b.content - a.content for a, b in zip(starts, stops, strict=True)) & MASK:016x}",
         )
 
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
@@ -216,7 +242,10 @@ class StreamBatchSource(BatchSource):
         if place.ended:
             return Batch(None, 0, 0)
         with use_one_thread():
-            samples, text = self._open_shard(virtual_rank, place).draw(self._plan.microbatch)
+            shard = self._open_shard(virtual_rank, place)
+            samples, text = shard.draw(self._plan.microbatch)
+            if virtual_rank == self._checked_rank and place.position >= self._next_check:
+                text = self._check_state(virtual_rank, shard, place)
             seed_everything(derive_loading_key(self._plan.seed, step, virtual_rank))
             inputs = self._collate(samples) if samples else None
         positions = range(place.position, place.position + len(samples))
@@ -229,16 +258,66 @@ class StreamBatchSource(BatchSource):
         shard = self._open_shards.get(virtual_rank)
         if shard is None or shard.text != text or text is None:
             cursor = Cursor(epoch=place.epoch) if text is None else decode_cursor(text)
-            shard = self._open_shards[virtual_rank] = _Shard(self._source, virtual_rank, self._plan, cursor)
+            shard = self._open_shards[virtual_rank] = self._open_at(virtual_rank, cursor)
         return shard
+
+    def _open_at(self, virtual_rank: int, cursor: Cursor) -> "_Shard":
+        """Return a shard that is open at a cursor, by its state if it has one and this restores the shard.
+
+        Raises:
+            BadInput: the shard yields other samples than before, even from its beginning.
+        """
+        shard = _Shard(self._source, virtual_rank, self._plan, cursor)
+        if not shard.continues and shard.stateful is not None:
+            self._give_up_states(shard)
+            shard = _Shard(self._source, virtual_rank, self._plan, cursor)
+        if not shard.continues:
+            raise shard.build_error()
+        return shard
+
+    def _check_state(self, virtual_rank: int, shard: "_Shard", place: StreamPosition) -> str:
+        """Compare the samples just drawn with those of a shard that is opened at the state before them.
+
+        Returns:
+            The cursor after the samples.
+        """
+        if shard.stateful is None or shard.opened_at == place.position:
+            return shard.text
+        self._next_check = place.position * 2 if place.position > CHECKED_UNTIL else 1
+        again = self._open_at(virtual_rank, decode_cursor(self._cursors[virtual_rank]))
+        again.draw(self._plan.microbatch)
+        if again.samples_drawn != shard.samples_drawn:
+            self._give_up_states(shard)
+            again = self._open_at(virtual_rank, decode_cursor(self._cursors[virtual_rank]))
+            again.draw(self._plan.microbatch)
+        # The two may share something, such as a file, so the one that was moved last is used.
+        self._open_shards[virtual_rank] = again
+        return again.text
+
+    def _give_up_states(self, shard: "_Shard") -> None:
+        """Use states no more; workers that take over a shard read it from its beginning."""
+        text = DISCONTINUES.format(type(shard.iterable).__name__)
+        self._warn(f"{text}, so workers that take over a shard read it again from its beginning")
+        self._source = msgspec.structs.replace(self._source, replay=True)
+        for opened in self._open_shards.values():
+            opened.stateful = None
+
+
+class _Sample(NamedTuple):
+    """A sample, and the hash of its content."""
+
+    value: Any
+    content: int
 
 
 class _Shard:
     """An open iterator over one shard.
 
     Attributes:
-        text: the present cursor, encoded; None before the first draw.
+        text: the present cursor, encoded; empty before the first draw.
         stateful: the object that has the state; None: the shard has no state.
+        opened_at: the position at which the shard was opened.
+        continues: the next sample is the one that the cursor announces.
     """
 
     @runs_script
@@ -246,60 +325,90 @@ class _Shard:
         self._shard, self._seed, self._epoch = shard, plan.seed, cursor.epoch
         self.worker_info = _WorkerInfo(shard, plan.virtual_ranks, plan.seed)
         self._asks_for_shard = source.asks_for_shard
-        self.text: str | None = None
+        self.text = ""
         self.last_state: Any = None
-        self._ahead: list[Any] = []
-        self._pulled = 0
+        self.opened_at = cursor.position
+        self._ahead: list[_Sample] = []
+        self._pulled, self._content = 0, cursor.content
         seed_everything(derive_stream_key(plan.seed, cursor.epoch, shard, OPENING))
         with self._announce_shard():
             self.iterable = source.open(shard, plan.virtual_ranks)
             if callable(set_epoch := getattr(self.iterable, "set_epoch", None)):
                 set_epoch(cursor.epoch)
-            iterable_has_state = _has_state(self.iterable)
+            # A shard that was read from its beginning goes on without a state.
+            has_no_state = source.replay or (cursor.position > 0 and cursor.state is None)
+            iterable_has_state = not has_no_state and _has_state(self.iterable)
             if iterable_has_state and cursor.state is not None:
                 self.iterable.load_state_dict(cursor.state)  # type: ignore[attr-defined]
             self._iterator: Iterator[Any] = iter(self.iterable)
-            iterator_has_state = not iterable_has_state and _has_state(self._iterator)
+            iterator_has_state = not (has_no_state or iterable_has_state) and _has_state(self._iterator)
             if iterator_has_state and cursor.state is not None:
                 self._iterator.load_state_dict(cursor.state)  # type: ignore[attr-defined]
         self.stateful: Any = None
         if iterable_has_state or iterator_has_state:
             self.stateful = self.iterable if iterable_has_state else self._iterator
         if self.stateful is None:
-            while self._pulled < cursor.position:
-                self._pull()
+            while self._pulled < cursor.position and self._pull():
+                pass
         self._pulled = cursor.position
+        self.continues = True
+        if cursor.following is not None:
+            self._ahead = self._pull()
+            self.continues = [sample.content for sample in self._ahead] == [cursor.following]
 
     @runs_script
     def draw(self, count: int) -> tuple[list[Any], str]:
         """Return the next ``count`` samples, fewer at the end, and the cursor after them."""
-        samples, self._ahead = self._ahead, []
+        drawn, self._ahead = self._ahead, []
         ended = False
-        while len(samples) < count and not ended:
+        while len(drawn) < count and not ended:
             following = self._pull()
-            samples += following
+            drawn += following
             ended = not following
-        position = self._pulled
+        self._content = (self._content + sum(sample.content for sample in drawn)) & MASK
+        cursor = Cursor(self._epoch, self._pulled, ended=True, content=self._content)
         # The state before the look-ahead: a worker that opens the shard there draws the same sample again.
         state = None if ended or self.stateful is None else self.stateful.state_dict()
-        text = encode_cursor(Cursor(self._epoch, position, ended=ended, state=state))
-        if not ended:
-            self._ahead = self._pull()
-            if not self._ahead:
-                text = encode_cursor(Cursor(self._epoch, position, ended=True))
-        self.text, self.last_state = text, state
-        return samples, text
+        # The stream may change the state that it has returned.
+        encoded = msgspec.Raw(msgspec.json.encode(state))
+        self._ahead = [] if ended else self._pull()
+        for sample in self._ahead:
+            cursor = msgspec.structs.replace(cursor, ended=False, state=encoded, following=sample.content)
+        self.text, self.last_state = encode_cursor(cursor), state
+        return [sample.value for sample in drawn], self.text
 
     @runs_script
-    def _pull(self) -> list[Any]:
+    def _pull(self) -> list[_Sample]:
         """Return the next sample in a list, which is empty at the end."""
         # Seed each sample, so that looking one ahead does not change its random numbers.
         seed_everything(derive_stream_key(self._seed, self._epoch, self._shard, self._pulled))
         with self._announce_shard():
             for sample in self._iterator:
                 self._pulled += 1
-                return [sample]
+                return [_Sample(sample, hash_content(sample))]
         return []
+
+    @property
+    def samples_drawn(self) -> tuple[int, ...]:
+        """The contents of the samples drawn in this epoch, added up, and of the following one."""
+        return self._content, *(sample.content for sample in self._ahead)
+
+    def build_error(self) -> BadInput:
+        """Return the error of a shard that does not continue with the samples that it had before."""
+        name = type(self.iterable).__name__
+        if self.stateful is None:
+            return BadInput(
+                f"the stream ({name}) yields other samples when it is read again from its beginning",
+                means="a worker that takes over a virtual rank would train on other samples",
+                do="let the samples depend only on the shard, on set_epoch(epoch) and on the global random "
+                "generators, which the run seeds for each sample",
+            )
+        return BadInput(
+            DISCONTINUES.format(name),
+            means="a worker that takes over a virtual rank would lose samples or repeat them",
+            do="return from state_dict() what was read ahead too, such as the samples of a shuffle buffer; "
+            "or pass replay=True to run.steps: a worker that takes over then reads the shard from its start",
+        )
 
     def _announce_shard(self) -> AbstractContextManager[None]:
         return _announce(self.worker_info) if self._asks_for_shard else nullcontext()
