@@ -110,6 +110,8 @@ def test_a_team_a_cohort_and_their_quotas_are_declared_and_listed(olga):
     assert "pool h100 is in use by the quota of research, the quota of vision" in olga.error(
         "pool", "remove", "h100"
     )
+    said = olga("quota", "set", "vision", "--pool", "h100", "--nominal", "5000").stderr
+    assert "quotas promise 5002 devices of pool h100, which has" in said
     olga("quota", "remove", "vision", "--pool", "h100")
     assert "vision has no quota" in olga.error("quota", "remove", "vision", "--pool", "h100")
     assert "no team or cohort 'nobody'" in olga.error("quota", "set", "nobody", "--pool", "h100")

@@ -186,6 +186,19 @@ def set_quota(
         return tuple((known | {pool: change_quota(known.get(pool, Quota(pool=pool)))}).values())
 
     _change_quotas(owner, add_or_replace, as_json=as_json)
+    with connect() as cluster:
+        owners: tuple[Team | Cohort, ...] = (
+            *cluster.documents.list(Team),
+            *cluster.documents.list(Cohort),
+        )
+        found = next((row for row in cluster.occupancy() if row.pool == pool), None)
+    promised = sum(quota.nominal_quota for node in owners for quota in node.quotas if quota.pool == pool)
+    if found is not None and promised > found.devices:
+        open_console(as_json=True).print(
+            f"warning: quotas promise {promised} devices of pool {pool}, which has {found.devices}: until it"
+            " has all of them, each promise shrinks in proportion",
+            markup=False,
+        )
 
 
 def remove_quota(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:

@@ -45,12 +45,17 @@ class GivesWay(Reason, frozen=True, kw_only=True, gc=False):
             other job waits for its minimum, and this one has more than its own or the lower priority;
             ``priority``: the other job has the higher priority; ``deadline``: it would miss its deadline;
             ``fairness``: its team has the smaller dominant share; ``goodput``: they speed it up more.
+        team: of this job, if an owner takes the devices; else empty.
+        owned: devices of the pool that this team owns, fewer than its nominal quota if the pool has fewer
+            devices than were promised.
     """
 
     job: str
     pool: str
     devices: int
     because: Because
+    team: str = ""
+    owned: int = 0
 
 
 class NodesLeave(Reason, frozen=True, kw_only=True, gc=False):

@@ -1,10 +1,11 @@
 """The cluster index: a snapshot with its pools, its quota tree and its jobs as the rules need them."""
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
-from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.cluster import JobState, Snapshot
 from elastane.cluster.nouns.config import Reservation, Team
 from elastane.cluster.nouns.pools import Restriction
 from elastane.cluster.scheduler.calendar import find_reservation_peak
@@ -65,9 +66,10 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
     # A team that was never declared owns nothing, and has a share as any other team.
     unknown = sorted({state.spec.team for state in snapshot.jobs} - known)
     teams = (*snapshot.teams, *(Team(name=name) for name in unknown))
-    tree = build_quota_tree(snapshot.cohorts, teams, pools, capacity)
+    running = _count_running_minimums(snapshot.jobs)
+    tree = build_quota_tree(snapshot.cohorts, teams, pools, capacity, running)
     paths = {team.name: tree.paths[i] for i, team in enumerate(teams, start=1 + len(snapshot.cohorts))}
-    unreserved = build_quota_tree(snapshot.cohorts, teams, pools, healthy)
+    unreserved = build_quota_tree(snapshot.cohorts, teams, pools, healthy, running)
     builder = JobBuilder(
         snapshot, pools, paths, QuotaLedger(unreserved, healthy), QuotaLedger(tree, growable)
     )
@@ -83,6 +85,19 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
         tree=tree,
         jobs=jobs,
     )
+
+
+def _count_running_minimums(jobs: Iterable[JobState]) -> Counter[tuple[str, str]]:
+    """Return the devices, by team and pool, on which running jobs have their minimums."""
+    found: Counter[tuple[str, str]] = Counter()
+    for state in jobs:
+        spec = state.spec
+        missing = 0 if state.ends or spec.run_policy.suspend else spec.elastic_policy.min_replicas
+        for holding in state.holds:
+            workers = min(missing, holding.workers)
+            found[spec.team, holding.pool] += workers * spec.resources_per_worker.devices
+            missing -= workers
+    return found
 
 
 def count_missing_devices(snapshot: Snapshot) -> dict[str, int]:

@@ -162,7 +162,7 @@ class LossReasons:
 
     def _find_gainers(self, loser: PlannedJob, pool: int, devices: int, node: int) -> list[Why]:
         """Return the jobs below ``node`` that get the devices, first those not yet named for another loss."""
-        gains, name = self._gains.get(pool, ()), tuple(self._cluster.pools)[pool]
+        gains = self._gains.get(pool, ())
         named: dict[tuple[str, Because], int] = {}
         for gain in gains:
             if gain.devices <= 0:
@@ -178,15 +178,29 @@ class LossReasons:
                     break
         if named:
             return [
-                GivesWay(job=winner, pool=name, devices=taken, because=because)
+                self._build_loss(loser, pool, winner, taken, because)
                 for (winner, because), taken in named.items()
             ]
         for gain in gains:
             because = self._compare_rights(gain, loser, node)
             if because is not None:
                 winner = gain.grant.job.state.name
-                return [GivesWay(job=winner, pool=name, devices=min(gain.whole, devices), because=because)]
+                return [self._build_loss(loser, pool, winner, min(gain.whole, devices), because)]
         return []
+
+    def _build_loss(
+        self, loser: PlannedJob, pool: int, winner: str, devices: int, because: Because
+    ) -> GivesWay:
+        tree, team = self._cluster.tree, loser.path[0]
+        is_owners = because == "owner"
+        return GivesWay(
+            job=winner,
+            pool=tuple(self._cluster.pools)[pool],
+            devices=devices,
+            because=because,
+            team=tree.names[team] if is_owners else "",
+            owned=tree.quota[team][pool] if is_owners else 0,
+        )
 
     def _compare_rights(self, gain: DeviceGain, loser: PlannedJob, node: int) -> Because | None:
         """Return what makes a gain below ``node`` a better right than the loser's; None: nothing does."""

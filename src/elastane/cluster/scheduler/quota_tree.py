@@ -4,13 +4,15 @@ The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal 
 lend; the part it does not lend is local to it; what it uses beyond the local part is used on its parent's
 account. The cluster, the root, owns every device that was promised to no node. If a pool has fewer devices
 than were promised, every promise shrinks in proportion, and all devices there stay promised
-(`scale_promises`).
+(`scale_promises`). But none shrinks below the minimums of its owner's running jobs, so that no promise that
+nobody can keep stops a job.
 """
 
 import heapq
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from elastane.cluster.nouns.config import Cohort, Quota, Team
@@ -57,6 +59,7 @@ def build_quota_tree(
     teams: Sequence[Team],
     pools: Mapping[str, int],
     capacity: Sequence[int],
+    running: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> QuotaTree:
     """Build the tree over all cohorts and teams.
 
@@ -65,6 +68,7 @@ def build_quota_tree(
         teams: with unique names; a team with an unknown cohort is a child of the cluster.
         pools: index of each pool.
         capacity: devices of each pool that jobs can have.
+        running: devices for the minimums of running jobs, by team and pool.
 
     Raises:
         ValueError: cohorts that are each other's parents.
@@ -78,10 +82,11 @@ def build_quota_tree(
     written = [{quota.pool: quota for quota in node.quotas} for node in nodes]
     nothing = Quota(pool="")
     # By pool and node.
-    nominal = [
-        scale_promises([quotas.get(name, nothing).nominal_quota for quotas in written], capacity[pool])
-        for name, pool in pools.items()
-    ]
+    nominal = []
+    for name, pool in pools.items():
+        promises = [quotas.get(name, nothing).nominal_quota for quotas in written]
+        needed = [running.get((node.name, name), 0) if isinstance(node, Team) else 0 for node in nodes]
+        nominal.append(scale_promises(promises, capacity[pool], _assign(needed, promises, parents, upwards)))
     quota = [[0] * len(pools) for _ in nodes]
     local = [[0] * len(pools) for _ in nodes]
     ceiling = [[math.inf] * len(pools) for _ in nodes]
@@ -112,6 +117,18 @@ def build_quota_tree(
     )
 
 
+def _assign(
+    needed: list[int], promises: Sequence[int], parents: Sequence[int], upwards: Sequence[int]
+) -> list[int]:
+    """Return the part of each promise that its own jobs need; a parent covers what the promise cannot."""
+    assigned = [0] * len(promises)
+    for node in upwards:
+        assigned[node] = min(needed[node], promises[node])
+        if node != CLUSTER:
+            needed[parents[node]] += needed[node] - assigned[node]
+    return assigned
+
+
 def _find_parent(node: Cohort | Team) -> str:
     return node.parent if isinstance(node, Cohort) else node.cohort
 
@@ -125,7 +142,7 @@ def _find_path(node: int, parents: Sequence[int]) -> Path:
     return tuple(path)
 
 
-def scale_promises(nominal: Sequence[int], there: int) -> list[int]:
+def scale_promises(nominal: Sequence[int], there: int, least: Sequence[int] = ()) -> list[int]:
     """Return how many devices each promise of a pool is worth while ``there`` devices exist.
 
     If fewer exist than were promised, all promises shrink in proportion, rounded by Webster's method
@@ -140,7 +157,22 @@ def scale_promises(nominal: Sequence[int], there: int) -> list[int]:
     Args:
         nominal: devices promised.
         there: devices that exist, at least 0.
+        least: the part of each promise that does not shrink, unless fewer devices than all of these exist.
     """
+    kept = _shrink(nominal, there)
+    fixed: dict[int, int] = {}
+    while sum(least) <= there and (
+        short := {i: devices for i, devices in enumerate(least) if kept[i] < devices and i not in fixed}
+    ):
+        fixed |= short
+        others = [0 if i in fixed else promise for i, promise in enumerate(nominal)]
+        kept = _shrink(others, there - sum(fixed.values()))
+        for i, devices in fixed.items():
+            kept[i] = devices
+    return kept
+
+
+def _shrink(nominal: Sequence[int], there: int) -> list[int]:
     promised = sum(nominal)
     if promised <= there:
         return list(nominal)

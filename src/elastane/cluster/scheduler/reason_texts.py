@@ -106,9 +106,11 @@ def _describe_gain(why: GainReason) -> str:
 
 def _describe_loss_reason(why: LossReason, name_job: NameJob) -> str:
     match why:
-        case GivesWay(job=job, pool=pool, devices=devices, because=because):
+        case GivesWay(job=job, pool=pool, devices=devices, because=because, team=team, owned=owned):
             go = "goes" if devices == 1 else "go"
-            return f"{format_count(devices, 'device')} of {pool} {go} to {name_job(job)}, {WINNERS[because]}"
+            own = f"; the quota of {team} there is {owned} now" if team else ""
+            what = f"{format_count(devices, 'device')} of {pool}"
+            return f"{what} {go} to {name_job(job)}, {WINNERS[because]}{own}"
         case NodesLeave(pool=pool, workers=workers):
             return f"{_count_own(workers)} on nodes of {pool} that are leaving"
         case PoolChanged(pool=pool, workers=workers):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.cluster.nouns.cluster import Snapshot
-from elastane.cluster.nouns.config import Quota, Team
+from elastane.cluster.nouns.config import Cohort, Quota, Team
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.plan import plan
 from elastane.cluster.scheduler.quota_tree import scale_promises
@@ -81,3 +81,28 @@ def test_one_lost_device_stops_one_job_of_many_small_teams(borrow):
     pools = (Pool(name="a", device="h100", devices=99),)
     made = plan(Snapshot(now_s=0.0, pools=pools, teams=teams, jobs=jobs))
     assert [one.job for one in made.decisions if one.action != "keep"] == ["job-49"]
+
+
+@given(st.data(), promises, st.integers(0, 5000))
+def test_no_promise_shrinks_below_its_part_that_is_needed(data, nominal, there):
+    least = [data.draw(st.integers(0, promise)) for promise in nominal]
+    kept = scale_promises(nominal, there, least)
+    assert sum(kept) == min(sum(nominal), there)
+    if sum(least) <= there:
+        assert all(low <= one <= high for low, one, high in zip(least, kept, nominal, strict=True))
+    assert scale_promises(nominal, there, [0] * len(nominal)) == scale_promises(nominal, there)
+
+
+@pytest.mark.parametrize("cohort", [False, True])
+def test_promises_beyond_a_pool_stop_no_running_job_of_an_owner(cohort):
+    """The job of t0 has a device that its team or cohort owns; t1 was promised more than the pool has."""
+    owned = Quota(pool="a", nominal_quota=1)
+    teams = (
+        Team(name="t0", cohort="c" if cohort else "", quotas=() if cohort else (owned,)),
+        Team(name="t1", quotas=(Quota(pool="a", nominal_quota=5),)),
+    )
+    cohorts = (Cohort(name="c", quotas=(owned,)),) if cohort else ()
+    pools = (Pool(name="a", device="h100", devices=2),)
+    jobs = (state(0, workers=2, low=1, high=2, team="t0"), state(1, low=1, high=2, team="t1"))
+    made = plan(Snapshot(now_s=1e6, pools=pools, jobs=jobs, teams=teams, cohorts=cohorts))
+    assert [decision.entitled for decision in made.decisions] == [1, 1]
