@@ -4,8 +4,8 @@ The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal 
 lend; the part it does not lend is local to it; what it uses beyond the local part is used on its parent's
 account. The cluster, the root, owns every device that was promised to no node. If a pool has fewer devices
 than were promised, every promise shrinks in proportion, and all devices there stay promised
-(`scale_promises`). But none shrinks below the minimums of its owner's running jobs, so that no promise that
-nobody can keep stops a job.
+(`scale_promises`). But none shrinks below the minimums of its owner's running jobs, so that a promise beyond
+the pool stops no job.
 """
 
 import heapq
