@@ -114,6 +114,15 @@ def test_workers_may_join_die_and_leave(play, play_reference, kind):
     assert len({line.generation for line in ended.run.ledger}) > 2
 
 
+def test_workers_that_cut_batches_agree_on_the_scale_of_a_loss(play):
+    options = {"virtual_ranks": 8}
+    reference = play("--kind=averaged", **options)
+    ended = play("--kind=averaged", "--paced-from=2", **options, disturb=add_kill_and_drain_workers)
+    assert_trained_as(ended, reference)
+    # Two virtual ranks share a batch, and this loss is the sum over the four batches of a step.
+    assert 4 * 4 < reference.run.ledger[0].loss < 4 * 5
+
+
 def test_a_worker_may_die_while_it_writes_a_checkpoint(play, play_reference):
     # The other worker waits for the lock, gets it from the kernel, and writes the folder.
     ended = play("--kind=trainer", "--die-in-save", start=2)

@@ -49,6 +49,7 @@ class ElasticTrainer(transformers.Trainer):
 
     Attributes:
         values: numbers that a subclass collects in microbatches.
+        divides_loss: see `loss_scale.is_divided`; None: not measured, because each batch is a virtual rank.
 
     Raises:
         BadInput: an argument cannot be kept exactly.
@@ -62,6 +63,7 @@ class ElasticTrainer(transformers.Trainer):
         if given is not None:
             check_training_arguments(given)
         self.values = MicrobatchValues()
+        self.divides_loss: bool | None = None
         self._settings, self._run = get_settings(), get_run()
         spec, resumed = self._settings.spec, self._settings.resumed
         self._is_alone = self._settings.run_dir is None

@@ -22,7 +22,7 @@ CONTROL_FIELDS = (
     "should_evaluate",
     "should_log",
 )
-LOOP_FIELDS = ("current_flos", "_total_loss_scalar", "_globalstep_last_logged")
+LOOP_FIELDS = ("current_flos", "_total_loss_scalar", "_globalstep_last_logged", "divides_loss")
 
 
 def describe_progress(trainer: Any) -> str:
@@ -48,7 +48,9 @@ def restore_progress(trainer: Any, text: str) -> None:
     for name, value in known["control"].items():
         setattr(trainer.control, name, value)
     for name, value in known["loop"].items():
-        setattr(trainer, name, value)
+        # Before the first step no worker knows yet whether the loss is divided.
+        if value is not None:
+            setattr(trainer, name, value)
     trainer._tr_loss.fill_(known["loss"])
     for callback, state in zip(list_stateful_callbacks(trainer), known["callbacks"], strict=True):
         for name, value in state.get("attributes", {}).items():

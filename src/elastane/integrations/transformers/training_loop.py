@@ -1,5 +1,6 @@
 """The loop of a Trainer over the steps of a run, in place of its own loop."""
 
+import copy
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,10 @@ import torch
 from elastane.common.errors import BadInput
 from elastane.integrations.transformers.callbacks import CallbackWatch, build_change_warning
 from elastane.integrations.transformers.logged_values import name_for_ledger
+from elastane.integrations.transformers.loss_scale import LossScale, choose_scale, is_divided
 from elastane.integrations.transformers.progress import describe_progress, restore_progress
 from elastane.integrations.transformers.training_plan import TrainingPlan
+from elastane.run.worker.data.determinism import preserve_generators
 from elastane.run.worker.reporter import get_reporter
 from elastane.run.worker.session import Run
 from elastane.run.worker.step import TrainingStep
@@ -51,6 +54,8 @@ class TrainingLoop:
         self._follows = not begins
         self._step: TrainingStep | None = None
         self._begun_step = 0
+        self._divisor: float = 1
+        self._measured: list[float] | None = None
         self._kept: Any = None
         self._history: list[str] = []
         self.start_s = time.time()
@@ -100,33 +105,83 @@ class TrainingLoop:
 
     def _backward(self, loss: torch.Tensor, **_options: Any) -> None:
         assert self._step is not None, "a microbatch belongs to a step"
-        self._step.backward(loss, summed=True)
+        if self._measured is not None:
+            self._measured.append(loss.item())
+            return
+        self._step.backward(loss if self._divisor == 1 else loss / self._divisor, summed=True)
 
     def _compute(self, model: torch.nn.Module, inputs: Any) -> None:
         """Compute a microbatch as the Trainer does, and gather its numbers."""
-        trainer, step = self._trainer, self._step
+        trainer, plan, step = self._trainer, self._plan, self._step
         assert step is not None, "a microbatch belongs to a step"
-        trainer.current_gradient_accumulation_steps = self._plan.count_microbatches(step.number)
         tokens_before = trainer.state.num_input_tokens_seen
         items = self._count_items(step, inputs)
+        if trainer.divides_loss is None and step.rehearses and plan.cuts_batches:
+            trainer.divides_loss = self._measure_division(model, inputs)
+        divided = trainer.divides_loss is not False
+        batches, share = plan.count_batches(step.number), plan.compute_share(step.number, step.virtual_rank)
+        scale = choose_scale(batches, share, divided=divided)
+        self._divisor = scale.divisor
         trainer.values.begin()
-        loss = trainer.training_step(model, inputs, items)
+        loss = self._train_microbatch(model, inputs, items, scale)
         values = trainer.values.end()
         trainer._track_num_input_tokens(inputs)
         tokens = trainer.state.num_input_tokens_seen - tokens_before
         trainer.state.num_input_tokens_seen = tokens_before
         flos = float(trainer.floating_point_ops(inputs))
-        step.gathered.add(loss=loss, flos=flos, tokens=tokens, **values)
+        step.gathered.add(loss=loss / scale.divisor, flos=flos, tokens=tokens, **values)
+
+    def _train_microbatch(
+        self, model: torch.nn.Module, inputs: Any, items: torch.Tensor | None, scale: LossScale
+    ) -> torch.Tensor:
+        trainer: Any = self._trainer
+        trainer.current_gradient_accumulation_steps = scale.accumulation
+        if items is not None and scale.divisor != 1:
+            items = items / scale.divisor
+        loss: torch.Tensor = trainer.training_step(model, inputs, items)
+        return loss
 
     def _count_items(self, step: TrainingStep, inputs: Any) -> torch.Tensor | None:
         """Return the number of items in the whole step, by which the loss is divided; None: not needed."""
-        trainer = self._trainer
-        count, device = trainer._get_num_items_in_batch, trainer.args.device
-        own = count([inputs], device)
+        own = self._count_in_batch(inputs)
         if own is None:
             return None
-        total = step.count(lambda batch: found if (found := count([batch], device)) is not None else 0.0)
+        total = step.count(lambda batch: 0.0 if (found := self._count_in_batch(batch)) is None else found)
         return torch.full_like(torch.as_tensor(own), total)
+
+    def _count_in_batch(self, batch: Any) -> Any:
+        """Return the number of items in a microbatch; None: not needed."""
+        trainer = self._trainer
+        return trainer._get_num_items_in_batch([batch], trainer.args.device)
+
+    def _measure_division(self, model: torch.nn.Module, inputs: Any) -> bool:
+        """Compute the loss of a microbatch for two numbers of items and batches; see `is_divided`."""
+        trainer, step = self._trainer, self._step
+        assert step is not None, "a microbatch belongs to a step"
+        items = self._count_in_batch(inputs)
+        if items is not None:
+            # A microbatch without items has a loss of 0 for any number of them.
+            batches: list[Any] = []
+
+            def collect(batch: Any) -> float:
+                batches.append(batch)
+                return 0.0
+
+            step.count(collect)
+            inputs = max(batches, key=lambda batch: self._count_in_batch(batch) or 0)
+            items = self._count_in_batch(inputs)
+        losses: list[float] = []
+        self._measured = losses
+        trainer.values.begin()
+        try:
+            for factor in (1, 2):
+                with preserve_generators():
+                    scaled = None if items is None else items * factor
+                    self._train_microbatch(model, copy.deepcopy(inputs), scaled, LossScale(factor, 1))
+        finally:
+            self._measured = None
+            trainer.values.end()
+        return is_divided(*losses)
 
     def _follow(self) -> None:
         """Take over the progress of the run, if another worker has made it."""
@@ -162,7 +217,7 @@ class TrainingLoop:
         trainer.model.train()
         self._add_numbers(step)
         trainer.set_process_zero(step.workers)
-        for _ in range(self._plan.count_microbatches(step.number) - 1):
+        for _ in range(self._plan.count_batches(step.number) - 1):
             trainer.control = handler.on_substep_end(args, trainer.state, trainer.control)
         trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
         trainer.state.global_step = step.number

@@ -1,6 +1,7 @@
 """The order of a training: its steps, the place of each in its epoch, and the samples of each epoch."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -38,12 +39,28 @@ class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.global_batch // self.virtual_ranks
 
     @property
+    def cuts_batches(self) -> bool:
+        """A virtual rank computes another part of a step than one batch."""
+        return self.microbatch != self.batch
+
+    @property
     def steps_per_epoch(self) -> int:
         return count_steps_per_epoch(self.samples, self.global_batch)
 
-    def count_microbatches(self, step: int) -> int:
-        """Return the number of microbatches in a step; the last one of an epoch may have fewer."""
-        return -(-find_step_samples(step, self.samples, self.global_batch).count // self.microbatch)
+    def count_batches(self, step: int) -> int:
+        """Return the number of the Trainer's batches in a step; the last one of an epoch may have fewer."""
+        return -(-find_step_samples(step, self.samples, self.global_batch).count // self.batch)
+
+    def compute_share(self, step: int, virtual_rank: int) -> Fraction:
+        """Return the part of a batch that a virtual rank computes; above 1: it computes several batches."""
+        count = find_step_samples(step, self.samples, self.global_batch).count
+        begin = virtual_rank * self.microbatch
+        end = min(begin + self.microbatch, count)
+        share = Fraction(0)
+        for first in range(begin - begin % self.batch, end, self.batch):
+            after = min(first + self.batch, count)
+            share += Fraction(min(end, after) - max(begin, first), after - first)
+        return share
 
     def compute_epoch(self, step: int) -> float:
         """Return the epochs trained after a step, as a Trainer counts: by batches."""

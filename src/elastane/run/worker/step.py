@@ -95,6 +95,16 @@ class TrainingStep:
         return self._source.find_epoch(self._number)
 
     @property
+    def virtual_rank(self) -> int:
+        """The virtual rank of the microbatch that the script computes now."""
+        return self._present[0]
+
+    @property
+    def rehearses(self) -> bool:
+        """The current microbatch is computed for the rehearsal, which leaves no trace."""
+        return self._rehearsal is not None
+
+    @property
     def under_way(self) -> bool:
         """The script is inside the loop over the step, or has left it early."""
         return self.begun and not self.ended

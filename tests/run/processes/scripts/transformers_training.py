@@ -35,7 +35,7 @@ VARIANTS = {
         "activation_checkpointing_kwargs": {"use_reentrant": True},
     },
 }
-KINDS = ("trainer", "lora", "metrics", "sft", "dpo", "sft-lora", *VARIANTS)
+KINDS = ("trainer", "averaged", "lora", "metrics", "sft", "dpo", "sft-lora", *VARIANTS)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=KINDS, default="trainer")
@@ -100,6 +100,10 @@ def make_samples(count):
     return samples
 
 
+def average(outputs, labels, num_items_in_batch):
+    return torch.nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
 def compute_accuracy(predictions):
     right = predictions.predictions.argmax(-1)[:, :-1] == predictions.label_ids[:, 1:]
     return {"accuracy": right.mean()}
@@ -147,7 +151,7 @@ callbacks = [EarlyStoppingCallback(1, 100.0)] if options.stop_early else []
 if options.count:
     callbacks += [Counter(), SentCounter()]
 arguments |= VARIANTS.get(options.kind, {})
-if options.kind in ("trainer", "lora", "metrics", *VARIANTS):
+if options.kind in ("trainer", "averaged", "lora", "metrics", *VARIANTS):
     model = make_model()
     trainer = Trainer(
         model=get_peft_model(model, lora) if options.kind == "lora" else model,
@@ -155,6 +159,7 @@ if options.kind in ("trainer", "lora", "metrics", *VARIANTS):
         train_dataset=make_samples(22),
         eval_dataset=make_samples(10),
         callbacks=callbacks,
+        compute_loss_func=average if options.kind == "averaged" else None,
         compute_metrics=compute_accuracy if options.kind == "metrics" else None,
     )
 else:
