@@ -8,14 +8,22 @@ import msgspec
 
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
+from elastane.common.local_paths import refuse_url
 
 T = TypeVar("T")
 
 
 def find_home() -> Path:
-    """Return ``$ELASTANE_HOME``, by default ``~/.elastane``."""
+    """Return ``$ELASTANE_HOME``, by default ``~/.elastane``.
+
+    Raises:
+        BadInput: it is the URL of a store.
+    """
     home = os.environ.get("ELASTANE_HOME")
-    return Path(home) if home else Path.home() / ".elastane"
+    if not home:
+        return Path.home() / ".elastane"
+    refuse_url(Path(home), "ELASTANE_HOME", do="export ELASTANE_HOME=/path/on/this/machine, or unset it")
+    return Path(home)
 
 
 def make_home() -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -87,3 +88,36 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_run(home, tmp_path, monke
         pass
     assert not RunDir(tmp_path / "full").run.exists()
     assert not list((tmp_path / "full").glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/demo", "gs://bucket", "hf://datasets/us/demo", "file:///tmp/demo"]
+)
+def test_the_url_of_a_store_is_refused_as_a_run_directory(home, tmp_path, monkeypatch, url) -> None:
+    """A path would make the local folder ``s3:``."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as refused, claim_run_directory(SPEC, Path(url)):
+        pass
+    assert f"--run-dir is the URL {url.replace('///', '//')}" in str(refused.value)
+    assert ("write the path: /tmp/demo" if url.startswith("file:") else "--checkpoint-dir URL") in str(
+        refused.value
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_url_of_a_store_is_refused_as_a_home(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELASTANE_HOME", "s3://bucket/home")
+    with (
+        pytest.raises(BadInput, match="ELASTANE_HOME is the URL s3://bucket/home"),
+        claim_run_directory(SPEC, None),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["s3:", "a:b/c", "runs/s3:"])
+def test_a_local_directory_may_contain_colons(home, tmp_path, monkeypatch, name) -> None:
+    monkeypatch.chdir(tmp_path)
+    with claim_run_directory(SPEC, Path(name)) as run_dir:
+        assert run_dir.root == tmp_path / name

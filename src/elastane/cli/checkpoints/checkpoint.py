@@ -15,7 +15,14 @@ from elastane.cli.checkpoints.selection import (
     select_checkpoint,
 )
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.runs.results import DType, Format, build_export_options, print_export, run_exporter
+from elastane.cli.runs.results import (
+    DType,
+    Format,
+    build_export_options,
+    choose_export_folder,
+    print_export,
+    run_exporter,
+)
 from elastane.cli.timestamps import localize_timestamps
 from elastane.common.errors import BadInput, FileDamage, NoSuchFile, NoSuchRun
 from elastane.run.machines.visits.run_finder import find_run
@@ -250,7 +257,7 @@ def export_checkpoint(
     """
     catalog = open_catalog(run)
     name = select_checkpoint(catalog, checkpoint)
-    folder = (out or Path(f"{name}-{form}")).absolute()
+    folder = choose_export_folder(out, f"{name}-{form}")
     options = ["--checkpoints", catalog.storage.url, "--checkpoint", name]
     options += ["--max-shard-bytes", str(read_max_shard_bytes(run))]
     options += build_export_options(form, folder, dtype, optimizer=optimizer)

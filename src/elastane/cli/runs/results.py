@@ -9,6 +9,7 @@ from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.torch_process import run_module
 from elastane.common.errors import BadInput
+from elastane.common.local_paths import refuse_url
 from elastane.common.safe_text import escape_line
 from elastane.run.connections.run_lock import is_live
 from elastane.run.machines.visits.run_finder import find_run
@@ -76,7 +77,7 @@ def export(
     """
     run_dir = find_trained_run(run, "finished model of Elastane")
     name = read_record(run_dir).spec.name
-    folder = (out or Path(f"{name}-{form}")).absolute()
+    folder = choose_export_folder(out, f"{name}-{form}")
     if is_live(run_dir):
         raise BadInput(
             f"{name} is still running",
@@ -94,6 +95,17 @@ def export(
 def run_exporter(options: list[str]) -> ExportedModel:
     """Export a model in a process that imports torch."""
     return run_module(MODULE, options, ExportedModel)
+
+
+def choose_export_folder(out: Path | None, default: str) -> Path:
+    """Return the folder of an export; None: it is named by default.
+
+    Raises:
+        BadInput: it is the URL of a store.
+    """
+    if out is not None:
+        refuse_url(out, "--out", do="export to a local directory, and copy it with the tool of the store")
+    return (out or Path(default)).absolute()
 
 
 def build_export_options(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -> list[str]:

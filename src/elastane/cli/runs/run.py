@@ -35,7 +35,12 @@ from elastane.common.extras import require
 from elastane.common.home import find_runs_home
 from elastane.run.attempts.host_discovery import FollowedHosts, discover_capacity
 from elastane.run.attempts.resumption import prepare_rerun, prepare_resumption
-from elastane.run.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
+from elastane.run.attempts.run_directory import (
+    check_name_is_free,
+    claim_run_directory,
+    reclaim_run_directory,
+    refuse_store,
+)
 from elastane.run.attempts.supervision import run_to_end
 from elastane.run.checkpoints.storage.urls import open_storage
 from elastane.run.machines.claims.urls import find_claims, open_claim_list, prepare_claims
@@ -189,6 +194,8 @@ def open_new_run(
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)
+    if options.run_dir is not None:
+        refuse_store(options.run_dir)
     check_name_is_free(name, options.run_dir)
     spec = build_spec(options, script, args, name=name, cpus=count_cores())
     _check_limits(spec)

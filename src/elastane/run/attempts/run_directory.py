@@ -15,6 +15,7 @@ import msgspec
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
 from elastane.common.home import find_runs_home
+from elastane.common.local_paths import refuse_url
 from elastane.run.agent.presence import LOCK_CHECK_S
 from elastane.run.attempts.software import read_software
 from elastane.run.connections.run_lock import is_locked
@@ -38,6 +39,8 @@ def claim_run_directory(
     Raises:
         BadInput: the directory is in use, has another run, or cannot be written. Nothing was overwritten.
     """
+    if directory is not None:
+        refuse_store(directory)
     run_dir = RunDir((directory or find_runs_home() / spec.name).absolute())
     try:
         run_dir.logs.mkdir(parents=True, exist_ok=True)
@@ -155,6 +158,20 @@ def link_run_name(name: str, run_dir: RunDir) -> None:
     if link.is_symlink() and not link.exists():
         link.unlink()  # its target was removed
     link.symlink_to(run_dir.root)
+
+
+def refuse_store(directory: Path) -> None:
+    """Refuse the URL of a store as the directory of a run.
+
+    Raises:
+        BadInput: it is a URL.
+    """
+    refuse_url(
+        directory,
+        "--run-dir",
+        do="name a local directory, or omit --run-dir; to keep the checkpoints in a store, write "
+        "--checkpoint-dir URL",
+    )
 
 
 def check_name_is_free(name: str, directory: Path | None) -> None:

@@ -1,0 +1,32 @@
+"""Paths on this machine, for options in which a user may have typed the URL of a store."""
+
+import re
+from pathlib import Path
+
+from elastane.common.errors import BadInput
+
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
+
+
+def refuse_url(path: Path, option: str, *, do: str) -> None:
+    """Refuse a URL such as ``s3://bucket/path``, from which a path would make the local folder ``s3:``.
+
+    Args:
+        path: as typed; two slashes have become one.
+        option: through which it was typed.
+        do: advice for the user of a store.
+
+    Raises:
+        BadInput: it is a URL.
+    """
+    scheme, *names = path.parts or ("",)
+    if not names or not SCHEME.fullmatch(scheme):
+        return
+    rest = "/".join(names)
+    if scheme == "file:":
+        do = f"write the path: /{rest}"
+    raise BadInput(
+        f"{option} is the URL {scheme}//{rest}, and this must be a directory on this machine",
+        means=f"a local folder with the name {scheme} would have been made; nothing was written",
+        do=do,
+    )
