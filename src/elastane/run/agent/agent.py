@@ -79,6 +79,7 @@ class Agent:
         self.workers = WorkerProcesses(
             WorkerSet(target=spec.start, numbers=((first, first + NUMBERS_AT_ONCE),)),
             debug=spec.debug,
+            end_s=spec.end_s,
             changed=self._changed,
             end_run=self.finish,
         )

@@ -66,7 +66,7 @@ def is_awaiting_data(pulse: Pulse, now: float) -> bool:
 
 def compute_patience_s(pulse: Pulse) -> float:
     """Return how many seconds this worker may be silent in its phase."""
-    if pulse.phase == Phase.FINISHED:
+    if pulse.phase in (Phase.FINISHED, Phase.ENDING):
         return float("inf")
     # Compilers and empty caches slow the first microbatch by an unknown amount.
     if pulse.phase == Phase.COMPUTE and not pulse.rhythm_s:

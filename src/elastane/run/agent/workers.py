@@ -26,11 +26,14 @@ from elastane.run.agent.worker_set import (
     request_missing,
 )
 from elastane.run.nouns.control import RunOver, SetTarget, WorkerExit
+from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.nouns.membership import WorkerId
 
 DEBUG_GRACE_S = 2.0
 EXIT_CODE_S = 0.5
 RETRY_FORK_S = 1.0
+END_MARGIN_S = 2.0
+"""How much longer the agent waits for the end of a process, which kills itself and says where it is."""
 KILLED = -int(signal.SIGKILL)
 
 
@@ -39,6 +42,7 @@ class WorkerProcesses:
 
     Args:
         debug: the only worker is under a debugger: it is never hung and never replaced.
+        end_s: how long the process of a worker may take to end after its script.
         changed: set whenever there is something new to report.
         end_run: called once a worker under a debugger has ended.
     """
@@ -48,12 +52,13 @@ class WorkerProcesses:
         worker_set: WorkerSet,
         *,
         debug: bool,
+        end_s: float,
         changed: asyncio.Event,
         end_run: Callable[[RunOver], None],
     ) -> None:
         self.worker_set = worker_set
         self.awaiting_data: tuple[WorkerId, ...] = ()
-        self._debug = debug
+        self._debug, self._end_s = debug, end_s
         self._changed = changed
         self._end_run = end_run
         self._fork_server: ForkServerHandle | None = None
@@ -64,6 +69,8 @@ class WorkerProcesses:
         self._pulses: dict[WorkerId, Pulse] = {}
         self._kill_reasons: dict[WorkerId, str] = {}
         self._hung: set[WorkerId] = set()
+        self._ends: dict[WorkerId, float] = {}
+        """When the process of a worker that ends after its script must have ended, in monotonic seconds."""
 
     def open(self, group: asyncio.TaskGroup, heartbeats: HeartbeatFile) -> None:
         """Start watching heartbeats; the group runs the watch of every worker from now on."""
@@ -152,6 +159,7 @@ class WorkerProcesses:
         self._watches.pop(worker, None)
         self._pulses.pop(worker, None)
         self._codes.pop(worker, None)
+        self._ends.pop(worker, None)
         # A worker that ended before the agent's signal arrived did not end because of it.
         why = self._kill_reasons.get(worker, "") if code == KILLED else ""
         self.worker_set = record_exit(
@@ -178,8 +186,15 @@ class WorkerProcesses:
         while True:
             now = time.monotonic()
             for worker, watch in self._watches.items():
+                if worker in self._ends:
+                    if now > self._ends[worker]:
+                        self.kill(worker, "its process did not end after its script")
+                    continue
                 pulse = update_pulse(self._pulses.get(worker), *self._heartbeats.read(worker), now)
                 self._pulses[worker] = pulse
+                if pulse.phase == Phase.ENDING:
+                    self._let_end(worker, watch.pid, int(pulse.rhythm_s), now)
+                    continue
                 if is_hung(pulse, now) and watch.alive and not self._debug:
                     self._hung.add(worker)
                     self.kill(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
@@ -192,6 +207,14 @@ class WorkerProcesses:
                 self.awaiting_data = awaiting
                 self._changed.set()
             await asyncio.sleep(READ_EVERY_S)
+
+    def _let_end(self, worker: WorkerId, pid: int, code: int, now: float) -> None:
+        """Count a worker as ended, although its process still runs threads and exit handlers."""
+        self._ends[worker] = now + self._end_s + END_MARGIN_S
+        self._pulses.pop(worker, None)
+        self.worker_set = record_exit(self.worker_set, WorkerExit(worker=worker, pid=pid, code=code))
+        self._start_missing()
+        self._changed.set()
 
     # -- ending ---------------------------------------------------------------------------------------------
 
@@ -207,9 +230,12 @@ class WorkerProcesses:
         self._killed.set()
 
     async def end(self, grace_s: float) -> None:
-        """Wait at most this long for all workers to leave; then kill the others."""
-        waiting = [asyncio.create_task(self._wait_for_all()), asyncio.create_task(self._killed.wait())]
-        await asyncio.wait(waiting, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        """Wait at most this long for all workers to leave; then kill the others.
+
+        A worker that has left, and whose process ends after its script, has its own time.
+        """
+        waiting = [asyncio.create_task(self._wait_for_all(grace_s)), asyncio.create_task(self._killed.wait())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
         self._killed.set()
@@ -219,6 +245,16 @@ class WorkerProcesses:
             # The agent reads its messages until its end, so a worker that it has just forked is killed too.
             self._fork_server.child.kill()
 
-    async def _wait_for_all(self) -> None:
-        for watch in list(self._watches.values()):
-            await watch.wait()
+    async def _wait_for_all(self, grace_s: float) -> None:
+        limit_s = time.monotonic() + grace_s
+        leaving = {worker: asyncio.create_task(watch.wait()) for worker, watch in list(self._watches.items())}
+        try:
+            while waiting := [
+                task
+                for worker, task in leaving.items()
+                if not task.done() and time.monotonic() < self._ends.get(worker, limit_s)
+            ]:
+                await asyncio.wait(waiting, timeout=READ_EVERY_S)
+        finally:
+            for task in leaving.values():
+                task.cancel()

@@ -11,7 +11,7 @@ from elastane.run.nouns.membership import WorkerId
 
 SLOT = struct.Struct("<qqd")
 """Counter, phase, and the longest time in seconds the worker ever spent between two beats in that phase (0:
-not known yet); little-endian, 64 bits each."""
+not known yet), or the exit code in `Phase.ENDING`; little-endian, 64 bits each."""
 
 SLOTS = 4096
 """A worker has the slot of its number modulo this one. No two workers that are alive at once share one: the
@@ -22,7 +22,7 @@ class Phase(IntEnum):
     """The phase of a worker. Short silence is suspicious only in a step, because peers wait for the worker.
 
     In a step the worker waits for its peers (`STEP`, with ten beats a second), waits for its samples (`DATA`)
-    or computes (`COMPUTE`).
+    or computes (`COMPUTE`). In `ENDING` it has left the run, and its process ends as Python ends.
     """
 
     STARTING = 0
@@ -31,6 +31,7 @@ class Phase(IntEnum):
     FINISHED = 3
     COMPUTE = 4
     DATA = 5
+    ENDING = 6
 
 
 def compute_slot_offset(worker: WorkerId) -> int:

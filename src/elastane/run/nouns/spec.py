@@ -103,6 +103,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         claims: directory or URL for the claim list of a run on several machines; empty: the run directory.
         silence_s: seconds that a machine, or the coordinator, may be silent before the others go on without
             it. No option of a command sets it.
+        end_s: seconds that the process of a worker may take to end after its script, for its threads and exit
+            handlers; then it is killed. The run does not wait for it. No option of a command sets it.
         encrypt: encrypt connections between workers of different machines.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
             ``tcp`` always over their connections.
@@ -143,6 +145,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ssh: tuple[str, ...] = ()
     claims: str = ""
     silence_s: SilenceLimit = SILENCE_S
+    end_s: float = 60.0
     encrypt: bool = False
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES

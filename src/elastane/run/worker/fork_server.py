@@ -52,6 +52,7 @@ class WorkerForkLoop(ForkLoop):
             self.fork(start)
 
     def become(self, start: ProcessStart) -> NoReturn:
+        # A worker ends its process itself; this is the end of one that could not begin.
         os._exit(self._run_worker(start.worker))
 
     def handle_end(self, pid: int) -> None:
@@ -72,7 +73,7 @@ class WorkerForkLoop(ForkLoop):
                 self._take_streams()
             else:
                 self._redirect_to_log(worker)
-            return _run_forked(self.run_dir, worker, self.lifeline, self._attempt)
+            _run_forked(self.run_dir, worker, self.lifeline, self._attempt)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         except BaseException as error:  # noqa: BLE001 - the one place where a failure becomes an exit code
@@ -111,10 +112,10 @@ def _find_exit_code(error: BaseException) -> int:
     return LOST if resource is None else resource.exit_code
 
 
-def _run_forked(run_dir: RunDir, worker: int, lifeline: int, attempt: int) -> int:
+def _run_forked(run_dir: RunDir, worker: int, lifeline: int, attempt: int) -> NoReturn:
     from elastane.run.worker.worker import run_worker
 
-    return run_worker(run_dir, worker, lifeline, attempt)
+    run_worker(run_dir, worker, lifeline, attempt)
 
 
 def preload_modules(names: Iterable[str]) -> None:

@@ -34,3 +34,8 @@ class Heartbeat:
         if self._memory is not None:
             self._count += 1
             SLOT.pack_into(self._memory, self._offset, self._count, phase, self._longest_s[phase])
+
+    def end(self, code: int) -> None:
+        """Record that nothing of this worker is needed any more, and that its process ends with this code."""
+        if self._memory is not None:
+            SLOT.pack_into(self._memory, self._offset, self._count + 1, Phase.ENDING, code)

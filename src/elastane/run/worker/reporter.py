@@ -46,9 +46,10 @@ class Reporter:
 
     Attributes:
         checkpoint_writer: writes this worker's part of checkpoints; None: the run has no checkpoints.
-        model_requests: requests to write the model, for the main thread after the script has ended.
+        last_orders: requests to write the model, and the dismissal, for the main thread after the script.
         complete: the loop over the steps has ended.
-        finished: the script has ended.
+        finished: the script has ended as it should.
+        script_ended: the script has ended, also by an error; the main thread awaits or makes the end.
         ending: why the script ended the run before its last step; empty if it did not.
         stopped: the user ended the run before its last step.
         steps: the reports of steps that the coordinator may not have.
@@ -59,7 +60,8 @@ class Reporter:
     def __init__(self, settings: WorkerSettings) -> None:
         self.worker = settings.worker
         self.alone = settings.run_dir is None
-        self.model_requests: SimpleQueue[control.WriteModel] = SimpleQueue()
+        self.last_orders: SimpleQueue[control.WriteModel | control.Dismiss] = SimpleQueue()
+        self.script_ended = False
         self._node = "" if settings.run_dir is None else settings.run_dir.node
         self._spec = settings.spec
         self._link: CoordinatorLink | None = None
@@ -133,14 +135,14 @@ class Reporter:
 
     def report_end(self) -> None:
         """Report that the script has ended and that this worker waits for its dismissal."""
-        self.finished = True
+        self.finished = self.script_ended = True
         if self._reactor is not None:
             self._reactor.post(events.ScriptEnded())
         if self._link is not None:
             self._link.request_report()
 
-    def wait_for_model_request(self) -> None:
-        """Wait until the coordinator asks this worker to write the model.
+    def wait_for_order(self) -> control.WriteModel | control.Dismiss:
+        """Wait until the coordinator asks this worker to write the model, or dismisses it.
 
         Raises:
             RunFailed: the script of another worker goes on with a round that this one's does not have.
@@ -148,11 +150,9 @@ class Reporter:
         assert self._reactor is not None, "a finished worker has trained"
         while True:
             try:
-                self.model_requests.get(timeout=LOOK_S)
+                return self.last_orders.get(timeout=LOOK_S)
             except Empty:
                 self._reactor.raise_failure()
-            else:
-                return
 
     def send(self, message: control.FromWorker) -> None:
         """Send a message to the coordinator once."""
@@ -163,6 +163,10 @@ class Reporter:
         """Wait until everything is sent."""
         if self._link is not None:
             self._link.flush(timeout_s)
+
+    def flush_last(self, code: int) -> None:
+        """Wait a moment until everything is sent, before this process ends with a code."""
+        self.flush(2.0 if code == 0 else 0.2)
 
     def report_event(self, key: str, event: EventLine) -> None:
         """Report an event that all workers see; the coordinator writes one event per key."""
@@ -283,11 +287,14 @@ class Reporter:
                     blocks = tuple(sorted(expand_spans(spans)))
                     self._reactor.post(events.RewriteRequested(writers, blocks, attempt))
             case control.WriteModel():
-                self.model_requests.put(message)
+                self.last_orders.put(message)
             case control.Dismiss(code=code, why=why):
                 if code:
                     sys.stderr.write(f"worker {self.worker} is dismissed: {why}\n")
                     sys.stderr.flush()
+                if self.script_ended or (self._member is not None and self._member.left):
+                    self.last_orders.put(message)
+                    return
                 # End the process without waiting for the script, which has no decisions left.
                 threading.Thread(
                     target=_exit, name="elastane-dismissal", args=(self, code), daemon=True
@@ -323,7 +330,7 @@ def _find_traffic(reactor: Reactor | None, generation: int) -> control.TrafficBy
 
 
 def _exit(reporter: Reporter, code: int) -> None:
-    reporter.flush(2.0 if code == 0 else 0.2)
+    reporter.flush_last(code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -2,27 +2,27 @@
 
 import bdb
 import os
-import runpy
 import shutil
 import sys
 import threading
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from elastane.common.errors import ElastaneError, RunFailed, StateLost
 from elastane.run.agent import priority
-from elastane.run.attempts.script_modules import find_package_root
 from elastane.run.connections.endpoint import AnotherAttempt
 from elastane.run.nouns import control
 from elastane.run.nouns.rundir import GATHERED, RunDir
 from elastane.run.nouns.spec import RunSpec, number_attempt
 from elastane.run.observability.run_files import read_record
-from elastane.run.worker import worker_settings
+from elastane.run.worker import main_program, worker_settings
 from elastane.run.worker.artifacts import remove_unfinished
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.error_hints import find_hint
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.finished.model_writer import write_finished
+from elastane.run.worker.process_end import disown_finalizers, end_process
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.state.gpu_locks import assign_gpu
 from elastane.run.worker.state.training_state import TrainingState
@@ -38,16 +38,13 @@ NO_TERMINAL = (
 )
 
 
-def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> int:
-    """Run a worker of a run, in this process.
+def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> NoReturn:
+    """Run a worker of a run, in this process, to the end of the process.
 
     Args:
         files: the directory of the run, as its node sees it.
         lifeline: the read end of a pipe; it closes when the agent ends, and then this process ends.
         attempt: how often the run had been resumed when the attempt of the agent began.
-
-    Returns:
-        The exit code: 0 unless the script failed.
 
     Raises:
         AnotherAttempt: another attempt of the run has begun.
@@ -63,10 +60,16 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> int:
     assign_gpu(worker)
     # A script may build its model before it joins; every worker then has the same initial values.
     seed_everything(spec.seed)
-    sys.argv = [spec.script, *spec.args]
-    folder = str(_find_script_folder(spec))
-    if not spec.module or folder not in sys.path:
-        sys.path.insert(0, folder)
+    disown_finalizers()
+    end_process(files, worker, _train(files, spec), spec.end_s)
+
+
+def _train(files: RunDir, spec: RunSpec) -> int:
+    """Run the script and serve its state, until the end or the dismissal of this worker.
+
+    Returns:
+        The exit code: 0 unless the script failed.
+    """
     try:
         _run_script(spec)
     except WorkerLeft:
@@ -79,7 +82,9 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> int:
     except BaseException as error:  # noqa: BLE001
         if (resource := find_own_exhaustion(error)) is not None:
             exit_for_replacement(_format_script_traceback(error).rstrip(), resource)
-        return _report_failure(_format_script_traceback(error), lost=isinstance(error, StateLost))
+        code = _report_failure(_format_script_traceback(error), lost=isinstance(error, StateLost))
+        _call_own_hook(error)
+        return code
     reporter = get_reporter()
     if reporter is None or reporter.state is None:
         return _report_failure(f"{_build_untrained_error(spec, joined=reporter is not None)}\n")
@@ -90,6 +95,15 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> int:
             "  do:    leave the loop between two steps, or end the run with run.stop(reason)\n"
         )
     return _wait_for_dismissal(files, spec)
+
+
+def _call_own_hook(error: BaseException) -> None:
+    """Call the script's own ``sys.excepthook``, if it has set one, as Python does."""
+    if sys.excepthook is not sys.__excepthook__:
+        try:
+            sys.excepthook(type(error), error, error.__traceback__)
+        except Exception:  # noqa: BLE001 - the script's own code, after its end
+            traceback.print_exc()
 
 
 def _build_untrained_error(spec: RunSpec, *, joined: bool) -> RunFailed:
@@ -110,22 +124,13 @@ def _build_untrained_error(spec: RunSpec, *, joined: bool) -> RunFailed:
     )
 
 
-def _find_script_folder(spec: RunSpec) -> Path:
-    """Return the folder from which the script imports first, as under plain Python."""
-    script = Path(spec.script)
-    return find_package_root(spec.module, script) if spec.module else script.resolve().parent
-
-
 def _run_script(spec: RunSpec) -> None:
     """Run the script to its end; if it left its loop between two steps, end the run.
 
     Only after the script's end is it certain that the script did not leave its loop because of an error.
     """
     try:
-        if spec.module:
-            runpy.run_module(spec.module, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(spec.script, run_name="__main__")
+        main_program.run_main_program(spec)
     except SystemExit as exit_:
         if exit_.code not in (None, 0):
             raise
@@ -135,23 +140,26 @@ def _run_script(spec: RunSpec) -> None:
 
 
 def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
-    """Serve state and write the model on request, until `control.Dismiss` ends the process."""
+    """Serve state and write the model on request, until `control.Dismiss`; return the exit code."""
     reporter = get_reporter()
     assert reporter is not None, "a script that has trained has joined"
     reporter.report_end()
     assert reporter.state is not None, "a finished worker has trained"
     try:
-        reporter.wait_for_model_request()
-        remove_unfinished(files.artifacts)
-        # All scripts have ended, so no worker reads the tensors of an evaluation any more.
-        shutil.rmtree(files.root / GATHERED, ignore_errors=True)
-        answer = _write_model(reporter.worker, reporter.state, files, spec)
+        order = reporter.wait_for_order()
+        if isinstance(order, control.WriteModel):
+            remove_unfinished(files.artifacts)
+            # All scripts have ended, so no worker reads the tensors of an evaluation any more.
+            shutil.rmtree(files.root / GATHERED, ignore_errors=True)
+            answer = _write_model(reporter.worker, reporter.state, files, spec)
     except ElastaneError as error:
         return _report_failure(f"{error}\n")
-    while True:
+    while isinstance(order, control.WriteModel):
         reporter.send(answer)
         # A request that was repeated during the write of a large model needs only the answer.
-        reporter.model_requests.get()
+        order = reporter.last_orders.get()
+    reporter.flush_last(order.code)
+    return order.code
 
 
 def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec) -> control.ModelWritten:
@@ -177,9 +185,7 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
 def _format_script_traceback(error: BaseException) -> str:
     """Return the traceback from the user's script on, without Elastane's frames above it."""
     frames = traceback.TracebackException.from_exception(error)
-    while (frames.stack and "runpy" in frames.stack[0].filename) or (
-        frames.stack and frames.stack[0].filename == __file__
-    ):
+    while frames.stack and frames.stack[0].filename in (__file__, main_program.__file__):
         frames.stack.pop(0)
     text = "".join(frames.format())
     return (
@@ -191,6 +197,7 @@ def _report_failure(text: str, *, lost: bool = False) -> int:
     sys.stderr.write(text)
     # A script may fail before it joins, mostly at its imports; report that too.
     reporter = get_reporter() or Reporter(worker_settings.get_settings())
+    reporter.script_ended = True
     # Report the committed steps before the failure.
     reporter.steps.send_all()
     reporter.send(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))

@@ -1,17 +1,14 @@
 """A process of an unmodified script, from the fork on: it becomes what ``python script.py`` would be."""
 
 import os
-import runpy
 import sys
-import types
-from pathlib import Path
 from types import TracebackType
 
 from elastane.run.agent.fork_server import ProcessStart
-from elastane.run.attempts.script_modules import find_package_root
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
 from elastane.run.scripts.processes.world_store import detach_process
+from elastane.run.worker.main_program import run_main_program
 from elastane.run.worker.state.gpu_locks import VISIBLE
 from elastane.run.worker.worker_log import open_worker_log
 
@@ -78,18 +75,8 @@ def run_program(spec: RunSpec) -> None:
     Raises:
         SystemExit: it has failed, or has ended itself. Its own error is already printed.
     """
-    sys.argv = [spec.script, *spec.args]
-    if spec.module:
-        folder = str(find_package_root(spec.module, Path(spec.script)))
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    else:
-        sys.path.insert(0, str(Path(spec.script).resolve().parent))
     try:
-        if spec.module:
-            runpy.run_module(spec.module, run_name="__main__", alter_sys=True)
-        else:
-            _run_script(Path(spec.script))
+        run_main_program(spec)
     except SystemExit:
         raise
     # The script's own error, printed as Python prints it.
@@ -98,16 +85,6 @@ def run_program(spec: RunSpec) -> None:
         error.__traceback__ = _skip_own_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
-
-
-def _run_script(script: Path) -> None:
-    """Run a file as the module ``__main__``, which stays in place until the interpreter ends."""
-    main = types.ModuleType("__main__")
-    main.__file__ = str(script)
-    main.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = main
-    code = compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
-    exec(code, main.__dict__)  # noqa: S102 - the user's program
 
 
 def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
