@@ -61,7 +61,7 @@ class TimedJob:
         self.home = home
         self.engine = LocalEngine(home)
         self.run_dir = EngineDirectories(home).get_run_dir(JOB)
-        self.tail = Tail(self.run_dir.ledger)
+        self.tail = Tail(self.run_dir.files, self.run_dir.ledger)
         self.lines: list[LedgerLine] = []
         self.resizes: list[tuple[float, int]] = []
         script = ("train_elastane.py", "--size=1m", "--steps=1000000", "--virtual-ranks=4")

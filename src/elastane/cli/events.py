@@ -62,7 +62,7 @@ def show_run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
         for event in read_run(run_dir).events:
             print_json(event) if as_json else console.print(describe_run_event(event, timed=timed))
         return
-    tail = Tail(run_dir.events)
+    tail = Tail(run_dir.files, run_dir.events)
     for _ in poll_run(run_dir, follow=True):
         for line in tail.read_new_lines():
             event = decode_event_line(line)

@@ -14,6 +14,7 @@ from elastane.cli.terminal import split_log_line
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.common.errors import BadInput
+from elastane.common.safe_text import escape_line, make_storable
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.tail import Tail
 
@@ -80,7 +81,7 @@ def show_run_logs(
     tails: dict[str, Tail] = {}
     for more in poll_run(run_dir, follow=follow):
         for name in [wanted] if wanted else find_logs().values():
-            tail = tails.setdefault(name, Tail(run_dir.log(name)))
+            tail = tails.setdefault(name, Tail(run_dir.files, run_dir.log(name)))
             for line in tail.read_new_lines(at_end=not more):
                 text = line.decode(errors="replace")
                 print_log_line(name, text, prefix=wanted is None, as_json=as_json, raw=raw)
@@ -112,8 +113,7 @@ class LogFinder:
 
 def list_logged_processes(run_dir: RunDir) -> list[str]:
     """Return the processes that have a log: workers by number, then the others."""
-    names = [path.stem for path in run_dir.logs.glob("*.log")]
-    return sorted(names, key=lambda name: (not name.startswith("worker-"), len(name), name))
+    return sorted(run_dir.list_logs(), key=lambda name: (not name.startswith("worker-"), len(name), name))
 
 
 def find_process(run_dir: RunDir, text: str, known: Mapping[str, str]) -> str:
@@ -134,10 +134,10 @@ def find_process(run_dir: RunDir, text: str, known: Mapping[str, str]) -> str:
 def print_log_line(process: str, line: str, *, prefix: bool, as_json: bool, raw: bool) -> None:
     """Print a line of a log; ``raw``: unchanged, with its control characters."""
     if as_json:
-        print_json({"process": process, "line": line})
+        print_json({"process": make_storable(process), "line": line})
         return
     for part in [line] if raw else split_log_line(line):
-        print(f"{process} | {part}" if prefix else part, flush=True)
+        print(f"{escape_line(process)} | {part}" if prefix else part, flush=True)
 
 
 LOOK_S = 1.0

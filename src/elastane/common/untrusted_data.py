@@ -83,29 +83,34 @@ def decode_object(document: bytes | str) -> dict[str, Any]:
     return found
 
 
-def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES, *, follow_links: bool = True) -> bytes:
-    """Return the content of a regular file, without reading more than the limit into memory.
-
-    Args:
-        follow_links: False: refuse a symbolic link in the file's place. Use that for the files of a run
-            directory, which its job may have replaced.
+def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES) -> bytes:
+    """Return the content of a regular file that the user has named, see `open_regular`.
 
     Raises:
-        Malformed: the file is larger, or the path does not lead to a regular file.
+        Malformed: the file is larger than the limit, or the path does not lead to a regular file.
         OSError: it cannot be read.
     """
-    with open_regular(path, follow_links=follow_links) as file:
-        content = file.read(at_most_bytes + 1)
+    with open_regular(path) as file:
+        return read_at_most(file, at_most_bytes)
+
+
+def read_at_most(file: BinaryIO, at_most_bytes: int) -> bytes:
+    """Return the rest of a file, without reading more than the limit into memory.
+
+    Raises:
+        Malformed: it is longer.
+    """
+    content = file.read(at_most_bytes + 1)
     if len(content) > at_most_bytes:
         raise Malformed(f"it has more than {at_most_bytes} bytes")
     return content
 
 
-def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, without ever blocking as the opening of a pipe or a device can.
 
-    Args:
-        follow_links: False: refuse a symbolic link in the file's place.
+    Links are followed: use it for files that the user has named or written. Files below a run directory are
+    opened with `elastane.common.confined_files`.
 
     Raises:
         Malformed: the path leads to something else.
@@ -113,18 +118,18 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     """
     # Check before opening, because opening a device may have an effect, and again after opening, because
     # another process may have replaced the file in between.
-    _check_regular(path.stat(follow_symlinks=follow_links).st_mode)
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
+    check_regular(path.stat().st_mode)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        _check_regular(os.fstat(descriptor).st_mode)
+        check_regular(os.fstat(descriptor).st_mode)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _check_regular(mode: int) -> None:
+def check_regular(mode: int) -> None:
+    """Raise `Malformed` unless a mode is that of a regular file."""
     if stat.S_ISREG(mode):
         return
     kinds = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))

@@ -46,7 +46,7 @@ def write_checkpoint_now(
             do="for checkpoints only on request, start a run with --checkpoint-every never "
             "--checkpoint-dir URL",
         )
-    written = Tail(run_dir.events)
+    written = Tail(run_dir.files, run_dir.events)
     written.read_new_lines()
     answer = send_request(run_dir, AskCheckpoint())
     console = open_console(as_json=as_json)

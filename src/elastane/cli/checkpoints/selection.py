@@ -8,7 +8,7 @@ from elastane.cli.completion import complete_runs
 from elastane.cli.run_lookup import find_trained_run
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.checkpoints.storage.urls import open_run_storage, open_storage
 from elastane.run.connections.run_lock import is_live
 from elastane.run.machines.visits.run_finder import find_run
 from elastane.run.observability.run_files import read_record
@@ -41,7 +41,9 @@ def open_catalog(run: str) -> Catalog:
     try:
         run_dir = find_trained_run(run, "checkpoints")
         policy = read_record(run_dir).spec.checkpoints
-        return Catalog(open_storage(str(run_dir.checkpoints) if policy is None else policy.get_root(run_dir)))
+        if policy is None:
+            return Catalog(open_storage(str(run_dir.checkpoints), run_dir.root))
+        return Catalog(open_run_storage(run_dir, policy))
     except NoSuchRun:
         catalog = Catalog(open_storage(run))
         if catalog.list_names():

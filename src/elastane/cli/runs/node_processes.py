@@ -22,7 +22,7 @@ class NodeProcesses:
     """
 
     def __init__(self, run_dir: RunDir) -> None:
-        self._tail = Tail(run_dir.events)
+        self._tail = Tail(run_dir.files, run_dir.events)
         self._nodes: set[NodeName] = {""}
         self._workers: dict[str, NodeName] = {}
 

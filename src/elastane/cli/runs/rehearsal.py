@@ -11,7 +11,7 @@ from elastane.cli.command import open_console, print_json
 from elastane.cli.torch_process import run_module
 from elastane.common.errors import BadInput, ElastaneError, FileDamage, NoSuchFile
 from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.checkpoints.storage.urls import open_run_storage
 from elastane.run.nouns.records import Digest, LedgerLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord
@@ -64,7 +64,7 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
     record = read_record(run_dir)
     if record.spec.checkpoints is None:
         raise BadInput(f"{record.spec.name} has no checkpoints: it was started with --checkpoint-every never")
-    catalog = Catalog(open_storage(record.spec.checkpoints.get_root(run_dir)))
+    catalog = Catalog(open_run_storage(run_dir, record.spec.checkpoints))
     ledger = read_ledger(run_dir, torn_tail=True)
     name = select_checkpoint(catalog, wanted)
     try:

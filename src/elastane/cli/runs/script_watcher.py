@@ -26,13 +26,13 @@ class ScriptWatcher:
         self._run_dir = run_dir
         self._processes = 1 if spec.contract is None else spec.contract.processes
         self._console = console
-        self._events = Tail(run_dir.events)
+        self._events = Tail(run_dir.files, run_dir.events)
         self._events.read_new_lines()
         self._logs: dict[int, Tail] = {}
         self._shown_worker: int | None = None
-        for path in run_dir.logs.glob("worker-*.log"):
-            worker = path.stem.split("-")[1]
-            if worker.isdigit():
+        for log in run_dir.list_logs():
+            kind, _, worker = log.partition("-")
+            if kind == "worker" and (worker := worker.split("-")[0]).isdigit():
                 self._follow_worker(int(worker)).read_new_lines(at_end=True)
 
     async def follow(self) -> None:
@@ -71,7 +71,7 @@ class ScriptWatcher:
 
     def _follow_worker(self, worker: int) -> Tail:
         log = self._run_dir.log(name_rank_log(worker, 0, self._processes))
-        return self._logs.setdefault(worker, Tail(log))
+        return self._logs.setdefault(worker, Tail(self._run_dir.files, log))
 
     def _show_output(self, *, last: bool) -> None:
         """Show what rank 0 has printed; the output of the other processes stays in their logs."""

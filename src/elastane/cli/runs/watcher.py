@@ -37,7 +37,7 @@ class Watcher:
         self.console = console
         self.note = "Ctrl-C stops at the next commit"
         self.progress = Progress()
-        self._ledger, self._events = Tail(run_dir.ledger), Tail(run_dir.events)
+        self._ledger, self._events = Tail(run_dir.files, run_dir.ledger), Tail(run_dir.files, run_dir.events)
         self._schedule = LogSchedule()
         self._shown_step = 0
         self._live: Live | None = None

@@ -311,7 +311,7 @@ class Agent:
 
     def _describe_log_end(self, process: str) -> str:
         log = self._run_dir.node_files.log(process)
-        last = (read_end_of_text(log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
+        last = (read_end_of_text(self._run_dir.files, log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
         return f"{log} ends with: {last}"
 
     def _write_log(self, process: str, line: str) -> None:

@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.nouns.attempts import Attempt
 from elastane.run.nouns.rundir import RunDir
 
@@ -21,7 +21,7 @@ def read_attempt(run_dir: RunDir) -> Attempt | None:
         OSError: it cannot be read.
     """
     try:
-        return _decode(read_bytes(run_dir.attempt, LARGEST_ATTEMPT_BYTES, follow_links=False))
+        return _decode(run_dir.files.read(run_dir.attempt, LARGEST_ATTEMPT_BYTES))
     except FileNotFoundError:
         return None
     except Malformed as error:

@@ -13,7 +13,7 @@ from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, Damaged, ElastaneError, FileDamage, NoSuchFile
 from elastane.run.attempts.software import read_software
 from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.checkpoints.storage.urls import open_run_storage
 from elastane.run.machines.claims.history import number_next_term
 from elastane.run.machines.claims.urls import find_claims, open_claim_list
 from elastane.run.nouns.checkpoints import Manifest
@@ -215,7 +215,7 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
     """
     if spec.checkpoints is None:
         raise BadInput("the run was started with --checkpoint-every never", means="it has no checkpoint")
-    catalog = Catalog(open_storage(spec.checkpoints.get_root(run_dir)))
+    catalog = Catalog(open_run_storage(run_dir, spec.checkpoints))
 
     def check(manifest: Manifest) -> None:
         damages: tuple[FileDamage, ...]
@@ -265,7 +265,8 @@ def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
     """Move the lines after ``step`` out of the ledger; return their number."""
     if not lines:
         return 0
-    text = run_dir.ledger.read_bytes().split(b"\n")
+    with run_dir.files.open(run_dir.ledger) as file:
+        text = file.read().split(b"\n")
     remaining, lost = text[:step], text[step:lines]
     if lost:
         with run_dir.lost_ledger.open("ab") as file:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import msgspec
 
@@ -16,13 +17,16 @@ from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
 from elastane.common.home import find_runs_home
 from elastane.common.local_paths import refuse_url
+from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.presence import LOCK_CHECK_S
 from elastane.run.attempts.software import read_software
-from elastane.run.connections.run_lock import is_locked
-from elastane.run.nouns.rundir import CLAIMS, RunDir
+from elastane.run.connections.run_lock import is_locked, list_node_locks
+from elastane.run.nouns.rundir import CLAIMS, GATHERED, TICKETS, RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
 
 SECRET_BYTES = 32
+WRITTEN_FOLDERS = ("logs", "checkpoints", "artifacts", CLAIMS, TICKETS, GATHERED)
+"""The folders of a run directory in which a run writes."""
 
 
 @contextmanager
@@ -43,9 +47,11 @@ def claim_run_directory(
         refuse_store(directory)
     run_dir = RunDir((directory or find_runs_home() / spec.name).absolute())
     try:
-        run_dir.logs.mkdir(parents=True, exist_ok=True)
+        run_dir.root.mkdir(parents=True, exist_ok=True)
+        refuse_links(run_dir)
+        run_dir.logs.mkdir(exist_ok=True)
         (run_dir.root / CLAIMS).mkdir(mode=0o755, exist_ok=True)
-        lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise explain_unwritable(run_dir, error) from error
     try:
@@ -82,9 +88,11 @@ def lock_run_directory(run_dir: RunDir) -> Iterator[None]:
     """Hold the lock of a run directory, which the program holds that begins attempts of the run.
 
     Raises:
-        BadInput: another program holds the lock.
+        BadInput: another program holds the lock, or the directory is not safe to write.
     """
-    lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    refuse_another_user(run_dir)
+    refuse_links(run_dir)
+    lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         acquire_lock(lock, run_dir)
         # The coordinator of a killed `elastane run` may still be writing its last line.
@@ -94,6 +102,51 @@ def lock_run_directory(run_dir: RunDir) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def refuse_another_user(run_dir: RunDir) -> None:
+    """Refuse the run of another user: its attempts would run what it names with the rights of this user.
+
+    Raises:
+        BadInput: the record of the run belongs to another user, or the directory cannot be written.
+    """
+    try:
+        # On some network file systems, all files belong to one user.
+        with TemporaryFile(dir=run_dir.root) as own:
+            mine = os.fstat(own.fileno()).st_uid
+        with run_dir.files.open(run_dir.run) as record:
+            owner = os.fstat(record.fileno()).st_uid
+    except FileNotFoundError:
+        return
+    except Malformed as error:
+        raise BadInput(f"{run_dir.run} is damaged: {error}") from error
+    except OSError as error:
+        raise explain_unwritable(run_dir, error) from error
+    if owner != mine:
+        raise BadInput(
+            f"the run in {run_dir.root} belongs to another user, with the id {owner}",
+            means="resuming it would run its script with your rights; nothing was run",
+            do="resume it as its user, or copy its directory if you trust its script",
+        )
+
+
+def refuse_links(run_dir: RunDir) -> None:
+    """Refuse a directory with links in the place of files or folders: a run would write where they lead.
+
+    Raises:
+        BadInput: there is such a link.
+    """
+    folders = (run_dir.root, *(run_dir.root / name for name in WRITTEN_FOLDERS))
+    try:
+        links = [folder / name for folder in folders for name in run_dir.files.list_links(folder)]
+    except Malformed as error:
+        raise BadInput(f"{run_dir.root} is not a directory that a run can use: {error}") from error
+    if links:
+        raise BadInput(
+            f"{links[0]} is a symbolic link",
+            means="a run writes only below its own directory; nothing was written",
+            do="remove the link; checkpoints may be elsewhere with --checkpoint-dir",
+        )
 
 
 def acquire_lock(lock: int, run_dir: RunDir) -> None:
@@ -118,7 +171,7 @@ def acquire_lock(lock: int, run_dir: RunDir) -> None:
 
 def refuse_live_nodes(run_dir: RunDir) -> None:
     """Refuse the directory of a run that goes on without the machine on which it began."""
-    for path in sorted(run_dir.root.glob("lock-*")):
+    for path in list_node_locks(run_dir):
         if is_locked(path):
             node = path.name.removeprefix("lock-")
             raise BadInput(

@@ -56,7 +56,7 @@ def check_artifacts(run: Recorded) -> ModelFiles:
     for line in run.ledger:
         folder = run.run_dir.artifacts / f"step-{line.step}"
         for name, written in line.artifacts.items():
-            found = measure_file(folder / name) if is_plain_name(name) else None
+            found = measure_file(run.run_dir.files, folder / name) if is_plain_name(name) else None
             intact += found == written
             missing += found is None
             if found is not None and found != written:

@@ -1,12 +1,14 @@
 """The address of a live run's coordinator, and the run's secret: two files of a run directory."""
 
+import os
 import re
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
 
 from elastane.common.atomic_file import replace_file
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed, read_at_most
 from elastane.run.nouns.machine_address import MachineAddress, find_network_id
 from elastane.run.nouns.membership import Host, NodeName
 from elastane.run.nouns.rundir import RunDir
@@ -75,7 +77,7 @@ def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
         Malformed: an agent has not written the file in this form.
         OSError: it cannot be read; usually because the run is not live.
     """
-    endpoint = _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+    endpoint = _decode(run_dir.files.read(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
     if endpoint.listens_at and endpoint.network_id == find_network_id():
         # A translation of addresses often does not lead back to the machine that a packet comes from.
         return msgspec.structs.replace(endpoint, host=endpoint.listens_at)
@@ -122,7 +124,7 @@ def build_endpoint(
 def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
     """Write the endpoint of a coordinator, unless that of a later term is published."""
     try:
-        present = _decode(read_bytes(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+        present = _decode(run_dir.files.read(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
     except (OSError, Malformed):
         present = None
     if present != endpoint and (present is None or present.term <= endpoint.term):
@@ -133,10 +135,16 @@ def read_secret(run_dir: RunDir) -> str:
     """Return the secret of a run, which every connection to its coordinator presents.
 
     Raises:
-        Malformed: the file does not contain a secret. Unchecked, it could add headers to a request.
+        Malformed: the file does not contain a secret. Unchecked, it could add headers to a request. Or it
+            belongs to another user than the address to which it would be sent.
         OSError: it cannot be read.
     """
-    secret = read_bytes(run_dir.secret, LARGEST_ENDPOINT_BYTES).strip()
+    with run_dir.files.open(run_dir.secret) as file:
+        secret = read_at_most(file, LARGEST_ENDPOINT_BYTES).strip()
+        owner = os.fstat(file.fileno()).st_uid
+    with suppress(FileNotFoundError), run_dir.files.open(run_dir.endpoint) as file:
+        if os.fstat(file.fileno()).st_uid != owner:
+            raise Malformed(f"{run_dir.secret.name} and {run_dir.endpoint.name} belong to different users")
     if not _SECRET.fullmatch(secret):
         raise Malformed(f"{run_dir.secret.name} does not contain the secret of a run")
     return secret.decode()

@@ -3,19 +3,30 @@
 import fcntl
 from pathlib import Path
 
-from elastane.common.untrusted_data import Malformed, open_regular
+from elastane.common.confined_files import ConfinedDirectory
+from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.rundir import RunDir
 
 
 def is_live(run_dir: RunDir) -> bool:
     """Return whether an agent of the run, on any of its machines, still holds its lock."""
-    return is_locked(run_dir.lock) or any(is_locked(path) for path in run_dir.root.glob("lock-*"))
+    return is_locked(run_dir.lock) or any(map(is_locked, list_node_locks(run_dir)))
+
+
+def list_node_locks(run_dir: RunDir) -> list[Path]:
+    """Return the paths of the locks of all machines but the first."""
+    try:
+        names = run_dir.files.list_files(run_dir.root)
+    except Malformed:
+        # No run has that many machines.
+        return []
+    return [run_dir.root / name for name in names if name.startswith("lock-")]
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether an agent holds this lock."""
+    """Return whether an agent holds this lock, which is directly in a run directory."""
     try:
-        with open_regular(path, follow_links=False) as lock:
+        with ConfinedDirectory(path.parent).open(path) as lock:
             try:
                 # Use a shared lock, so that two simultaneous readers do not mistake each other for the agent.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ import msgspec
 
 from elastane.common.addresses import LOOPBACK, find_family
 from elastane.common.atomic_file import replace_file
-from elastane.common.untrusted_data import Decoder, read_bytes
+from elastane.common.untrusted_data import Decoder
 from elastane.run.nouns.membership import Host
 from elastane.run.nouns.rundir import RunDir
 
@@ -99,4 +99,4 @@ def read_machine_address(run_dir: RunDir) -> MachineAddress:
         Malformed: its agent has not written the file.
         OSError: it cannot be read.
     """
-    return _decode(read_bytes(run_dir.node_files.address, LARGEST_ADDRESS_BYTES, follow_links=False))
+    return _decode(run_dir.files.read(run_dir.node_files.address, LARGEST_ADDRESS_BYTES))

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.common.confined_files import ConfinedDirectory
+from elastane.common.untrusted_data import Malformed
+
 CERTIFICATE = "certificate.pem"
 """The key and the certificate of the coordinator, mode 0600, in a run on several machines."""
 RECIPE = "recipe.yaml"
@@ -126,6 +129,11 @@ class RunDir(msgspec.Struct, frozen=True):
     node: str = ""
 
     @property
+    def files(self) -> ConfinedDirectory:
+        """The reader of all files below the directory, which another user or machine may have written."""
+        return ConfinedDirectory(self.root)
+
+    @property
     def run(self) -> Path:
         return self.root / "run.json"
 
@@ -213,6 +221,20 @@ class RunDir(msgspec.Struct, frozen=True):
     @property
     def logs(self) -> Path:
         return self.root / "logs"
+
+    def list_logs(self) -> list[str]:
+        """Return the processes that have a log, sorted; none if the folder of the logs cannot be trusted.
+
+        The names are as unsafe to show as the content of a log.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            names = self.files.list_files(self.logs)
+        except Malformed:
+            return []
+        return [name.removesuffix(".log") for name in names if name.endswith(".log")]
 
     def log(self, process: str) -> Path:
         """Return the path of the log of one process: ``coordinator``, ``fork-server`` or ``worker-3``."""

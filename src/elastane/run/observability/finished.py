@@ -6,14 +6,15 @@ from typing import TypeVar
 import msgspec
 
 from elastane.common.atomic_file import replace_file
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.training_environment import TrainingEnvironment
 from elastane.run.observability.card import FinishedModel, OptimizerGroups, write_card_text
 from elastane.run.observability.metrics import compute_metrics
 from elastane.run.observability.run_files import Recorded
-from elastane.run.observability.tensors import find_finished_model
+from elastane.run.observability.tensors import find_finished_model, list_shards
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
     marker = find_finished_model(run_dir)
     if marker is None:
         return None
-    shards = run_dir.root.glob("model-*.safetensors") if marker == run_dir.model_files.weight_index else ()
+    shards = list_shards(run_dir) if marker == run_dir.model_files.weight_index else ()
     adapter = run_dir.root / "adapter_config.json"
     others = (
         run_dir.model_files.optimizer,
@@ -44,12 +45,14 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
         run_dir.model_files.optimizer_groups,
         run_dir.model_files.environment,
     )
-    files = [marker, *sorted(shards), *(path for path in others if path.is_file())]
+    files = [marker, *shards, *others]
     config = decode_file(run_dir.model_files.config, ModelConfig)
     return FinishedModel(
-        files=tuple((path.name, path.stat().st_size) for path in files),
+        files=tuple(
+            (path.name, size) for path in files if (size := run_dir.files.find_size(path)) is not None
+        ),
         architecture=config.architectures[0] if config and config.architectures else None,
-        adapter=adapter.is_file(),
+        adapter=run_dir.files.has_file(adapter),
         optimizer=decode_file(run_dir.model_files.optimizer_groups, OptimizerGroups),
         environment=decode_file(run_dir.model_files.environment, TrainingEnvironment),
     )
@@ -57,7 +60,7 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
 
 def decode_file(path: Path, kind: type[T]) -> T | None:
     try:
-        return Decoder[T](kind)(read_bytes(path, follow_links=False))
+        return Decoder[T](kind)(ConfinedDirectory(path.parent).read(path))
     except FileNotFoundError:
         return None
     except (OSError, Malformed) as error:

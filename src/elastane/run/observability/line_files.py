@@ -6,8 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
-from elastane.common.untrusted_data import Malformed, open_regular
+from elastane.common.untrusted_data import Malformed
 
 T = TypeVar("T")
 
@@ -57,16 +58,19 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def read_last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int = 1 << 20) -> T | None:
-    """Return the last complete line of a JSON-lines file, without reading all of it; None: there is none.
+    """Return the last complete line of a file directly in a run directory, without reading all of it.
 
     Args:
         within_bytes: how much of the end of the file is searched; a longer line is not found.
+
+    Returns:
+        The decoded line; None: there is none.
 
     Raises:
         BadInput: the line does not decode.
     """
     try:
-        with open_regular(path, follow_links=False) as file:
+        with ConfinedDirectory(path.parent).open(path) as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size - within_bytes)
             line = read_line_before(file.fileno(), find_end_of_lines(file.fileno(), size, start), start)

@@ -8,14 +8,16 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
+from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.nouns.records import AGENT, ENDS_WITH_MODEL, SCRIPT, EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.coverage import LedgerProblem
 from elastane.run.observability.facts import find_outcome_event
 from elastane.run.observability.run_files import Recorded
-from elastane.run.observability.tensors import ModelTensors, find_finished_model
+from elastane.run.observability.tensors import ModelTensors, find_finished_model, list_shards
 
 NOT_CHECKED = "the files of the finished model were not checked: "
 COORDINATORS = ("coordinator", SCRIPT)
@@ -49,7 +51,11 @@ def check_model(run: Recorded) -> ModelFiles:
         return ModelFiles(remarks=(why,) if model is not None else ())
     if not event.files:
         return check_unrecorded_model(run, event, model)
-    found = {name: measure_file(run.run_dir.root / name) for name in event.files if is_plain_name(name)}
+    found = {
+        name: measure_file(run.run_dir.files, run.run_dir.root / name)
+        for name in event.files
+        if is_plain_name(name)
+    }
     problems = [
         *find_file_problems(event.files, found),
         *(
@@ -120,7 +126,6 @@ def is_plain_name(name: str) -> bool:
 
 def list_weight_files(run_dir: RunDir) -> list[str]:
     """Return the names of the existing files that readers would take for the model or its optimizer."""
-    shards = sorted(path.name for path in run_dir.root.glob("model-*.safetensors"))
     others = (
         path.name
         for path in (
@@ -130,20 +135,20 @@ def list_weight_files(run_dir: RunDir) -> list[str]:
         )
         if path.exists()
     )
-    return [*others, *shards]
+    return [*others, *(path.name for path in list_shards(run_dir))]
 
 
-def measure_file(path: Path) -> WrittenFile | None:
-    """Return size and checksum of a file; None if it does not exist.
+def measure_file(files: ConfinedDirectory, path: Path) -> WrittenFile | None:
+    """Return size and checksum of a file below a run directory; None if it does not exist.
 
     Raises:
         BadInput: it cannot be read.
     """
     try:
-        with path.open("rb", buffering=0) as file:
+        with files.open(path) as file:
             checksum = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
             return WrittenFile(os.fstat(file.fileno()).st_size, checksum)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    except (OSError, Malformed) as error:
+        raise BadInput(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from error

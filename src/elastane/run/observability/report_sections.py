@@ -5,7 +5,7 @@ from html import escape
 
 from elastane.common.durations import format_duration
 from elastane.common.safe_text import escape_text
-from elastane.common.untrusted_data import Malformed, read_bytes
+from elastane.common.untrusted_data import Malformed
 from elastane.run.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.run.observability.facts import Facts
 from elastane.run.observability.metrics import Checkpoint, collect_checkpoints
@@ -119,7 +119,7 @@ def find_text_artifacts(run: Recorded) -> Iterable[tuple[int, str, str]]:
                 continue
             path = run.run_dir.artifacts / f"step-{line.step}" / name
             try:
-                raw = read_bytes(path, LARGEST_BYTES, follow_links=False)
+                raw = run.run_dir.files.read(path, LARGEST_BYTES)
             except (OSError, Malformed):
                 continue
             found += 1

@@ -6,9 +6,10 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.common.home import find_runs_home
-from elastane.common.untrusted_data import Decoder, Malformed, open_regular, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.connections.run_lock import is_live
 from elastane.run.nouns.records import EventLine, LedgerLine
 from elastane.run.nouns.rundir import RunDir
@@ -69,7 +70,7 @@ def read_record(run_dir: RunDir) -> RunRecord:
         BadInput: it is damaged, or this version does not know its schema.
     """
     try:
-        record = _decode_record(read_bytes(run_dir.run, LARGEST_RECORD_BYTES, follow_links=False))
+        record = _decode_record(run_dir.files.read(run_dir.run, LARGEST_RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchRun(
             f"{run_dir.root} is not a run directory: it holds no run.json",
@@ -113,7 +114,7 @@ def read_last_step(run_dir: RunDir) -> LedgerLine | None:
 
 
 def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> tuple[T, ...]:
-    """Return the lines of a JSON-lines file; none if it does not exist.
+    """Return the lines of a JSON-lines file directly in a run directory; none if it does not exist.
 
     Args:
         torn_tail: leave out a last line without its newline, because it is still being written. False: such a
@@ -125,7 +126,7 @@ def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> 
     values = []
     number = 0
     try:
-        with open_regular(path, follow_links=False) as file:
+        with ConfinedDirectory(path.parent).open(path) as file:
             for number, line in enumerate(_iterate_lines(file), start=1):
                 if line.endswith(b"\n"):
                     values.append(decode(line[:-1]))

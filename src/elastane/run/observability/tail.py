@@ -4,22 +4,23 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
-from elastane.common.untrusted_data import Malformed, open_regular
+from elastane.common.untrusted_data import Malformed
 
 AT_ONCE_BYTES = 64 << 20
 LONGEST_LINE_BYTES = 16 << 20
 """A longer line is skipped, because Elastane writes none."""
 
 
-def read_end_of_text(path: Path, within_bytes: int) -> str:
-    """Return at most the last ``within_bytes`` of a text file, without white space around them.
+def read_end_of_text(files: ConfinedDirectory, path: Path, within_bytes: int) -> str:
+    """Return at most the last ``within_bytes`` of a text file below a run directory, stripped.
 
     Raises:
         Malformed: the path does not lead to a regular file.
         OSError: it cannot be read.
     """
-    with open_regular(path, follow_links=False) as file:
+    with files.open(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - within_bytes))
         return file.read(within_bytes).decode(errors="replace").strip()
 
@@ -28,12 +29,14 @@ class Tail:
     """Reads the bytes appended since the last reading; the file need not exist yet.
 
     Args:
+        files: the run directory, which has the file in it or below it.
+        path: of the file.
         within_bytes: the most bytes that a reading takes from the end of the file; earlier lines are skipped.
             None: no limit.
     """
 
-    def __init__(self, path: Path, within_bytes: int | None = None) -> None:
-        self.path = path
+    def __init__(self, files: ConfinedDirectory, path: Path, within_bytes: int | None = None) -> None:
+        self._files, self.path = files, path
         self._offset_bytes = 0
         self._torn = b""
         self._within_bytes = within_bytes
@@ -50,7 +53,7 @@ class Tail:
             OSError: it cannot be read.
         """
         try:
-            with open_regular(self.path, follow_links=False) as file:
+            with self._files.open(self.path) as file:
                 size_bytes = file.seek(0, os.SEEK_END)
                 if size_bytes < self._offset_bytes:
                     self._offset_bytes, self._torn, self._in_long_line = 0, b"", False

@@ -7,13 +7,15 @@ to dtype, shape and byte range; then the bytes.
 import mmap
 import sys
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
-from elastane.common.untrusted_data import Decoder, Malformed, open_regular, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.nouns.rundir import RunDir
 
 LENGTH_BYTES = 8
@@ -74,7 +76,7 @@ class TensorFile:
             BadInput: it is not a complete safetensors file.
         """
         try:
-            with open_regular(path) as file:
+            with ConfinedDirectory(path.parent).open(path) as file:
                 # Map the whole file: the kernel reads nothing before the comparison needs it.
                 self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             end = LENGTH_BYTES + int.from_bytes(self._bytes[:LENGTH_BYTES], "little")
@@ -106,10 +108,11 @@ class ModelTensors:
     def __init__(self, marker: Path) -> None:
         if marker.suffix == ".json":
             try:
-                weights = _decode_index(read_bytes(marker)).weight_map
-            except (OSError, Malformed) as error:
+                weights = _decode_index(ConfinedDirectory(marker.parent).read(marker)).weight_map
+                paths = [marker.with_name(name) for name in dict.fromkeys(weights.values())]
+            except (OSError, ValueError) as error:
                 raise BadInput(f"{marker} is damaged: {error}") from error
-            files = [TensorFile(marker.with_name(name)) for name in dict.fromkeys(weights.values())]
+            files = [TensorFile(path) for path in paths]
         else:
             files = [TensorFile(marker)]
         self._files = {name: file for file in files for name in file.entries}
@@ -125,6 +128,15 @@ def find_finished_model(run_dir: RunDir) -> Path | None:
         (path for path in (run_dir.model_files.weights, run_dir.model_files.weight_index) if path.is_file()),
         None,
     )
+
+
+def list_shards(run_dir: RunDir) -> list[Path]:
+    """Return the files with shards of a finished model, sorted; none if the directory cannot be trusted."""
+    try:
+        names = run_dir.files.list_files(run_dir.root)
+    except Malformed:
+        return []
+    return [run_dir.root / name for name in names if fnmatch(name, "model-*.safetensors")]
 
 
 def compare_tensors(first: AnyTensors, second: AnyTensors) -> tuple[TensorDifference, ...]:

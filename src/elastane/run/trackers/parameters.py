@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord
 from elastane.run.trackers.tracker import TrackedRun
@@ -34,7 +34,7 @@ def claim_identity(run_dir: RunDir) -> str:
         OSError: it can be neither read nor written.
     """
     try:
-        found = _decode(read_bytes(run_dir.trackers.identity, LARGEST_BYTES, follow_links=False)).id
+        found = _decode(run_dir.files.read(run_dir.trackers.identity, LARGEST_BYTES)).id
         if not found.isalnum():
             raise BadInput(
                 f"{run_dir.trackers.identity} is damaged", do="remove it; trackers get the run anew"

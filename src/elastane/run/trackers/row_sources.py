@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from elastane.common.untrusted_data import Malformed, open_regular
+from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.evaluations import KIND
@@ -36,7 +36,7 @@ class StepReader:
     """
 
     def __init__(self, run_dir: RunDir, first: int, report_broken: Callable[[int], None]) -> None:
-        self._path = run_dir.ledger
+        self._run_dir = run_dir
         self._first = first
         self._report_broken = report_broken
         self._inode = self._offset_bytes = 0
@@ -71,7 +71,7 @@ class StepReader:
 
     def _read_lines(self) -> list[bytes]:
         try:
-            with open_regular(self._path, follow_links=False) as file:
+            with self._run_dir.files.open(self._run_dir.ledger) as file:
                 status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size < self._offset_bytes:
                     # A resume has put a shorter ledger in its place.
@@ -97,7 +97,7 @@ class EvaluationReader:
     """Reads the evaluations of a run, each once, with its place among those after the same step."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        self._tail = Tail(run_dir.events)
+        self._tail = Tail(run_dir.files, run_dir.events)
         self._keys: dict[int, list[str]] = {}
 
     def read(self) -> list[MetricRow]:

@@ -17,7 +17,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from elastane.common.untrusted_data import open_regular
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.run.trackers.metric_rows import MetricRow
 from elastane.run.trackers.tracker import Outcome, TrackedRun
 
@@ -89,7 +89,7 @@ def read_event_records(path: Path) -> Iterator[bytes]:
         Malformed: the path does not lead to a regular file.
         OSError: it cannot be read.
     """
-    with open_regular(path, follow_links=False) as file:
+    with ConfinedDirectory(path.parent).open(path) as file:
         suspect = os.fstat(file.fileno()).st_size - SUSPECT_BYTES
         while (record := _read_record(file, checked=file.tell() >= suspect)) is not None:
             yield record

@@ -16,7 +16,7 @@ class TrackerRequests:
     """Follows the events of a run for trackers that its script asks for."""
 
     def __init__(self, run_dir: RunDir, chosen: tuple[Tracker, ...]) -> None:
-        self._tail = Tail(run_dir.events)
+        self._tail = Tail(run_dir.files, run_dir.events)
         self._names = set(chosen)
 
     def read(self) -> set[Tracker]:

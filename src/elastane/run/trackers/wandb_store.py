@@ -12,8 +12,8 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import StorageError
-from elastane.common.untrusted_data import open_regular
 from elastane.run.trackers.metric_rows import MetricRow
 from elastane.run.trackers.tracker import Outcome, TrackedRun
 
@@ -188,7 +188,7 @@ def read_wandb_records(path: Path) -> Iterator[bytes]:
         Malformed: the path does not lead to a regular file.
         OSError: it cannot be read.
     """
-    with open_regular(path, follow_links=False) as file:
+    with ConfinedDirectory(path.parents[1]).open(path) as file:
         skipped = HEADER_BYTES
         parts: list[bytes] = []
         while block := file.read(BLOCK_BYTES):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elastane.common.atomic_file import sync_directory, sync_file
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput, RunFailed
 from elastane.common.safe_text import escape_line
 from elastane.run.nouns.checkpoints import WrittenFile
@@ -73,7 +74,7 @@ def write_artifact(
         yield scratch / name, files
         _check_is_file(scratch / name, name)
         sync_file(scratch / name)
-        file = measure_file(scratch / name)
+        file = measure_file(ConfinedDirectory(scratch), scratch / name)
         assert file is not None, "checked above"
         (scratch / name).replace(final)
         files.append(file)

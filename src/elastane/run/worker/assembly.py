@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import elastane
 from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.checkpoints.storage.urls import open_run_storage
 from elastane.run.nouns.checkpoints import Retention
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.spec import Pinned, number_attempt
@@ -157,8 +157,7 @@ def open_run_catalog(settings: WorkerSettings) -> Catalog:
     policy, run_dir = settings.spec.checkpoints, settings.run_dir
     assert policy is not None, "only a run with checkpoints has a catalog"
     assert run_dir is not None, "a process that trains alone has no checkpoints"
-    inside = None if policy.url else run_dir.root
-    return Catalog(open_storage(policy.get_root(run_dir), inside))
+    return Catalog(open_run_storage(run_dir, policy))
 
 
 def open_starting_checkpoint(

@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 
 from elastane.common.atomic_file import open_new_directory
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
-from elastane.common.untrusted_data import Malformed, decode_object, read_bytes
+from elastane.common.untrusted_data import Malformed, decode_object
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_storage
 from elastane.run.nouns.rundir import RunDir
@@ -76,7 +77,7 @@ def _read_text(path: Path) -> bytes:
         BadInput: the path is a link or not a file, or a .json file without a JSON object.
     """
     try:
-        text = read_bytes(path, follow_links=False)
+        text = ConfinedDirectory(path.parent).read(path)
         if path.suffix == ".json":
             decode_object(text)
     except (OSError, Malformed) as error:

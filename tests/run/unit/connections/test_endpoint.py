@@ -1,5 +1,7 @@
 """The files with the address and the secret of a coordinator are checked before they are used."""
 
+import os
+
 import pytest
 
 from elastane.common.untrusted_data import Malformed
@@ -53,6 +55,26 @@ def test_an_invalid_endpoint_is_malformed(tmp_path, text) -> None:
     (tmp_path / "endpoint.json").write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(Malformed):
         read_endpoint(RunDir(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["secret", "endpoint.json"])
+def test_neither_file_is_read_through_a_link(tmp_path, file) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret").write_text("hf_private")
+    (tmp_path / "endpoint.json").write_text('{"host":"127.0.0.1","port":4000}')
+    (tmp_path / "run" / file).symlink_to(tmp_path / file)
+    with pytest.raises(Malformed, match="symbolic link"):
+        (read_secret if file == "secret" else read_endpoint)(RunDir(tmp_path / "run"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_secret_is_not_sent_to_the_address_of_another_user(tmp_path) -> None:
+    (tmp_path / "secret").write_text("0f" * 32)
+    (tmp_path / "endpoint.json").write_text('{"host":"127.0.0.1","port":4000}')
+    assert read_secret(RunDir(tmp_path)) == "0f" * 32
+    os.chown(tmp_path / "endpoint.json", 1234, 1234)
+    with pytest.raises(Malformed, match="different users"):
+        read_secret(RunDir(tmp_path))
 
 
 def test_a_secret_is_one_word(tmp_path) -> None:

@@ -279,3 +279,36 @@ def test_a_damaged_mirror_is_refused_in_words(hidden) -> None:
     (found.root / ORIGIN).write_text("[]")
     with pytest.raises(BadInput, match="is damaged"):
         find_run("demo")
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "linked in the home"])
+def test_a_directory_that_calls_itself_a_mirror_is_none(hidden, home, tmp_path, place, monkeypatch) -> None:
+    made = visit_run(hidden.write_ticket())
+    mirror._kept.clear()
+    received = tmp_path / "received"
+    made.root.rename(received)
+    name = str(received)
+    if place != "elsewhere":
+        (home / "runs/received").symlink_to(received)
+        name = "received"
+    monkeypatch.setattr(Mirror, "pull", lambda _: pytest.fail("an address of the directory was asked"))
+    found = find_run(name)
+    assert found.root == received
+    assert not is_mirror(found)
+
+
+@pytest.mark.parametrize("file", ["secret", "origin.json", "ledger.jsonl", "logs", "logs/worker-0.log"])
+def test_a_mirror_is_read_and_written_through_no_link(hidden, tmp_path, file) -> None:
+    made = visit_run(hidden.write_ticket())
+    mirror._kept.clear()
+    path, private = made.root / file, tmp_path / "private"
+    if path.exists():
+        path.rename(private)
+    path.symlink_to(private)
+    before = sorted((entry.name, entry.lstat().st_size) for entry in tmp_path.rglob("*"))
+    if file == "origin.json":
+        assert not is_mirror(made)
+        return
+    with pytest.raises(BadInput, match="symbolic link"):
+        find_run("demo")
+    assert sorted((entry.name, entry.lstat().st_size) for entry in tmp_path.rglob("*")) == before

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.run.attempts.verification import verify_run
 from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.observability.card import FinishedModel, write_card_text
@@ -22,7 +23,7 @@ def write_artifact(folder, text="sample"):
     path = folder / "step-4" / "a.txt"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    written = measure_file(path)
+    written = measure_file(ConfinedDirectory(path.parent), path)
     return (
         path,
         lambda line: msgspec.structs.replace(line, artifacts={"a.txt": written}) if line.step == 4 else line,

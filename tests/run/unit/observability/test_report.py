@@ -132,3 +132,14 @@ def test_text_artifacts_are_shown_newest_first_and_escaped(make_run) -> None:
     assert "\x1b" not in page
     assert "image.png" not in page
     assert "run.txt" not in page
+
+
+def test_a_report_copies_no_text_from_behind_a_linked_folder(make_run, tmp_path) -> None:
+    run = make_run()
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/sample.txt").write_text("zebra")
+    run.run_dir.artifacts.mkdir()
+    (run.run_dir.artifacts / "step-3").symlink_to(tmp_path / "private")
+    written = {"sample.txt": WrittenFile(bytes=1, checksum="")}
+    ledger = tuple(msgspec.structs.replace(line, artifacts=written) for line in run.ledger)
+    assert "zebra" not in render_report(msgspec.structs.replace(run, ledger=ledger))

@@ -4,6 +4,7 @@ import fcntl
 
 import pytest
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.run.attempts.run_directory import reclaim_run_directory
 from elastane.run.connections.run_lock import is_live
@@ -68,7 +69,7 @@ def test_the_last_line_is_found_without_reading_all(make_run) -> None:
 
 def test_a_tail_waits_for_the_rest_of_a_line(tmp_path) -> None:
     path = tmp_path / "log"
-    tail = Tail(path)
+    tail = Tail(ConfinedDirectory(tmp_path), path)
     assert tail.read_new_lines() == []
     path.write_bytes(b"one\ntw")
     assert tail.read_new_lines() == [b"one"]

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from elastane.cluster.engines.local.preflight import check_disk_space
 from elastane.cluster.nouns.engine import StartAttempt
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.environment import build_process_environment
@@ -54,7 +55,7 @@ class AgentProcess:
         last = ""
         # The run directory may have been removed meanwhile, or the log replaced.
         with suppress(OSError, Malformed), use_owner_rights(self._log.parents[1]):
-            last = read_end_of_text(self._log, SHOWN_LOG_BYTES)
+            last = read_end_of_text(ConfinedDirectory(self._log.parents[1]), self._log, SHOWN_LOG_BYTES)
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         return AttemptOutcome(
             code=RETRYABLE, why=f"its agent ended with {how} before the attempt began; {self._log}: {last}"

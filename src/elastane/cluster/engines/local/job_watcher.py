@@ -50,8 +50,8 @@ class JobWatcher:
         self._stamp: tuple[int, int] | None = None
         self._logged = set[str]()
         self._agents: dict[int, int] = {}
-        self._ledger = Tail(run_dir.ledger, WITHIN_BYTES)
-        self._events = Tail(run_dir.events, WITHIN_BYTES)
+        self._ledger = Tail(run_dir.files, run_dir.ledger, WITHIN_BYTES)
+        self._events = Tail(run_dir.files, run_dir.events, WITHIN_BYTES)
         self._pace = Pace()
         self._steps: int | None = None
         self._samples = self._ranks = 0

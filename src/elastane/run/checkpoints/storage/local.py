@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Self
 
 from elastane.common.atomic_file import sync_directory
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import StorageError, UnreadableData
-from elastane.common.untrusted_data import Malformed, open_regular, read_bytes
+from elastane.common.untrusted_data import Malformed
 from elastane.run.checkpoints.storage.hashing import hash_while_writing
 from elastane.run.checkpoints.storage.interface import Bytes, translate_errors
 from elastane.run.nouns.checkpoints import WrittenFile
@@ -28,9 +29,7 @@ LARGEST_BYTES = 1 << 30
 
 
 def _build_unreadable_error(path: Path, error: Malformed) -> UnreadableData:
-    return UnreadableData(
-        f"cannot read {path}: {error}", means="its content has changed since it was written"
-    )
+    return UnreadableData(f"cannot read {path}: {error}", means="this is not what a run writes there")
 
 
 class LocalStorage:
@@ -39,7 +38,8 @@ class LocalStorage:
     Args:
         root: the directory, which need not exist yet.
         inside: an existing directory: the root or one above it. After its removal, move or replacement every
-            write fails, and nothing is created in its place.
+            write fails, and nothing is created in its place. No link below it is followed; without it, no
+            link below the root.
     """
 
     readers = 2
@@ -48,6 +48,7 @@ class LocalStorage:
         self._root = Path(root).absolute()
         self.url = str(self._root)
         self._inside = inside
+        self._files = ConfinedDirectory(inside.absolute() if inside is not None else self._root)
         self._identity = None if inside is None else _identify(inside)
 
     def write(self, name: str, buffers: Iterable[Bytes]) -> WrittenFile:
@@ -81,7 +82,7 @@ class LocalStorage:
         path = self._root / name
         with translate_errors("read", str(path)):
             try:
-                return read_bytes(path, LARGEST_BYTES)
+                return self._files.read(path, LARGEST_BYTES)
             except Malformed as error:
                 raise _build_unreadable_error(path, error) from error
 
@@ -90,7 +91,7 @@ class LocalStorage:
         path = self._root / name
         with translate_errors("read", str(path)):
             try:
-                with open_regular(path) as file:
+                with self._files.open(path) as file:
                     fd = os.dup(file.fileno())
             except Malformed as error:
                 raise _build_unreadable_error(path, error) from error
@@ -102,18 +103,16 @@ class LocalStorage:
     def list_files(self, directory: str) -> dict[str, int]:
         with translate_errors("list", str(self._root / directory)):
             try:
-                with os.scandir(self._root / directory) as entries:
-                    return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-            except (FileNotFoundError, NotADirectoryError):
-                return {}
+                return self._files.list_files(self._root / directory)
+            except Malformed as error:
+                raise _build_unreadable_error(self._root / directory, error) from error
 
     def list_directories(self) -> list[str]:
         with translate_errors("list", self.url):
             try:
-                with os.scandir(self._root) as entries:
-                    return sorted(entry.name for entry in entries if entry.is_dir())
-            except (FileNotFoundError, NotADirectoryError):
-                return []
+                return self._files.list_folders(self._root)
+            except Malformed as error:
+                raise _build_unreadable_error(self._root, error) from error
 
     def delete(self, name: str) -> None:
         with translate_errors("delete", str(self._root / name)):

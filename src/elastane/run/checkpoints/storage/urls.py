@@ -4,6 +4,13 @@ from pathlib import Path
 
 from elastane.run.checkpoints.storage.interface import Storage, build_missing_file_system_error
 from elastane.run.checkpoints.storage.local import LocalStorage
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import CheckpointPolicy
+
+
+def open_run_storage(run_dir: RunDir, policy: CheckpointPolicy) -> Storage:
+    """Return the storage of a run's checkpoints; see `open_storage`."""
+    return open_storage(policy.get_root(run_dir), None if policy.url else run_dir.root)
 
 
 def open_storage(url: str, inside: Path | None = None) -> Storage:

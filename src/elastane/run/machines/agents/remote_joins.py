@@ -96,8 +96,7 @@ class RemoteJoins:
 
     def _read_log(self, host: RunHost) -> str:
         try:
-            return read_end_of_text(
-                NodeFiles(self._run_dir.root, host.node).log("agent"), LONGEST_MESSAGE_BYTES
-            )
+            log = NodeFiles(self._run_dir.root, host.node).log("agent")
+            return read_end_of_text(self._run_dir.files, log, LONGEST_MESSAGE_BYTES)
         except (OSError, Malformed):
             return ""

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 from websockets.http11 import Response
 
-from elastane.common.untrusted_data import Malformed, open_regular
+from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.authentication import make_page_response
 from elastane.run.connections.endpoint import read_endpoint, read_secret
 from elastane.run.machines.claims.urls import find_claims
@@ -131,18 +131,17 @@ class RunPages:
         return self._list_all_nodes()[:MOST_NODES]
 
     def _list_files(self) -> RunListing:
-        root = self._run_dir.root
-        paths = [*root.iterdir(), *self._run_dir.logs.glob("*.log")]
-        names = {str(path.relative_to(root)): path for path in paths}
+        files, root, logs = self._run_dir.files, self._run_dir.root, self._run_dir.logs
+        sizes = files.list_files(root)
+        sizes |= {f"{logs.name}/{name}": size for name, size in files.list_files(logs).items()}
         return RunListing(
-            files={name: path.lstat().st_size for name, path in names.items() if is_shown(name)},
-            nodes=self._list_nodes(),
+            files={name: size for name, size in sizes.items() if is_shown(name)}, nodes=self._list_nodes()
         )
 
     def _read_file(self, name: str, offset: str) -> Response:
         if _OFFSET.fullmatch(offset) is None:
             return _refuse(HTTPStatus.BAD_REQUEST, "from= needs a number of bytes")
-        with open_regular(self._run_dir.root / name, follow_links=False) as file:
+        with self._run_dir.files.open(self._run_dir.root / name) as file:
             file.seek(int(offset))
             return make_page_response(HTTPStatus.OK, file.read(AT_ONCE_BYTES))
 

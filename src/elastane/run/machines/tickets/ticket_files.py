@@ -13,7 +13,7 @@ import msgspec
 
 from elastane.common.atomic_file import create_file
 from elastane.common.errors import BadInput, RunFailed
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.machines.tickets.tickets import (
     Ticket,
     TicketId,
@@ -115,7 +115,7 @@ def read_ticket(run_dir: RunDir, ticket_id: TicketId) -> TicketStatus:
         OSError: it has no record.
     """
     path = find_tickets(run_dir) / f"{ticket_id}.json"
-    record = _decode(read_bytes(path, LARGEST_RECORD_BYTES, follow_links=False))
+    record = _decode(run_dir.files.read(path, LARGEST_RECORD_BYTES))
     used = sum(1 for _ in find_tickets(run_dir).glob(f"{ticket_id}.use-*"))
     return TicketStatus(ticket_id, record, used, (find_tickets(run_dir) / f"{ticket_id}.revoked").exists())
 
@@ -159,4 +159,4 @@ def _record_use(run_dir: RunDir, ticket_id: TicketId, number: int) -> bool:
     """Return whether this call made the N-th use of a ticket."""
     path, mark = find_tickets(run_dir) / f"{ticket_id}.use-{number}", secrets.token_bytes(16)
     # Only the content tells: over a network file system the reply to the first attempt may have been lost.
-    return create_file(path, mark, mode=SECRET_MODE) or read_bytes(path, len(mark)) == mark
+    return create_file(path, mark, mode=SECRET_MODE) or run_dir.files.read(path, len(mark)) == mark

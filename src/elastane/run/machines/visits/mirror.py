@@ -2,6 +2,9 @@
 
 A mirror is a run directory, so commands read it like any other. While one runs, a thread keeps the files up
 to date, and holds a lock of the mirror as long as the run answers: so the run counts as live.
+
+A mirror names addresses that get its secret, and its files are written. So only a directory of the reader in
+the home of runs is one, never another directory that says so; and nothing is written through a link.
 """
 
 import atexit
@@ -9,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +25,7 @@ import msgspec
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, ElastaneError, RunFailed
 from elastane.common.home import find_runs_home, make_home
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.connections.run_certificate import compute_fingerprint
 from elastane.run.machines.tickets.remote_files import (
@@ -71,8 +75,14 @@ _kept: dict[Path, "Mirror"] = {}
 
 
 def is_mirror(run_dir: RunDir) -> bool:
-    """Return whether a run directory is a mirror of one on other machines."""
-    return (run_dir.root / ORIGIN).exists()
+    """Return whether a directory is a mirror of a run on other machines, which this user has made here."""
+    root = run_dir.root
+    try:
+        found, home, above = root.lstat(), find_runs_home().stat(), root.parent.stat()
+    except OSError:
+        return False
+    here = os.path.samestat(above, home) and stat.S_ISDIR(found.st_mode) and found.st_uid == home.st_uid
+    return here and run_dir.files.has_file(root / ORIGIN)
 
 
 def create_mirror(admission: Admission) -> RunDir:
@@ -143,10 +153,9 @@ class Mirror:
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
         try:
-            self._origin = _decode(
-                read_bytes(run_dir.root / ORIGIN, LARGEST_ORIGIN_BYTES, follow_links=False)
-            )
+            self._origin = _decode(run_dir.files.read(run_dir.root / ORIGIN, LARGEST_ORIGIN_BYTES))
             self._authorization = present_secret(read_secret(run_dir))
+            _refuse_links(run_dir)
         except (OSError, Malformed) as error:
             raise BadInput(
                 f"{run_dir.root} is damaged: {error}",
@@ -208,7 +217,7 @@ class Mirror:
         present_bytes = path.stat().st_size if path.exists() else -1
         if not is_growing(name):
             content = self._get_part(name, 0)
-            if not path.exists() or path.read_bytes() != content:
+            if not path.exists() or self._run_dir.files.read(path) != content:
                 replace_file(path, content, durable=False)
         elif present_bytes != size_bytes and not self._append(name, path, max(0, present_bytes)):
             # The run has replaced the file meanwhile.
@@ -270,6 +279,13 @@ class Mirror:
         except BlockingIOError:
             return False
         return True
+
+
+def _refuse_links(run_dir: RunDir) -> None:
+    """Raise `Malformed` if the copy of a file would be written where a link leads."""
+    links = (*run_dir.files.list_links(run_dir.root), *run_dir.files.list_links(run_dir.logs))
+    if links:
+        raise Malformed(f"{links[0]} is a symbolic link")
 
 
 def _open_lock(path: Path) -> int:

@@ -86,7 +86,7 @@ def get_admission(word: str) -> Admission:
     ticket = decode_ticket(word)
     path = find_home() / "admissions" / f"{hashlib.sha256(word.strip().encode()).hexdigest()[:24]}.json"
     try:
-        return decode_admission(read_bytes(path, LARGEST_ADMISSION_BYTES, follow_links=False))
+        return decode_admission(read_bytes(path, LARGEST_ADMISSION_BYTES))
     except (OSError, Malformed):
         admission = redeem_ticket(ticket)
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from elastane.common.safe_text import escape_text
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.tail import read_end_of_text
 
@@ -41,13 +41,13 @@ def find_error_file(run_dir: RunDir, log: str, generation: int) -> Path:
 
 def read_failure(run_dir: RunDir, log: str, generation: int) -> str:
     """Return the traceback of a process, or the last lines of its log; empty if neither can be read."""
-    found = _read_error_file(find_error_file(run_dir, log, generation)) or _read_log(run_dir.log(log))
+    found = _read_error_file(run_dir, find_error_file(run_dir, log, generation)) or _read_log(run_dir, log)
     return escape_text(found, LONGEST_TRACEBACK)
 
 
-def _read_error_file(path: Path) -> str:
+def _read_error_file(run_dir: RunDir, path: Path) -> str:
     try:
-        message = _decode(read_bytes(path, LARGEST_FILE_BYTES, follow_links=False)).message
+        message = _decode(run_dir.files.read(path, LARGEST_FILE_BYTES)).message
     except (OSError, Malformed):
         return ""
     if isinstance(message, str):
@@ -55,9 +55,9 @@ def _read_error_file(path: Path) -> str:
     return message.extraInfo.py_callstack or message.message
 
 
-def _read_log(path: Path) -> str:
+def _read_log(run_dir: RunDir, log: str) -> str:
     try:
-        text = read_end_of_text(path, LOG_BYTES)
+        text = read_end_of_text(run_dir.files, run_dir.log(log), LOG_BYTES)
     except (OSError, Malformed):
         return ""
     found = text.rfind(TRACEBACK)

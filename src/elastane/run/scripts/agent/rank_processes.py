@@ -116,7 +116,9 @@ class RankProcesses:
             deaths = deaths.add(time.monotonic(), code)
             if deaths.too_many:
                 log = self._run_dir.log(LOG)
-                last = (read_end_of_text(log, SHOWN_LOG_BYTES).splitlines() or ["nothing"])[-1]
+                last = (
+                    read_end_of_text(self._run_dir.files, log, SHOWN_LOG_BYTES).splitlines() or ["nothing"]
+                )[-1]
                 why = f"the fork server died {len(deaths.times)} times; {log} ends with: {last}"
                 self._give_up(why)
                 return

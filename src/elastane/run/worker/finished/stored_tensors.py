@@ -8,9 +8,10 @@ import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
-from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.worker.finished.named_tensors import TensorDescription
 from elastane.run.worker.finished.safetensors_files import DTYPES, INDEX, SINGLE_FILE
 
@@ -34,8 +35,10 @@ class StoredTensors:
         self.descriptions: dict[str, TensorDescription] = {}
         for path in paths:
             try:
-                file: Any = safe_open(path, framework="pt")
-            except (OSError, SafetensorError) as error:
+                with ConfinedDirectory(path.parent).open(path) as opened:
+                    # The library takes names only; it maps the file, so this one may be closed.
+                    file: Any = safe_open(f"/proc/self/fd/{opened.fileno()}", framework="pt")
+            except (OSError, Malformed, SafetensorError) as error:
                 raise _build_damage_error(f"{path} cannot be read: {error}") from error
             self.metadata |= file.metadata() or {}
             for name in file.keys():  # noqa: SIM118 - not a dictionary
@@ -83,7 +86,7 @@ _decode_index = Decoder[_Index](_Index)
 
 def _read_index(path: Path) -> dict[str, str]:
     try:
-        files = _decode_index(read_bytes(path, follow_links=False)).weight_map
+        files = _decode_index(ConfinedDirectory(path.parent).read(path)).weight_map
     except (OSError, Malformed) as error:
         raise _build_damage_error(f"{path} cannot be read: {error}") from error
     if outside := next((name for name in files.values() if Path(name).name != name), None):
