@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 
 import torch
+from torch import nn
 
-from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.common.errors import BadInput
+from elastane.run.worker.state.model_layout import Extent, ModelLayout
 from elastane.run.worker.state.placement import Placement
 
 
@@ -23,7 +25,7 @@ class CommittedBuffers:
     def __init__(self, layout: ModelLayout, placement: Placement) -> None:
         self._layout, self._placement = layout, placement
         self.tensors = [extent.view(placement.arena.tensors) for extent in layout.buffer_extents]
-        self._working = [module.get_buffer(name) for module, name in layout.buffers]
+        self._working = [_own_memory(module, name) for module, name in layout.buffers]
         with torch.no_grad():
             for committed, working in zip(self.tensors, self._working, strict=True):
                 committed.copy_(working)
@@ -48,13 +50,30 @@ class CommittedBuffers:
 
     @torch.no_grad()
     def take_changes(self) -> list[torch.Tensor]:
-        """Return the changes that the last forward pass made to the buffers, and restore the buffers."""
+        """Return the changes that the last forward pass made to the buffers, and restore the buffers.
+
+        Where a committed value is infinite or NaN, nothing can be subtracted from it: the change is the new
+        value.
+
+        Raises:
+            BadInput: a forward pass gave a buffer another shape.
+        """
+        buffers = self._read_model()
+        for buffer, extent in zip(buffers, self._layout.buffer_extents, strict=True):
+            if tuple(buffer.shape) != extent.shape:
+                raise _build_shape_error(extent, tuple(buffer.shape))
         changes = [
-            buffer.to(committed.dtype) - committed
-            for buffer, committed in zip(self._read_model(), self.tensors, strict=True)
+            buffer.to(base.dtype) - base for buffer, base in zip(buffers, self._find_bases(), strict=True)
         ]
         self.restore()
         return changes
+
+    def _find_bases(self) -> list[torch.Tensor]:
+        """Return the values from which changes are counted: zero where the committed value is not finite."""
+        layout, sections = self._layout, self._placement.arena.tensors
+        first = layout.parameter_sections
+        bases = (*sections[:first], *map(_replace_infinite, sections[first:]))
+        return [extent.view(bases) for extent in layout.buffer_extents]
 
     def make_zeros(self) -> list[torch.Tensor]:
         """Return the changes of a virtual rank without samples: all zeros."""
@@ -73,7 +92,7 @@ class CommittedBuffers:
             values = self._layout.view_block(self._placement.arena.tensors, number)
             change = sums[block.section][block.start : block.stop]
             if change.is_floating_point() or change.is_complex():
-                values.add_(change / virtual_ranks)
+                _add_mean(values, change / virtual_ranks)
             else:
                 values.add_(torch.div(change, virtual_ranks, rounding_mode="floor"))
             self._settle_flags(number, change)
@@ -95,6 +114,46 @@ class CommittedBuffers:
                 values.copy_(torch.where(change[cut] == 0, values, (change[cut] > 0).to(values.dtype)))
 
     def _read_model(self) -> list[torch.Tensor]:
-        return self._placement.copy_to_host(
-            [module.get_buffer(name) for module, name in self._layout.buffers]
-        )
+        found = [module._buffers.get(name) for module, name in self._layout.buffers]
+        buffers = [buffer for buffer in found if buffer is not None]
+        if len(buffers) < len(found):
+            raise _build_shape_error(self._layout.buffer_extents[found.index(None)], None)
+        return self._placement.copy_to_host(buffers)
+
+
+def _own_memory(module: nn.Module, name: str) -> torch.Tensor:
+    """Return a buffer, with memory for each element: after an expansion several share one."""
+    buffer = module.get_buffer(name)
+    if any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)):
+        buffer = module._buffers[name] = buffer.contiguous()
+    return buffer
+
+
+def _replace_infinite(values: torch.Tensor) -> torch.Tensor:
+    """Return the values with zero in place of infinities and NaN; the same tensor if it has none."""
+    is_integral = not (values.is_floating_point() or values.is_complex())
+    # The sum is one pass over memory; if it overflows, the longer way gives the same values.
+    if is_integral or values.sum().isfinite():
+        return values
+    return torch.where(values.isfinite(), values, 0)
+
+
+def _add_mean(values: torch.Tensor, mean: torch.Tensor) -> None:
+    """Add a mean of changes in place; values that did not change keep their bits, also -0.0."""
+    bases = _replace_infinite(values)
+    if bases is not values or mean.any():
+        values.copy_(torch.where((mean == 0) & (bases == values), values, bases + mean))
+
+
+def _build_shape_error(extent: Extent, shape: tuple[int, ...] | None) -> BadInput:
+    """Return the error for a buffer that has got another shape.
+
+    Args:
+        shape: the new shape; None: the buffer is gone.
+    """
+    return BadInput(
+        f"the shape of the buffer {extent.name} changed from {extent.shape} to {shape}",
+        means="a step takes the mean of the changes of all microbatches, and shapes have no mean",
+        do="give it its final shape before run.prepare, for example by one forward pass; or make it a cache: "
+        "register_buffer(..., persistent=False)",
+    )

@@ -21,8 +21,18 @@ WIDENED = {
     torch.uint8: torch.int32,
     torch.int8: torch.int32,
     torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    # It wraps around: the bits of sums and differences are the same with and without a sign.
+    torch.uint64: torch.int64,
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e4m3fnuz: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.float8_e5m2fnuz: torch.float32,
+    torch.float8_e8m0fnu: torch.float32,
+    torch.complex32: torch.complex64,
 }
-"""Buffer types too narrow to sum changes in, with the wider type for the sums and for storage."""
+"""Buffer types without the sums or the range for changes, with the type for their sums and storage."""
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -174,7 +184,10 @@ class ModelLayout:
         by_dtype: dict[torch.dtype, list[tuple[nn.Module, str, str]]] = {}
         for prefix, module in model.named_modules():
             for name, buffer in module.named_buffers(prefix="", recurse=False):
+                full = f"{prefix}.{name}" if prefix else name
                 is_cache = name in module._non_persistent_buffers_set
+                if buffer.layout is not torch.strided or (buffer.is_quantized and not is_cache):
+                    raise _build_layout_error(full, buffer)
                 stored_dtype = WIDENED.get(buffer.dtype, buffer.dtype)
                 is_supported = (
                     stored_dtype.is_floating_point
@@ -185,7 +198,6 @@ class ModelLayout:
                 if is_cache or not is_supported or buffer.numel() == 0 or id(buffer) in seen:
                     continue
                 seen.add(id(buffer))
-                full = f"{prefix}.{name}" if prefix else name
                 self._check_device("buffer", full, buffer)
                 by_dtype.setdefault(stored_dtype, []).append((module, name, full))
         for dtype, buffers in by_dtype.items():
@@ -301,6 +313,16 @@ def _refuse_lazy(model: nn.Module) -> None:
                 means="run.prepare lays out the trained parameters by their shapes",
                 do="run one forward pass on a batch before the optimizer is built and run.prepare is called",
             )
+
+
+def _build_layout_error(name: str, buffer: torch.Tensor) -> BadInput:
+    kind = "quantized" if buffer.is_quantized else str(buffer.layout).removeprefix("torch.")
+    return BadInput(
+        f"the buffer {name} is {kind}",
+        means="a run carries the memory of dense tensors to workers that join",
+        do="register its dense parts, such as indices and values, and build it from them in forward; or keep "
+        "it in a plain attribute of the module, if it never changes",
+    )
 
 
 def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
