@@ -10,7 +10,7 @@ import pytest
 from elastane.cli.run_names import list_runs
 from elastane.common.errors import BadInput
 from elastane.run.attempts import run_directory
-from elastane.run.attempts.run_directory import check_name_is_free, claim_run_directory
+from elastane.run.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
 from elastane.run.connections.run_lock import is_live
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
@@ -121,3 +121,33 @@ def test_a_local_directory_may_contain_colons(home, tmp_path, monkeypatch, name)
     monkeypatch.chdir(tmp_path)
     with claim_run_directory(SPEC, Path(name)) as run_dir:
         assert run_dir.root == tmp_path / name
+
+
+LINKS = ("lock", "events.jsonl", "ledger.lost.jsonl", "checkpoints", "artifacts/step-1", "logs/worker-0.log")
+
+
+@pytest.mark.parametrize("place", LINKS)
+def test_a_run_writes_through_no_link(home, tmp_path, place) -> None:
+    with claim_run_directory(SPEC, None) as run_dir:
+        pass
+    path = run_dir.root / place
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "private")
+    with pytest.raises(BadInput, match="is a symbolic link"), reclaim_run_directory(run_dir):
+        pass
+    run_dir.run.unlink()
+    with pytest.raises(BadInput, match="is a symbolic link"), claim_run_directory(SPEC, run_dir.root):
+        pass
+    assert not (tmp_path / "private").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_run_of_another_user_is_not_resumed(home) -> None:
+    with claim_run_directory(SPEC, None) as run_dir:
+        pass
+    with reclaim_run_directory(run_dir):
+        pass
+    os.chown(run_dir.run, 1234, 1234)
+    with pytest.raises(BadInput, match="another user, with the id 1234"), reclaim_run_directory(run_dir):
+        pass

@@ -8,8 +8,15 @@ import pytest
 
 from elastane.cli.runs.debugger import check_debug_options
 from elastane.cli.runs.run_options import RunOptions
-from elastane.cli.runs.run_spec import build_spec, change_spec, list_remarks, restrict_sizes
+from elastane.cli.runs.run_spec import (
+    build_spec,
+    change_spec,
+    list_dropped_commands,
+    list_remarks,
+    restrict_sizes,
+)
 from elastane.common.errors import BadInput
+from elastane.run.nouns.hosts import RunHost, parse_run_hosts
 from elastane.run.nouns.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 
 
@@ -164,6 +171,33 @@ def test_a_resumed_run_is_debugged_only_on_request():
     debugged = change_spec(spec, RunOptions(debug=True), 8)
     assert (debugged.min_workers, debugged.max_workers, debugged.start, debugged.debug) == (1, 1, 1, True)
     assert not change_spec(debugged, RunOptions(), 8).debug
+
+
+def test_a_resumed_run_runs_no_command_that_was_not_typed_again():
+    hosts = (RunHost("a", 4), RunHost("b", 4))
+    spec = RunSpec(
+        name="trial", script="/train.py", max_workers=8, host_discovery="./evil", hosts=hosts, ssh=("./evil",)
+    )
+    changed = change_spec(spec, RunOptions(resume="trial"), 8)
+    assert "evil" not in repr(changed)
+    assert [note.partition(";")[0] for note in list_dropped_commands(spec, changed)] == [
+        "the run had --host-discovery-script ./evil",
+        "the run had --ssh ./evil",
+    ]
+    typed = change_spec(spec, RunOptions(resume="trial", host_discovery_script="./own", ssh="ssh -p 2"), 8)
+    assert (typed.host_discovery, typed.ssh, typed.self_sizing) == ("./own", ("ssh", "-p", "2"), False)
+    assert list_dropped_commands(spec, typed) == []
+    with pytest.raises(BadInput, match="--start cannot be combined"):
+        change_spec(spec, RunOptions(resume="trial", host_discovery_script="./own", start=1), 8)
+
+
+@pytest.mark.parametrize("address", ["-Fevil", "-o@b", "a@-b", "a\n", "a b"])
+def test_a_host_is_never_an_option_of_ssh(address):
+    document = msgspec.json.encode({"address": address})
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(document, type=RunHost)
+    with pytest.raises(BadInput):
+        parse_run_hosts(f"{address}:4")
 
 
 def test_a_run_with_legal_sizes_starts_with_one_and_has_no_other_machines(script):

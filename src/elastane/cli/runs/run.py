@@ -24,6 +24,7 @@ from elastane.cli.runs.run_spec import (
     change_spec,
     check_pinned_options,
     check_run_name,
+    list_dropped_commands,
     list_remarks,
     restrict_sizes,
 )
@@ -265,7 +266,10 @@ def _open_ended_run(
         do="elastane resume {job}; elastane explain {job} shows what the job waits for",
     )
     with reclaim_run_directory(ended) as directory:
-        spec = change_spec(read_record(directory).spec, options, count_cores())
+        before = read_record(directory).spec
+        spec = change_spec(before, options, count_cores())
+        for note in list_dropped_commands(before, spec):
+            console.print(f"note: {note}", markup=False)
         _check_limits(spec)
         spec = _start_as_discovered(spec, console)
         if spec.code:

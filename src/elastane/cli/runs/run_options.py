@@ -188,7 +188,6 @@ PINNED = (
     "numerics",
     "seed",
     "threads",
-    "host_discovery_script",
     "encrypt",
     "claims",
     "name",

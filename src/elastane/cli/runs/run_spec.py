@@ -1,5 +1,6 @@
 """Conversion of the options of ``elastane run`` to a `RunSpec`, or to an error that names the option."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ import msgspec
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.runs.address_options import check_ports
-from elastane.cli.runs.run_hosts import choose_machine_address, read_hosts, read_ssh
+from elastane.cli.runs.run_hosts import SSH, choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
 from elastane.cli.teams import find_team_of
@@ -59,12 +60,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
     own = cpus if not hosts else low if here is None else here.slots or cpus
     first = min(max(low, own), high) if address else low
     start = _check_start(first if options.start is None else options.start, low, high)
-    if options.start is not None and options.host_discovery_script:
-        raise BadInput(
-            "--start cannot be combined with --host-discovery-script",
-            means="the hosts that the script prints decide on the number of workers",
-            do="omit one of the two",
-        )
+    _check_discovery(options)
     if options.encrypt and address is None:
         raise BadInput(
             "--encrypt needs --listen or --hosts",
@@ -152,17 +148,20 @@ def _read_claims(options: RunOptions, address: MachineAddress | None) -> str:
 def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
     """Return the spec of the next attempt of a run: the typed options change, all others stay.
 
-    No setting changes that decides about the trained bytes.
+    No setting changes that decides about the trained bytes. The commands of ``--host-discovery-script`` and
+    ``--ssh`` are only those that were typed now, because another machine may have written the spec.
 
     Raises:
         BadInput: the error names the option to change.
     """
+    _check_discovery(options)
     low, high, sizes = spec.min_workers, spec.max_workers, spec.sizes
     hosts = read_hosts(options) or spec.hosts
     if options.workers is not None or options.debug:
         sizes = ()
         low, high = _choose_limits(options, spec.virtual_ranks, cpus, hosts)
     start = min(max(low, spec.start), high) if options.start is None else options.start
+    discovery = options.host_discovery_script or ""
     address = choose_machine_address(options, read_hosts(options))
     if address is not None:
         check_ports(address, _count_own_slots(hosts, find_own_host(hosts), high, cpus))
@@ -172,16 +171,39 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         min_workers=low,
         max_workers=high,
         start=_check_start(start, low, high),
-        self_sizing=spec.self_sizing and options.start is None and low < high,
+        self_sizing=spec.self_sizing and options.start is None and low < high and not discovery,
+        host_discovery=discovery,
         copies=spec.copies if options.copies is None else read_copies(options.copies),
         transport=options.transport or spec.transport,
         hosts=hosts,
-        ssh=read_ssh(options) or spec.ssh,
+        ssh=read_ssh(options) or (SSH if hosts else ()),
         checkpoints=_change_policy(spec.checkpoints, options),
         log=spec.log if (log := read_trackers(options)) is None else log,
         debug=options.debug,
     )
     return restrict_sizes(changed, sizes)
+
+
+def list_dropped_commands(before: RunSpec, after: RunSpec) -> list[str]:
+    """Return a note for each command of a run that its next attempt does not run, see `change_spec`."""
+    commands = (
+        ("--host-discovery-script", before.host_discovery, after.host_discovery),
+        ("--ssh", shlex.join(before.ssh), shlex.join(after.ssh)),
+    )
+    return [
+        f"the run had {option} {shlex.quote(was)}; a command in run.json is not run: to use it, type it again"
+        for option, was, now in commands
+        if was and was != now and now in ("", shlex.join(SSH))
+    ]
+
+
+def _check_discovery(options: RunOptions) -> None:
+    if options.start is not None and options.host_discovery_script:
+        raise BadInput(
+            "--start cannot be combined with --host-discovery-script",
+            means="the hosts that the script prints decide on the number of workers",
+            do="omit one of the two",
+        )
 
 
 def describe_address(address: MachineAddress) -> dict[str, Any]:

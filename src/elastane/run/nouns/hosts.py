@@ -15,8 +15,9 @@ from elastane.run.nouns.membership import FIRST_NODE_WORD, MOST_NODES, NODE_NAME
 MOST_SLOTS = SLOTS
 """The most workers on one machine: its agent watches each one through a slot of the heartbeat file."""
 _HOST = re.compile(
-    r"(?P<user>[A-Za-z0-9._-]+@)?"
-    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)(?::(?P<slots>\d{1,9}))?"
+    # Neither begins with a dash: ssh would take the word for an option.
+    r"(?P<user>[A-Za-z0-9._][A-Za-z0-9._-]*@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)(?::(?P<slots>\d{1,9}))?"
 )
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -29,7 +30,12 @@ class RunHost(msgspec.Struct, frozen=True):
         slots: the most workers on it; None: its GPUs or, without any, its CPUs.
     """
 
-    address: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9._-]+@)?[0-9A-Za-z.:_-]+$", max_length=512)]
+    address: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^([A-Za-z0-9._][A-Za-z0-9._-]*@)?[0-9A-Za-z.:_][0-9A-Za-z.:_-]*\Z", max_length=512
+        ),
+    ]
     slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
 
     @property
