@@ -72,6 +72,14 @@ def test_a_worker_joins_after_an_epoch_and_another_is_killed(
     assert ended.find_events("worker.died")
 
 
+def test_a_worker_without_a_microbatch_agrees_with_the_others(play, play_reference, assert_equal):
+    # The last of the four steps of an epoch has two microbatches, and a validation comes before it.
+    arguments = ("--samples=202", "--validate-every=0.5")
+    ended = play(SCRIPT, *arguments, start=3, max_workers=4)
+    assert_equal(ended, play_reference(SCRIPT, *arguments, max_workers=4))
+    assert any(ranks.isdisjoint({0, 1}) for ranks in ended.get_shares(4).values())
+
+
 def test_early_stopping_ends_a_run_of_two_workers_at_the_same_step(play, play_reference, assert_equal):
     arguments = ("--epochs=6", "--patience=1", "--min-delta=9")
     ended = play(SCRIPT, *arguments, start=2)

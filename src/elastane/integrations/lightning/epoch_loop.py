@@ -57,8 +57,6 @@ class StepsOfEpoch(_TrainingEpochLoop):
         if step is None:
             raise StopIteration
         self._values.begin_step()
-        connector = self.trainer._logger_connector
-        hook = connector._current_fx
         self._results = self._values  # type: ignore[assignment]
         self._training.computing = True
         try:
@@ -67,7 +65,6 @@ class StepsOfEpoch(_TrainingEpochLoop):
         finally:
             self._training.computing = False
             self._results = self.own_results
-            connector._current_fx = hook
         self._complete_step(step)
 
     def _compute_microbatch(self, step: TrainingStep, batch: Any) -> None:
@@ -79,8 +76,11 @@ class StepsOfEpoch(_TrainingEpochLoop):
         kwargs = self._build_kwargs(OrderedDict(), batch, self.batch_progress.current.ready)
         self._containers.begin()
         self._values.begin_microbatch()
-        stops = trainer.should_stop
+        stops, connector = trainer.should_stop, trainer._logger_connector
+        hook = connector._current_fx
         output = call._call_strategy_hook(trainer, TRAINING_STEP, *kwargs.values())
+        # The workers compare their `TrainerState` in the backward pass, and one may compute no microbatch.
+        connector._current_fx = hook
         step.backward(_find_loss(output))
         self._containers.check()
         if trainer.should_stop != stops:

@@ -21,6 +21,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--limit", type=int, help="batches of an epoch")
+parser.add_argument("--samples", type=int, default=1500, help="of an epoch")
+parser.add_argument("--validate-every", type=float, default=1.0, help="part of an epoch")
 parser.add_argument("--plateau", action="store_true")
 parser.add_argument("--patience", type=int, default=10)
 parser.add_argument("--min-delta", type=float, default=0.0)
@@ -78,7 +80,8 @@ class Classifier(lightning.LightningModule):
 def main():
     images, labels = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels))
-    train, val = torch.utils.data.random_split(data, [1500, 297])
+    rest = len(data) - options.samples - 297
+    train, val, _ = torch.utils.data.random_split(data, [options.samples, 297, rest])
     checkpoints = ModelCheckpoint(dirpath=options.folder, monitor="val_loss", save_top_k=2, save_last=True)
     trainer = lightning.Trainer(
         strategy="elastane",
@@ -86,6 +89,7 @@ def main():
         max_epochs=options.epochs,
         accumulate_grad_batches=options.accumulate,
         limit_train_batches=options.limit,
+        val_check_interval=options.validate_every,
         gradient_clip_val=1.0,
         logger=False,
         enable_progress_bar=False,
