@@ -69,7 +69,11 @@ def prepare_resumption(
         _check_unchanged(record, spec)
     lines = len(read_ledger(run_dir, torn_tail=True))
     manifest = find_newest_valid(run_dir, spec, say, within=lines)
-    beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(run_dir, record, events))
+    before = record.resumed
+    # An attempt after an adapted one begins with the same checkpoint, if that one has saved none.
+    accepted = adapted or (before is not None and before.adapted and before.checkpoint == manifest.name)
+    numbers = _compute_next_numbers(run_dir, record, events)
+    beginning = Resumed(manifest.name, manifest.step, *numbers, adapted=accepted)
     pinned = None if adapted else _adapt_pinned(record, spec)
     record = msgspec.structs.replace(
         record, spec=spec, pinned=pinned, resumed=beginning, software=read_software(spec)

@@ -235,6 +235,7 @@ class Resumed(msgspec.Struct, frozen=True):
         times: how often the run has been resumed.
         first_worker: number of the first worker of this attempt; none is used twice.
         first_term: term of the first coordinator of this attempt; none is used twice.
+        adapted: the user has accepted changes of the script or the software since that checkpoint.
     """
 
     checkpoint: str
@@ -242,6 +243,7 @@ class Resumed(msgspec.Struct, frozen=True):
     times: Count
     first_worker: Position
     first_term: Position
+    adapted: bool = False
 
 
 def number_attempt(resumed: Resumed | None) -> int:

@@ -31,6 +31,7 @@ from elastane.run.worker.data.batch_sources import BatchPlan
 from elastane.run.worker.finished.model_writer import check_writable
 from elastane.run.worker.reporter import Reporter
 from elastane.run.worker.state import devices
+from elastane.run.worker.state.edited_values import refuse_edits
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout, check_dense
@@ -185,6 +186,11 @@ def open_starting_checkpoint(
             detail={"name": name, "bytes": nbytes, "seconds": seconds},
         )
         reporter.report_event(f"restored-{worker}-{time.time_ns()}", line)
+        if edits := state.replicated.edits:
+            if not resumed.adapted:
+                refuse_edits(edits)
+            edited = "; ".join(map(str, edits))
+            reporter.warn("edits", f"the run goes on with edited values: {edited}", step=resumed.step)
 
     checkpoint = StartingCheckpoint(open_run_catalog(settings), name, state, report_restored)
     return checkpoint

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.change_detector import digest_tensor
+from elastane.run.worker.state.edited_values import EditedValue, merge_edits
 from elastane.run.worker.state.json_state import (
     digest_text,
     join_tensors,
@@ -27,6 +28,8 @@ from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.shared_optimizer_state import SharedOptimizerState
 from elastane.run.worker.state.untrained_tensors import UntrainedTensors
 
+BEGAN = "began"
+"""The key of the hyperparameters and the schedule with which the script began."""
 UNTRAINED = "untrained"
 """The key of the untrained tensors that the script has changed."""
 
@@ -43,6 +46,7 @@ class ReplicatedState:
     Attributes:
         metrics: the metrics of checkpoints: the loss, and the last measurements of the script.
         recorded: the digest of the values that the script recorded in the last step; empty: none.
+        edits: the values of the loaded state that the script begins with no longer; see `edited_values`.
         untrained: the tensors of the model that no block holds.
     """
 
@@ -71,6 +75,8 @@ class ReplicatedState:
         self._named_modules = tuple(model.named_modules())
         self._scalars = read_scalars(self._named_modules)
         self._excluded: frozenset[Key] = frozenset()
+        self._began = self._describe_beginning()
+        self.edits: tuple[EditedValue, ...] = ()
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Return the state as JSON, and the tensors that the JSON refers to.
@@ -95,7 +101,16 @@ class ReplicatedState:
         keep, keep_tensors = self._keep.describe()
         shared, shared_tensors = self._shared.describe()
         tensors |= {f"keep/{name}": tensor for name, tensor in keep_tensors.items()} | shared_tensors
-        return {**plain, "keep": keep, "optimizer": shared}, tensors
+        return {**plain, "keep": keep, "optimizer": shared, BEGAN: self._began}, tensors
+
+    def _describe_beginning(self) -> dict[str, Any] | None:
+        """Return the hyperparameters and the schedule at the start; None: they are not plain data."""
+        try:
+            plain = self._describe_plain()
+        except BadInput:
+            # The first vote refuses them.
+            return None
+        return {"groups": plain["groups"], "schedule": plain["schedule"]}
 
     def _describe_plain(self) -> dict[str, Any]:
         """Return hyperparameters, schedule, scaler and flags as JSON; every vote compares them.
@@ -131,6 +146,10 @@ class ReplicatedState:
 
     def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
+        # Checkpoints of earlier versions do not say with which values the script began.
+        if self._began is not None and (began := described.get(BEGAN)) is not None:
+            merged, self.edits = merge_edits(began, self._began, described)
+            described = {**described, **merged}
         for group, values in zip(self._optimizer.param_groups, described["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):
