@@ -35,7 +35,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "trl": ("trl",),
     "lightning": ("lightning",),
     "trackers": ("mlflow", "tensorboard", "wandb"),
-    "nodes": ("cryptography", "pathspec"),
+    "nodes": ("cryptography",),
 }
 """The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
 assert tuple(MODULES) == get_args(Extra)

@@ -304,7 +304,12 @@ def _ship_code(spec: RunSpec, directory: Path | None) -> RunSpec:
         raise BadInput(
             f"--ship-code: an ignore file in {root} leaves out the script {script}", do="remove that line"
         )
-    digest = compute_code_digest(root, files)
+    try:
+        digest = compute_code_digest(root, files)
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"--ship-code: a file below {root} cannot be read: {error}", do="leave it out in .elastaneignore"
+        ) from error
     run_dir = RunDir((directory or find_runs_home() / spec.name).absolute())
     copy = copy_code(root, files, run_dir, digest)
     path = str(copy / script.relative_to(root))

@@ -25,7 +25,7 @@ from elastane.run.nouns.rundir import CLAIMS, GATHERED, TICKETS, RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
 
 SECRET_BYTES = 32
-WRITTEN_FOLDERS = ("logs", "checkpoints", "artifacts", CLAIMS, TICKETS, GATHERED)
+WRITTEN_FOLDERS = ("logs", "checkpoints", "artifacts", "code", CLAIMS, TICKETS, GATHERED)
 """The folders of a run directory in which a run writes."""
 
 

@@ -13,6 +13,7 @@ from elastane.run.machines.joining.shipped_code import (
     list_code,
 )
 from elastane.run.nouns.rundir import RunDir
+from tests.hostile import replace_with_stand_in
 
 
 @pytest.fixture
@@ -96,16 +97,64 @@ def test_a_changed_or_missing_copy_is_refused(root, run_dir) -> None:
 
 
 def test_links_that_other_machines_would_not_have_are_refused(root, run_dir, tmp_path) -> None:
+    (root / ".git").mkdir()
+    (root / ".git" / "config").write_text("url = https://user:password@host")
     (root / "inside.py").symlink_to("train.py")
     digest = ship(root, run_dir)
     assert (run_dir.root / "code" / digest / "inside.py").read_text() == "import pkg.model\n"
     outside = tmp_path / "outside.py"
     outside.write_text("")
-    for target in (outside, root / "pkg", root / "nothing"):
+    for target in (outside, root / "pkg", root / "nothing", root / ".git" / "config", root / "link"):
         (root / "link").symlink_to(target)
         with pytest.raises(BadInput, match="link is a link to"):
             list_code(root)
         (root / "link").unlink()
+
+
+def test_private_files_stay_private_in_the_copy(root, run_dir) -> None:
+    (root / ".ssh").mkdir()
+    for name, mode in ((".env", 0o600), (".ssh/config", 0o644), ("pkg/model.py", 0o640), ("tool.sh", 0o700)):
+        (root / name).touch()
+        (root / name).chmod(mode)
+    (root / ".ssh").chmod(0o700)
+    copy = run_dir.root / "code" / ship(root, run_dir)
+    modes = {
+        name: (copy / name).stat().st_mode & 0o777 for name in (".env", ".ssh", "pkg/model.py", "tool.sh")
+    }
+    assert modes == {".env": 0o400, ".ssh": 0o700, "pkg/model.py": 0o440, "tool.sh": 0o500}
+    check_shipped_code(run_dir, copy.name)
+
+
+def test_each_folder_has_its_own_ignore_file(root) -> None:
+    for name in ("pkg/secret", "pkg/deep/secret", "pkg/deep/keep", "secret"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("x")
+    (root / "pkg" / ".gitignore").write_text("secret\n/deep/*\n")
+    (root / "pkg" / "deep" / ".gitignore").write_text("!keep\n")
+    names = list_names(root)
+    assert {"secret", "pkg/deep/keep", "pkg/model.py"} <= set(names)
+    assert not {"pkg/secret", "pkg/deep/secret"} & set(names)
+
+
+def test_folders_without_end_are_refused(root) -> None:
+    (root / "/".join("d" * 200)).mkdir(parents=True)
+    with pytest.raises(BadInput, match="nested more than 100 deep"):
+        list_code(root)
+
+
+def test_a_search_without_end_is_refused(root, monkeypatch) -> None:
+    monkeypatch.setattr(shipped_code, "LONGEST_S", -1)
+    with pytest.raises(BadInput, match="took more than"):
+        list_code(root)
+
+
+@pytest.mark.parametrize("stand_in", ["a pipe", "a link to itself", "an endless device"])
+@pytest.mark.parametrize("name", ["train.py", "extra", "pkg/extra"])
+def test_a_copy_with_anything_but_files_is_refused(root, run_dir, name, stand_in) -> None:
+    digest = ship(root, run_dir)
+    replace_with_stand_in(run_dir.root / "code" / digest / name, stand_in)
+    with pytest.raises(BadInput, match="is not the shipped one"):
+        check_shipped_code(run_dir, digest)
 
 
 def test_a_pipe_is_no_code(root) -> None:

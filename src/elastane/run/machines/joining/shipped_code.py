@@ -8,23 +8,35 @@ import hashlib
 import os
 import shutil
 import stat
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 
 import msgspec
 
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
-from elastane.common.extras import require
+from elastane.common.untrusted_data import Malformed, check_regular
+from elastane.run.machines.joining.ignore_rules import IgnoreRule, find_decision, parse_rules
 from elastane.run.nouns.rundir import RunDir
 
 CODE = "code"
 """The directory of shipped code in a run directory."""
 IGNORE_FILES = (".elastaneignore", ".gitignore")
-"""The first one that exists at the root says which files are left out."""
-ALWAYS_IGNORED = (".git/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/")
+"""The first one that a folder has says which files are left out in it and below."""
+ALWAYS_IGNORED = (".git", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/")
 MOST_FILES, MOST_BYTES = 10_000, 100 << 20
+LARGEST_IGNORE_BYTES = 1 << 18
+LONGEST_S = 60
+"""The search for the files of the code may take this many seconds."""
+DEEPEST = 100
+"""The most levels of folders."""
 SHOWN = 3
+READABLE = 0o555
+"""The permissions that a copy takes from the original."""
+_ALWAYS = parse_rules(ALWAYS_IGNORED)
 
 
 class CodeFile(msgspec.Struct, frozen=True, order=True):
@@ -43,51 +55,122 @@ class CodeFile(msgspec.Struct, frozen=True, order=True):
 def list_code(root: Path) -> tuple[CodeFile, ...]:
     """Return the files of the code below a directory, sorted by name.
 
-    Left out are the files that the ignore file matches, in the notation of git, and `ALWAYS_IGNORED`.
+    Left out are the files that the ignore files match, in the notation of git, and `ALWAYS_IGNORED`. In each
+    folder the first of `IGNORE_FILES` counts.
 
     Raises:
-        BadInput: a link leads out of the directory, a file is not a regular one, or there is too much.
-        MissingExtra: the package that reads ignore files is not installed.
+        BadInput: a link leads to anything but a file of the code, a file is not a regular one, something
+            cannot be read, there is too much, or the search takes too long.
     """
-    require("nodes", "--ship-code leaves out what the ignore file names")
-    from pathspec import GitIgnoreSpec
-
-    own = next((path for name in IGNORE_FILES if (path := root / name).is_file()), None)
-    lines = [] if own is None else own.read_text(errors="replace").splitlines()
-    spec = GitIgnoreSpec.from_lines([*ALWAYS_IGNORED, *lines])
+    give_up_s = time.monotonic() + LONGEST_S
     found: list[CodeFile] = []
-    for folder, folders, names in os.walk(root):
+    links: list[Path] = []
+    rules: dict[Path, tuple[IgnoreRule, ...]] = {}
+    for folder, folders, names in os.walk(root, onerror=_refuse_unreadable):
         inside = Path(folder).relative_to(root)
-        folders[:] = [name for name in folders if not spec.match_file(f"{(inside / name).as_posix()}/")]
+        if len(inside.parts) > DEEPEST:
+            raise BadInput(
+                f"the folders below {root} are nested more than {DEEPEST} deep",
+                do=f"leave them out in {root / IGNORE_FILES[0]}",
+            )
+        if own := _read_rules(root, inside):
+            rules[inside] = own
+        folders[:] = [name for name in folders if not _is_left_out(rules, inside / name, is_folder=True)]
         for name in (*folders, *names):
             path = inside / name
-            if not spec.match_file(path.as_posix()):
+            if name in names and _is_left_out(rules, path, is_folder=False):
+                continue
+            if (root / path).is_symlink():
+                links.append(path)
+            else:
                 found += _describe_file(root, path)
-        # Count while walking: the user may have named a home directory.
-        _check_limits(root, found, own)
+            # Count while walking: the user may have named a home directory.
+            if len(found) + len(links) > MOST_FILES or time.monotonic() > give_up_s:
+                break
+        _check_limits(root, found)
+        if time.monotonic() > give_up_s:
+            raise BadInput(
+                f"the search for the code below {root} took more than {LONGEST_S} s",
+                means="there are too many files, or too many lines in an ignore file",
+                do=f"leave out whole folders in {root / IGNORE_FILES[0]}",
+            )
+    names_of_code = {file.name for file in found}
+    found += (_describe_link(root, path, names_of_code) for path in links)
+    _check_limits(root, found)
     return tuple(sorted(found))
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    raise BadInput(
+        f"{error.filename} cannot be read: {error.strerror}",
+        means="it is below the working directory, which is shipped",
+        do="leave it out in .elastaneignore",
+    ) from error
+
+
+def _read_rules(root: Path, folder: Path) -> tuple[IgnoreRule, ...]:
+    """Return the rules of the ignore file in a folder."""
+    files = ConfinedDirectory(root)
+    own = next((path for name in IGNORE_FILES if files.has_file(path := root / folder / name)), None)
+    if own is None:
+        return ()
+    try:
+        return parse_rules(files.read(own, LARGEST_IGNORE_BYTES).decode(errors="replace").split("\n"))
+    except (OSError, Malformed) as error:
+        raise BadInput(
+            f"{own} cannot be read: {error}", do="correct it: it decides on the files that are shipped"
+        ) from error
+
+
+def _is_left_out(rules: Mapping[Path, tuple[IgnoreRule, ...]], path: Path, *, is_folder: bool) -> bool:
+    """Return whether the rules leave out a path; those of its own folder come before those above."""
+    if find_decision(_ALWAYS, path.parts, is_folder=is_folder):
+        return True
+    for above in path.parents:
+        inside = path.relative_to(above).parts
+        if (decision := find_decision(rules.get(above, ()), inside, is_folder=is_folder)) is not None:
+            return decision
+    return False
 
 
 def _describe_file(root: Path, path: Path) -> Iterator[CodeFile]:
     """Yield the description of a file; nothing for a directory, which is walked."""
-    whole = root / path
-    if whole.is_symlink():
-        target = whole.resolve()
-        if not target.is_file() or not target.is_relative_to(root.resolve()):
-            raise BadInput(
-                f"{path} is a link to {target}, which is not a file below {root}",
-                means="other machines would not have it",
-                do="copy it there, or leave the link out in .elastaneignore",
-            )
-    elif whole.is_dir():
+    facts = (root / path).lstat()
+    if stat.S_ISDIR(facts.st_mode):
         return
-    facts = whole.stat()
     if not stat.S_ISREG(facts.st_mode):
         raise BadInput(f"{path} is neither a file nor a directory", do="leave it out in .elastaneignore")
     yield CodeFile(path.as_posix(), bool(facts.st_mode & stat.S_IXUSR), facts.st_size)
 
 
-def _check_limits(root: Path, files: Iterable[CodeFile], ignore_file: Path | None) -> None:
+def _describe_link(root: Path, path: Path, names: Collection[str]) -> CodeFile:
+    """Return the description of a link to a file of the code, which is shipped as a file."""
+    try:
+        target, whole = (root / path).resolve(), root.resolve()
+    except (OSError, RuntimeError):  # a loop
+        target = whole = root / path
+    if not target.is_relative_to(whole) or target.relative_to(whole).as_posix() not in names:
+        raise BadInput(
+            f"{path} is a link to {target}, which is not a file of the code below {root}",
+            means="other machines would not have it",
+            do="copy it there, or leave the link out in .elastaneignore",
+        )
+    facts = target.stat()
+    return CodeFile(path.as_posix(), bool(facts.st_mode & stat.S_IXUSR), facts.st_size)
+
+
+def _open_code(root: Path, file: CodeFile) -> BufferedReader:
+    """Open a file of the code; a link leads to another file of it.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    whole = root.resolve()
+    path = whole / file.name
+    return ConfinedDirectory(whole).open(path.resolve() if path.is_symlink() else path)
+
+
+def _check_limits(root: Path, files: Iterable[CodeFile]) -> None:
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for file in files:
@@ -102,8 +185,12 @@ def _check_limits(root: Path, files: Iterable[CodeFile], ignore_file: Path | Non
     raise BadInput(
         f"the code below {root} has more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB; most in {names}",
         means="it is copied into the run directory, for all machines",
-        do=f"leave out data and results in {ignore_file or root / IGNORE_FILES[0]}, written as a .gitignore",
+        do=f"leave out data and results in {_name_ignore_file(root)}, written as a .gitignore",
     )
+
+
+def _name_ignore_file(root: Path) -> Path:
+    return next((path for name in IGNORE_FILES if (path := root / name).is_file()), root / IGNORE_FILES[0])
 
 
 def compute_code_digest(root: Path, files: Iterable[CodeFile]) -> str:
@@ -114,11 +201,11 @@ def compute_code_digest(root: Path, files: Iterable[CodeFile]) -> str:
     zero byte.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError, ValueError: a file cannot be read.
     """
     whole = hashlib.sha256()
     for file in sorted(files):
-        with (root / file.name).open("rb") as content:
+        with _open_code(root, file) as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         mode = "x" if file.executable else "-"
         whole.update(f"{digest} {mode} {file.name}\0".encode(errors="surrogateescape"))
@@ -127,6 +214,8 @@ def compute_code_digest(root: Path, files: Iterable[CodeFile]) -> str:
 
 def copy_code(root: Path, files: Iterable[CodeFile], run_dir: RunDir, digest: str) -> Path:
     """Copy code into the run directory, and return the directory of the copy.
+
+    A file or folder in the copy can be read by the users that can read the original, and written by none.
 
     Raises:
         BadInput: a file has changed meanwhile, or the copy cannot be written.
@@ -137,16 +226,14 @@ def copy_code(root: Path, files: Iterable[CodeFile], run_dir: RunDir, digest: st
     try:
         shutil.rmtree(partial, ignore_errors=True)
         for file in files:
-            path = partial / file.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / file.name, path)
-            path.chmod(0o555 if file.executable else 0o444)
+            _copy_file(root, file, partial)
         changed = compute_code_digest(partial, files) != digest
+        _copy_folder_modes(root, files, partial)
         if not changed:
             partial.rename(copy)
-    except OSError as error:
+    except (OSError, Malformed) as error:
         raise BadInput(
-            f"cannot copy the code below {root} to {copy}: {error.strerror}",
+            f"cannot copy the code below {root} to {copy}: {getattr(error, 'strerror', error)}",
             means="nothing was started",
             do="check the file system of the run directory",
         ) from error
@@ -161,6 +248,24 @@ def copy_code(root: Path, files: Iterable[CodeFile], run_dir: RunDir, digest: st
     return copy
 
 
+def _copy_file(root: Path, file: CodeFile, copy: Path) -> None:
+    path = copy / file.name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _open_code(root, file) as content:
+        mode = os.fstat(content.fileno()).st_mode
+        # Private until it is whole, then readable as the original is.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as to:
+            shutil.copyfileobj(content, to)
+            os.fchmod(to.fileno(), READABLE & mode | (0o500 if file.executable else 0o400))
+
+
+def _copy_folder_modes(root: Path, files: Iterable[CodeFile], copy: Path) -> None:
+    """Let other users into the folders of a copy that they can enter in the original."""
+    folders = {folder for file in files for folder in Path(file.name).parents}
+    for folder in sorted(folders, reverse=True):
+        (copy / folder).chmod(READABLE & (root / folder).stat().st_mode | 0o700)
+
+
 def find_shipped_code(run_dir: RunDir, digest: str) -> Path:
     """Return the directory of the code with this digest in a run directory."""
     return run_dir.root / CODE / digest
@@ -170,9 +275,10 @@ def check_shipped_code(run_dir: RunDir, digest: str) -> None:
     """Check that this machine sees the code of the run as it was shipped."""
     copy = find_shipped_code(run_dir, digest)
     try:
-        seen = compute_code_digest(copy, _list_copied(copy)) if copy.is_dir() else ""
-    except OSError as error:
-        seen = error.strerror or "unreadable"
+        is_here = not copy.is_symlink() and not copy.parent.is_symlink() and copy.is_dir()
+        seen = compute_code_digest(copy, _list_copied(copy)) if is_here else ""
+    except (OSError, Malformed):
+        seen = "unreadable"
     if seen != digest:
         raise BadInput(
             f"the code of the run in {copy} is not the shipped one",
@@ -182,9 +288,16 @@ def check_shipped_code(run_dir: RunDir, digest: str) -> None:
 
 
 def _list_copied(copy: Path) -> Iterator[CodeFile]:
-    """Yield the files of a copy; what Python writes beside them does not count."""
-    for path in copy.rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
-            facts = path.stat()
-            name = path.relative_to(copy).as_posix()
-            yield CodeFile(name, bool(facts.st_mode & stat.S_IXUSR), facts.st_size)
+    """Yield the files of a copy; what Python writes beside them does not count.
+
+    Raises:
+        Malformed: it has a link, a pipe or a device.
+    """
+    for folder, folders, names in os.walk(copy):
+        inside = Path(folder).relative_to(copy)
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in (*folders, *names):
+            facts = (copy / inside / name).lstat()
+            if not stat.S_ISDIR(facts.st_mode):
+                check_regular(facts.st_mode)
+                yield CodeFile((inside / name).as_posix(), bool(facts.st_mode & stat.S_IXUSR), facts.st_size)
