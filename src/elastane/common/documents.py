@@ -252,7 +252,7 @@ def _index_patterns(
     for table in tables:
         for tag, (pattern, first) in table.items():
             for character in first:
-                found.setdefault(character, []).append((tag, re.compile(f"(?:{pattern})$", re.ASCII)))
+                found.setdefault(character, []).append((tag, re.compile(rf"(?:{pattern})\Z", re.ASCII)))
     return found
 
 

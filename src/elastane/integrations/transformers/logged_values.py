@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LONGEST_NAME = 64
-OF_ONE_PROCESS = re.compile(r"_(runtime|per_second|preparation_time)$|_mem_(cpu|gpu)_|^before_init_mem_")
+OF_ONE_PROCESS = re.compile(r"_(runtime|per_second|preparation_time)\Z|_mem_(cpu|gpu)_|^before_init_mem_")
 """Times and memory differ between workers; the ledger has the times of each step."""
 
 

@@ -50,7 +50,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
         attempt: how often the run had been resumed when its attempt began.
     """
 
-    host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
+    host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}\Z")]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     certificate: str = ""
     term: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -15,9 +15,9 @@ from elastane.run.nouns.membership import FIRST_NODE_WORD, MOST_NODES, NODE_NAME
 MOST_SLOTS = SLOTS
 """The most workers on one machine: its agent watches each one through a slot of the heartbeat file."""
 _HOST = re.compile(
-    # Neither begins with a dash: ssh would take the word for an option.
+    # ssh would take a word that begins with a dash for an option.
     r"(?P<user>[A-Za-z0-9._][A-Za-z0-9._-]*@)?"
-    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)(?::(?P<slots>\d{1,9}))?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)(?::(?P<slots>\d{1,9}))?"
 )
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 

@@ -15,9 +15,9 @@ NUMBERS_AT_ONCE = 100
 
 FIRST_NODE_WORD = "first"
 """The word for the machine without a name in commands."""
-NODE_NAME = rf"(?!(?:{FIRST_NODE_WORD}|[0-9]+)$)[a-z0-9]([a-z0-9.-]{{0,61}}[a-z0-9])?"
+NODE_NAME = rf"(?!(?:{FIRST_NODE_WORD}|[0-9]+)\Z)[a-z0-9]([a-z0-9.-]{{0,61}}[a-z0-9])?"
 """The pattern of the name that a machine gives itself. Commands take a number for a worker."""
-NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^({NODE_NAME})?$")]
+NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^({NODE_NAME})?\Z")]
 """The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 
 
@@ -26,7 +26,7 @@ MOST_NODES = 1024
 LARGEST_NODE_BYTES = 384
 """The size limit of a `NodeAddress` as JSON, with a name of 63 characters and a host of 253."""
 
-Host: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{0,253}$")]
+Host: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{0,253}\Z")]
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 

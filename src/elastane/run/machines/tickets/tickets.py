@@ -34,9 +34,9 @@ LARGEST_ADMISSION_BYTES = (64 << 10) + MOST_NODES * LARGEST_NODE_BYTES
 _MEANT = re.compile(r"elastane\d+-\S{24}")
 _BEGUN = re.compile(r"elastane\d+-")
 
-RunName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+RunName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 """It names a directory on the client's machine."""
-TicketId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}$")]
+TicketId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}\Z")]
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
@@ -68,7 +68,7 @@ class TicketRecord(msgspec.Struct, frozen=True):
         uses: how often it admits a machine or a user; None: without limit.
     """
 
-    key_digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    key_digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     created: float
     expires: float | None = None
     uses: Annotated[int, msgspec.Meta(ge=1)] | None = None

@@ -65,7 +65,7 @@ class Origin(msgspec.Struct, frozen=True):
     """
 
     directory: str
-    fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     nodes: tuple[NodeAddress, ...]
 
 
