@@ -223,8 +223,9 @@ def check_refused(dead_run, error, words, **options):
 
 
 def test_a_finished_run_cannot_be_resumed(dead_run):
-    dead_run.write_events((*EVENTS, EventLine(time=104.0, kind="run.finished")))
-    check_refused(dead_run, BadInput, "has finished")
+    why = "ended by its script after step 4: it has converged"
+    dead_run.write_events((*EVENTS, EventLine(time=104.0, kind="run.finished", why=why)))
+    check_refused(dead_run, BadInput, f"has finished\n  means: {why}")
 
 
 def test_a_run_without_checkpoints_cannot_be_resumed(dead_run):

@@ -133,6 +133,28 @@ def test_a_failed_run_prints_the_traceback_of_the_worker(agent, elastane, script
     assert "failed after 2 steps" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "advice"),
+    [
+        (("--workers", "2"), "the script ended with SystemExit(2)\n", "write --workers before train.py"),
+        (
+            ("--lr", "1", "--workers=2", "--start=1"),
+            "the script ended with SystemExit(2)\n",
+            "--workers and --start",
+        ),
+        (("--lr", "1"), "the script ended with SystemExit(2)\n", ""),
+        (("--workers", "2"), TRACEBACK, ""),
+    ],
+)
+def test_an_option_after_the_script_that_the_script_refuses_is_named(
+    agent, elastane, script, arguments, error, advice
+) -> None:
+    agent.over = RunOver(code=1, why="the script raised in worker 0", traceback=error)
+    result = elastane("run", script, *arguments)
+    assert advice in result.stderr
+    assert ("before train.py" in result.stderr) == bool(advice)
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_stopped_run_prints_how_to_resume_it_if_that_is_possible(
     agent, elastane, script, home, kept

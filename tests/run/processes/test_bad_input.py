@@ -29,6 +29,7 @@ def play_mistake(stage, mistake, **options):
     [
         ("import", "No module named 'no_such_module'"),
         ("exit", "SystemExit('nothing to do today')"),
+        ("arguments", "error: unrecognized arguments: --unknown"),
         ("never joins", "it never called elastane.join()"),
         ("joins twice", "elastane.join() was called twice"),
         ("never trains", "it never entered the loop over run.steps(...)"),

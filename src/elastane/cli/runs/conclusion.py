@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from elastane.cli.command import print_json
+from elastane.cli.options import spell_with_hyphens
+from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.terminal import write_paragraphs
 from elastane.common.durations import format_duration
 from elastane.common.exit_codes import ExitCode
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import read_record
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+WRONG_ARGUMENTS = "the script ended with SystemExit(2)"
+"""The error of a script whose argument parser, such as argparse, has refused the arguments."""
 ENDINGS: dict[int, str] = {ExitCode.OK: "finished", ExitCode.STOPPED_BY_USER: "stopped"}
 
 
@@ -26,6 +31,9 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
     from elastane.run.observability.tensors import find_finished_model
 
     if over.traceback:
+        over = msgspec.structs.replace(
+            over, traceback=over.traceback + advise_on_arguments(run_dir, over.traceback)
+        )
         write_paragraphs(over.traceback, sys.stderr)
     conclusion = write_results(run_dir, lambda line: console.print(line, markup=False))
     recorded, facts, report = conclusion.recorded, conclusion.facts, conclusion.report
@@ -46,6 +54,22 @@ def conclude_run(run_dir: RunDir, over: RunOver, console: "Console", *, as_json:
         print_json(answer | {key: value for key, value in numbers.items() if key != "why"})
     print_summary(run_dir, over, console, report)
     return over.code
+
+
+def advise_on_arguments(run_dir: RunDir, error: str) -> str:
+    """Return what to do if a script has refused an option of ``elastane run``; empty: it has not."""
+    if not error.startswith(WRONG_ARGUMENTS):
+        return ""
+    spec = read_record(run_dir).spec
+    ours = {f"--{spell_with_hyphens(name)}" for name in RunOptions.__struct_fields__}
+    typed = [word for argument in spec.args if (word := argument.partition("=")[0]) in ours]
+    if not typed:
+        return ""
+    script = spec.module or Path(spec.script).name
+    return (
+        f"  means: all arguments after {script} are arguments of the script\n"
+        f"  do:    write {' and '.join(dict.fromkeys(typed))} before {script}\n"
+    )
 
 
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:

@@ -20,7 +20,7 @@ from elastane.run.nouns.checkpoints import Manifest
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import Pinned, Resumed, RunRecord, RunSpec
-from elastane.run.observability.facts import has_finished
+from elastane.run.observability.facts import find_finish, has_finished
 from elastane.run.observability.line_files import append_line
 from elastane.run.observability.run_files import read_events, read_last_step, read_ledger, read_record
 
@@ -62,7 +62,7 @@ def prepare_resumption(
     if has_finished(events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
-            means="all its steps are made, so there is nothing to resume",
+            means=f"{find_finish(events)}; a finished run is not resumed",
             do="export its model (elastane export), or start a new run (elastane run)",
         )
     if not adapted:

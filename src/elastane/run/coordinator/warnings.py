@@ -33,7 +33,8 @@ def warn_of_unjoined(turn: Turn) -> None:
     why = (
         f"{script} has run for {PATIENCE_S:.0f} s and has not called elastane.join(). It may still be "
         "importing or loading. If it trains already, each worker does so by itself, and nothing is shared or "
-        "recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over run.steps(...)"
+        "recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over run.steps(...). "
+        "A Trainer of elastane.integrations joins when it begins to train"
     )
     turn.roster = replace(roster, events=replace(roster.events, keys={**roster.events.keys, UNJOINED: None}))
     turn.actions.append(

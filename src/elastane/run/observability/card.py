@@ -85,20 +85,37 @@ def format_optimizer_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
+TASKS = {
+    "CAUSAL_LM": "AutoModelForCausalLM",
+    "SEQ_CLS": "AutoModelForSequenceClassification",
+    "SEQ_2_SEQ_LM": "AutoModelForSeq2SeqLM",
+    "TOKEN_CLS": "AutoModelForTokenClassification",
+    "QUESTION_ANS": "AutoModelForQuestionAnswering",
+}
+"""The class in ``transformers`` of a base model, by the task of an adapter."""
+
+
+class AdapterConfig(msgspec.Struct, frozen=True):
+    """The used part of an ``adapter_config.json``; the model may be one without a task or a name."""
+
+    base_model_name_or_path: str | None = None
+    task_type: str | None = None
+
+
 class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The files of the finished model, for the card beside them.
 
     Args:
         files: names and sizes in bytes; the file that marks the model as complete comes first.
         architecture: class in ``transformers`` that loads it; None for any other model.
-        adapter: whether ``peft`` can load the directory as an adapter.
+        adapter: what ``peft`` needs to load the directory as an adapter; None: it is not one.
         optimizer: the optimizer's groups at the end, if known.
         environment: the environment of the training, if known.
     """
 
     files: tuple[tuple[str, int], ...]
     architecture: str | None = None
-    adapter: bool = False
+    adapter: AdapterConfig | None = None
     optimizer: OptimizerGroups | None = None
     environment: TrainingEnvironment | None = None
 
@@ -116,7 +133,7 @@ def write_card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> st
         "## Environment\n\n" + format_markdown_table(list_environment_rows(run, model.environment)),
         "## Files\n\n"
         + format_markdown_table((f"`{name}`", format_size(size_bytes)) for name, size_bytes in model.files),
-        "## Loading\n\n```python\n" + "\n".join(write_loading_section(model)) + "\n```",
+        "## Loading\n\n```python\n" + "\n".join(write_loading_section(model, run.record.spec.name)) + "\n```",
         f"`elastane verify {name}` verifies with the ledger that every sample was trained on exactly once.",
     ]
     return "\n\n".join(sections) + "\n"
@@ -335,15 +352,13 @@ def list_environment_rows(
         yield "processor", escape_word(environment.processor)
 
 
-def write_loading_section(model: FinishedModel) -> Iterable[str]:
+def write_loading_section(model: FinishedModel, name: str) -> Iterable[str]:
     if model.architecture and re.fullmatch(r"\w+", model.architecture):
         yield f"from transformers import {model.architecture}"
         yield ""
         yield f'model = {model.architecture}.from_pretrained(".")  # this directory'
     elif model.adapter:
-        yield "from peft import PeftModel"
-        yield ""
-        yield 'model = PeftModel.from_pretrained(base, ".")  # base: the base model'
+        yield from _write_loading_of_adapter(model.adapter, escape_word(name))
     elif model.files[0][0].endswith(".safetensors"):
         yield "from safetensors.torch import load_model"
         yield ""
@@ -354,6 +369,23 @@ def write_loading_section(model: FinishedModel) -> Iterable[str]:
         yield ""
         yield 'for shard in sorted(Path(".").glob("model-*.safetensors")):'
         yield "    model.load_state_dict(load_file(shard), strict=False)  # model: built as in the script"
+
+
+def _write_loading_of_adapter(adapter: AdapterConfig, name: str) -> Iterable[str]:
+    kind, base = TASKS.get(adapter.task_type or "", "AutoModel"), adapter.base_model_name_or_path or ""
+    # The name is in a file that anyone may have written.
+    if re.fullmatch(r"[\w./-]+", base):
+        yield "from peft import PeftModel"
+        yield f"from transformers import {kind}"
+        yield ""
+        yield f'base = {kind}.from_pretrained("{base}")'
+        yield 'model = PeftModel.from_pretrained(base, ".")  # this directory'
+        return
+    yield f"from transformers import {kind}"
+    yield ""
+    yield "# The base model has no name, so write it beside the adapter:"
+    yield f"# elastane export {name} --format hf --out {name}-hf"
+    yield f'model = {kind}.from_pretrained("{name}-hf")  # with peft installed'
 
 
 def format_markdown_table(rows: Iterable[tuple[str, str]]) -> str:

@@ -99,7 +99,7 @@ def collect_facts(run: Recorded) -> Facts:
         resumes=len(attempts),
         lost_steps=sum(attempt.lost_steps for attempt in attempts),
         restored=attempts[-1].restored if attempts else None,
-        digest=find_newest_digest(ledger),
+        digest=find_newest_digest(ledger, run.events),
         phases=compute_phase_shares(ledger),
     )
 
@@ -124,6 +124,11 @@ def find_outcome_event(events: Sequence[EventLine]) -> EventLine | None:
     return None
 
 
+def find_finish(events: Iterable[EventLine]) -> str:
+    """Return why the run has finished; empty: it has not."""
+    return next((event.why for event in events if event.kind == "run.finished"), "")
+
+
 def has_finished(events: Iterable[EventLine]) -> bool:
     """Return whether any attempt of the run has reached its last step; then no other attempt follows."""
     return any(event.kind == "run.finished" for event in events)
@@ -138,8 +143,18 @@ def find_longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float
     return ms, event.pause_steps.get(worker), event.step
 
 
-def find_newest_digest(ledger: Sequence[LedgerLine]) -> tuple[str, int] | None:
-    return next(((line.digest.parameters, line.step) for line in reversed(ledger) if line.digest), None)
+def find_newest_digest(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> tuple[str, int] | None:
+    """Return the newest digest of the parameters, and its step; None: there is none.
+
+    That of a run which its script has ended is an event: the ledger line of its last step came before.
+    """
+    found = [(line.digest.parameters, line.step) for line in reversed(ledger) if line.digest][:1]
+    found += [
+        (str(event.detail["parameters_sha256"]), event.step)
+        for event in events
+        if event.kind == "digest" and event.step == len(ledger)
+    ]
+    return max(found, key=lambda digest: digest[1], default=None)
 
 
 def read_step_ms(line: LedgerLine) -> float:

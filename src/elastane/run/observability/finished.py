@@ -11,7 +11,7 @@ from elastane.common.errors import BadInput
 from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.training_environment import TrainingEnvironment
-from elastane.run.observability.card import FinishedModel, OptimizerGroups, write_card_text
+from elastane.run.observability.card import AdapterConfig, FinishedModel, OptimizerGroups, write_card_text
 from elastane.run.observability.metrics import compute_metrics
 from elastane.run.observability.run_files import Recorded
 from elastane.run.observability.tensors import find_finished_model, list_shards
@@ -52,7 +52,7 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
             (path.name, size) for path in files if (size := run_dir.files.find_size(path)) is not None
         ),
         architecture=config.architectures[0] if config and config.architectures else None,
-        adapter=run_dir.files.has_file(adapter),
+        adapter=decode_file(adapter, AdapterConfig),
         optimizer=decode_file(run_dir.model_files.optimizer_groups, OptimizerGroups),
         environment=decode_file(run_dir.model_files.environment, TrainingEnvironment),
     )

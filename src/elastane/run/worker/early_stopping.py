@@ -62,8 +62,11 @@ class EarlyStopping:
     def update(self, metric: float) -> bool:
         """Take the newest metric, between two steps; call `Run.stop` after too many without an improvement.
 
+        The loop over the steps then ends by itself, so no ``break`` is needed.
+
         Returns:
-            Whether the metric is the best so far; NaN never is.
+            True: the metric is the best so far, so this is the moment to save a model. False: it is not, as
+            NaN never is. It does not say whether the run stops.
 
         Raises:
             BadInput: a step is running.

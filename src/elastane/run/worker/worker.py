@@ -26,9 +26,12 @@ from elastane.run.worker.process_end import disown_finalizers, end_process
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.state.gpu_locks import assign_gpu
 from elastane.run.worker.state.training_state import TrainingState
+from elastane.run.worker.worker_log import read_last_lines
 from elastane.run.worker.worker_round import WorkerLeft
 
 FLUSH_S = 5.0
+LAST_LINES = 5
+"""Lines of a script's stderr in the error, if it ends itself."""
 OUR_THREADS = "elastane-"
 DEBUGGER_QUIT = "the debugger was quit, so the run ends after its last committed step\n"
 NO_TERMINAL = (
@@ -75,7 +78,7 @@ def _train(files: RunDir, spec: RunSpec) -> int:
     except WorkerLeft:
         return _wait_for_dismissal(files, spec)
     except SystemExit as exit_:
-        return _report_failure(f"the script ended with SystemExit({exit_.code!r})\n")
+        return _report_failure(_describe_exit(exit_))
     except bdb.BdbQuit:
         return _report_failure(DEBUGGER_QUIT if spec.debug else NO_TERMINAL)
     # The one place where an error of the user's code ends the run, with its own traceback.
@@ -104,6 +107,13 @@ def _call_own_hook(error: BaseException) -> None:
             sys.excepthook(type(error), error, error.__traceback__)
         except Exception:  # noqa: BLE001 - the script's own code, after its end
             traceback.print_exc()
+
+
+def _describe_exit(exit_: SystemExit) -> str:
+    """Return the error for a script that has ended itself, with its own last words on stderr."""
+    sys.stderr.flush()
+    lines = read_last_lines(sys.stderr, LAST_LINES)
+    return "\n".join([f"the script ended with SystemExit({exit_.code!r})", *lines]) + "\n"
 
 
 def _build_untrained_error(spec: RunSpec, *, joined: bool) -> RunFailed:

@@ -1,5 +1,6 @@
 """A short training with one mistake in it, named by the first argument."""
 
+import argparse
 import sys
 
 import torch
@@ -15,6 +16,8 @@ if mistake == "import":
     import no_such_module  # noqa: F401 - the mistake
 if mistake == "exit":
     sys.exit("nothing to do today")
+if mistake == "arguments":
+    argparse.ArgumentParser().parse_args(["--unknown"])
 if mistake == "never joins":
     sys.exit()
 if mistake == "process group":

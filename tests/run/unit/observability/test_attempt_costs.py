@@ -5,7 +5,7 @@ import shlex
 import msgspec
 import pytest
 
-from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.records import Digest, EventLine
 from elastane.run.nouns.spec import CheckpointPolicy, RunRecord, RunSpec
 from elastane.run.observability.attempts import (
     AttemptCost,
@@ -15,7 +15,7 @@ from elastane.run.observability.attempts import (
     is_beginning,
 )
 from elastane.run.observability.card import FinishedModel, write_card_text
-from elastane.run.observability.facts import collect_facts, find_outcome
+from elastane.run.observability.facts import collect_facts, find_newest_digest, find_outcome
 from elastane.run.observability.metrics import compute_metrics
 from elastane.run.observability.report import format_command, render_report
 from elastane.run.observability.series import find_step
@@ -98,6 +98,19 @@ def test_the_outcome_of_a_run_is_that_of_its_newest_attempt(run):
     assert find_outcome(EVENTS[:7], live=True)[0] == "running"
     assert find_outcome(EVENTS[:7], live=False)[0] == "interrupted"
     assert collect_facts(run).outcome == "finished"
+
+
+def test_the_newest_digest_may_be_that_of_an_end_by_the_script(run):
+    ledger = run.ledger
+    of_line = msgspec.structs.replace(ledger[1], digest=Digest("11", "22", (), ()))
+    rest = (msgspec.structs.replace(line, digest=None) for line in ledger[2:])
+    ledger = (ledger[0], of_line, *rest)
+    last = EventLine(time=2000.0, kind="digest", step=len(ledger), detail={"parameters_sha256": "33"})
+    assert find_newest_digest(ledger, ()) == ("11", 2)
+    assert find_newest_digest(ledger, (last,)) == ("33", len(ledger))
+    earlier = msgspec.structs.replace(last, step=len(ledger) + 3)
+    assert find_newest_digest(ledger, (earlier,)) == ("11", 2)
+    assert find_newest_digest(ledger[:1], ()) is None
 
 
 def test_the_first_workers_of_an_attempt_do_not_count_as_changes(run):

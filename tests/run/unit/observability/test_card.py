@@ -7,7 +7,13 @@ import msgspec
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.spec import RunSpec
 from elastane.run.nouns.training_environment import TrainingEnvironment
-from elastane.run.observability.card import FinishedModel, draw_card_sparkline, write_card_text
+from elastane.run.observability.card import (
+    AdapterConfig,
+    FinishedModel,
+    draw_card_sparkline,
+    write_card_text,
+    write_loading_section,
+)
 from elastane.run.observability.finished import write_conclusion
 from elastane.run.observability.metrics import Metrics, Pause, Traffic, compute_goodput, compute_metrics
 
@@ -32,6 +38,7 @@ EVENTS = (
     ),
     EventLine(time=1006.2, kind="run.finished"),
 )
+ADAPTER = ("adapter_model.safetensors", 10)
 WHOLE = FinishedModel(files=(("model.safetensors", 1400),))
 CARD = f"""# trial
 
@@ -219,3 +226,14 @@ def test_the_card_shows_the_environment_if_it_is_recorded(make_run):
     run.run_dir.model_files.environment.write_bytes(msgspec.json.encode(environment))
     write_conclusion(run)
     assert "| processor | Some CPU |" in run.run_dir.card.read_text()
+
+
+def test_the_card_of_an_adapter_loads_its_base_model_by_name_or_says_how_to_write_it():
+    named = AdapterConfig("meta/small-model", "CAUSAL_LM")
+    text = "\n".join(write_loading_section(FinishedModel(files=(ADAPTER,), adapter=named), "tuned"))
+    assert 'base = AutoModelForCausalLM.from_pretrained("meta/small-model")' in text
+    for base in (None, "", "a`b", 'x") or ("'):
+        unnamed = FinishedModel(files=(ADAPTER,), adapter=AdapterConfig(base))
+        text = "\n".join(write_loading_section(unnamed, "tuned"))
+        assert "elastane export tuned --format hf --out tuned-hf" in text
+        assert 'AutoModel.from_pretrained("tuned-hf")' in text
