@@ -15,6 +15,7 @@ from elastane.common.errors import BadInput
 from elastane.run.attempts.supervision import MOST_FUTILE_ATTEMPTS
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.hosts import MOST_SLOTS
+from elastane.run.nouns.notices import NOTICES
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import Resumed, RunRecord, RunSpec
@@ -22,12 +23,15 @@ from elastane.run.observability.run_files import read_run
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: [bold]no[/bold]\n'
 
+CTRL_C = ((signal.SIGINT, "stop"), (signal.SIGINT, "kill"))
+"""Signals, and the function of the agent that each one calls."""
+
 
 class PretendAgent:
     """An agent that writes the files of a run of two steps, then ends with a given outcome."""
 
     over = RunOver(code=0)
-    interrupts = 0
+    signals: tuple[tuple[signal.Signals, str], ...] = ()
     torn = b""
     kept = False
     target = 1
@@ -58,11 +62,14 @@ class PretendAgent:
         saved = EventLine(time=102.6, kind="checkpoint.saved", step=1)
         events = (event, saved) if self.kept else (event,)
         self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in events))
-        for count in range(self.interrupts):
+        for number, call in self.signals:
             self.called.clear()
-            os.kill(os.getpid(), signal.SIGINT)
-            await self.called.wait()
-            assert self.calls == ["stop", "kill"][: count + 1]
+            self.calls.clear()
+            os.kill(os.getpid(), number)
+            if call:
+                await self.called.wait()
+            await asyncio.sleep(0)
+            assert self.calls == ([call] if call else [])
         if self.over.code == 0:
             self.run_dir.model_files.weights.write_bytes(b"")
         return self.over
@@ -159,14 +166,14 @@ def test_an_option_after_the_script_that_the_script_refuses_is_named(
 def test_a_stopped_run_prints_how_to_resume_it_if_that_is_possible(
     agent, elastane, script, home, kept
 ) -> None:
-    agent.interrupts, agent.over, agent.kept = 1, RunOver(code=130, why="stopped after step 2"), kept
+    agent.signals, agent.over, agent.kept = CTRL_C[:1], RunOver(code=130, why="stopped after step 2"), kept
     result = elastane("run", "--name", "trial", script)
     onward = f"elastane run --resume {home / 'runs' / 'trial'} continues from its newest checkpoint"
     assert (onward in result.stdout) == kept
 
 
 def test_the_first_interrupt_stops_the_run_at_the_next_commit(agent, elastane, script) -> None:
-    agent.interrupts, agent.over = 1, RunOver(code=130)
+    agent.signals, agent.over = CTRL_C[:1], RunOver(code=130)
     result = elastane("run", script)
     assert result.exit_code == 130
     assert "stopping at the next commit" in result.stdout
@@ -174,14 +181,36 @@ def test_the_first_interrupt_stops_the_run_at_the_next_commit(agent, elastane, s
 
 
 def test_the_second_interrupt_kills_the_run_and_is_not_a_failure(agent, elastane, script) -> None:
-    agent.interrupts, agent.over = 2, RunOver(code=1, traceback=TRACEBACK)
+    agent.signals, agent.over = CTRL_C, RunOver(code=1, traceback=TRACEBACK)
     result = elastane("run", script)
     assert result.exit_code == 130
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("number", NOTICES)
+def test_repeated_notices_stop_the_run_once_and_only_a_second_interrupt_kills_it(
+    agent, elastane, script, number
+) -> None:
+    """Schedulers send one to all processes, and repeat it."""
+    agent.signals, agent.over = (
+        ((number, "stop"), (number, ""), (signal.SIGTERM, ""), *CTRL_C),
+        RunOver(code=130),
+    )
+    result = elastane("run", script)
+    assert result.exit_code == 130
+    if number != signal.SIGHUP:
+        assert f"{number.name}: stopping at the next commit; press Ctrl-C twice" in result.stdout
+        assert result.stdout.count("stopping at the next commit") == 2
+
+
+def test_no_attempt_begins_after_a_notice(agent, elastane, script) -> None:
+    agent.signals, agent.over = ((signal.SIGTERM, "stop"),), RunOver(code=1, why="all copies died", lost=True)
+    agent.kept = True
+    assert elastane("run", script).exit_code == 1
+
+
 def test_a_run_that_was_killed_is_recorded_as_stopped(agent, elastane, script) -> None:
-    agent.interrupts, agent.over = 2, RunOver(code=130, why="killed by the user")
+    agent.signals, agent.over = CTRL_C, RunOver(code=130, why="killed by the user")
     elastane("run", "--name", "trial", script)
     (row,) = json.loads(elastane("list", "--json").stdout)
     assert row["state"] == "stopped"

@@ -2,7 +2,7 @@
 
 Arguments: the socket of the warm process, the name of the program, and its arguments. An agent starts it in
 place of a coordinator or a fork server, a test in place of ``elastane``. The program gets the client's
-descriptors. The client passes SIGTERM and SIGINT on and ends with the program; when the client is killed, the
+descriptors. The client passes signals on and ends with the program; when the client is killed, the
 program ends.
 """
 
@@ -47,8 +47,10 @@ def main() -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, pass_on)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    # An agent blocks notices until its process withstands them.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for descriptor in (0, 1, *inherited):
         os.close(descriptor)
     with suppress(ProcessLookupError):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastane.run.agent.environment import build_process_environment, build_worker_environment
+from elastane.run.nouns.notices import hold_notices
 from elastane.run.nouns.rundir import RunDir
 
 PF_EXITING = 0x4
@@ -83,6 +84,8 @@ class ProcessWatch:
 class Child:
     """A child process of the agent, in its own session so that Ctrl-C does not reach it.
 
+    Notices are blocked when it begins: its imports take a while, and then it withstands them.
+
     Args:
         log: receives its standard error, and its standard output unless that is a pipe.
         pass_fds: file descriptors that it inherits.
@@ -111,7 +114,7 @@ class Child:
             if threads is None
             else build_worker_environment(os.environ, threads, numerics)
         )
-        with log.open("ab") as stream:
+        with log.open("ab") as stream, hold_notices():
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE if pipe_in else subprocess.DEVNULL,
@@ -134,8 +137,8 @@ class Child:
         return self.process.wait()
 
     async def end(self, grace_s: float) -> None:
-        """Send SIGTERM, and SIGKILL if the process has not ended after ``grace_s`` seconds."""
-        self._watch.send(signal.SIGTERM)
+        """Close its standard input, and send SIGKILL if it has not ended after ``grace_s`` seconds."""
+        self.close_input()
         try:
             async with asyncio.timeout(grace_s):
                 await self.wait()

@@ -47,10 +47,13 @@ class WorkerSet:
 def request_missing(workers: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]]:
     """Request the missing workers and return their numbers; the coordinator dismisses a surplus.
 
-    Without numbers left, request fewer: the coordinator sends more numbers before they run out.
+    A worker that is asked to leave is replaced after it has left, which gives its device back; but if no
+    worker stays, its replacement must first receive the state. Without numbers left, request fewer: the
+    coordinator sends more numbers before they run out.
     """
     present = (*workers.living, *workers.requested)
-    missing = max(0, min(workers.target, SLOTS) - len(present))
+    stays = bool(set(present) - set(workers.draining))
+    missing = max(0, min(workers.target, SLOTS) - (len(present) if stays else 0))
     numbers, rest = take_numbers(workers.numbers, missing, present)
     return replace(workers, numbers=rest, requested=workers.requested + numbers), numbers
 

@@ -232,7 +232,7 @@ class WorkerProcesses:
     async def end(self, grace_s: float) -> None:
         """Wait at most this long for all workers to leave; then kill the others.
 
-        A worker that has left, and whose process ends after its script, has its own time.
+        A worker that has left, and only ends its process, has its own time.
         """
         waiting = [asyncio.create_task(self._wait_for_all(grace_s)), asyncio.create_task(self._killed.wait())]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,7 @@
 """``python -m elastane.run.attempts RUN_DIR --attempt N --workers K --limits MIN:MAX``: one attempt of a job.
 
 It needs no terminal. The number of the attempt fences it: an attempt that has begun, or an earlier one, never
-starts again, even if it is requested later. SIGTERM stops the run at the next commit, with a checkpoint; a
-second SIGTERM kills every process at once.
+starts again, even if it is requested later. SIGTERM stops the run at the next commit, with a checkpoint.
 """
 
 import argparse

@@ -1,8 +1,6 @@
 """Supervision of a run: one attempt, and another from a checkpoint whenever all state is lost."""
 
 import asyncio
-import os
-import signal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +8,7 @@ import msgspec
 from elastane.common.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.common.exit_codes import ExitCode
 from elastane.run.attempts.display import AttemptView, Display
+from elastane.run.attempts.interrupts import Interrupts, describe_signal, watch_signals
 from elastane.run.attempts.results import write_final_event
 from elastane.run.attempts.resumption import prepare_next_attempt
 from elastane.run.attempts.tracking import TrackerKeeper
@@ -26,7 +25,6 @@ from elastane.run.nouns.spec import RunRecord
 
 if TYPE_CHECKING:
     from elastane.run.agent.agent import Agent
-    from elastane.run.machines.agents.node_agent import NodeAgent
     from elastane.run.scripts.agent.script_agent import ScriptAgent
 
 MOST_FUTILE_ATTEMPTS = 3
@@ -45,8 +43,8 @@ def run_to_end(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver 
     Raises:
         RunFailed: the processes cannot be started, or the run directory was lost.
     """
-    with TrackerKeeper(run_dir, record.spec.log, display.say) as trackers:
-        over = _run_attempts(run_dir, record, display)
+    with watch_signals() as signals, TrackerKeeper(run_dir, record.spec.log, display.say) as trackers:
+        over = _run_attempts(run_dir, record, display, signals)
         # If this machine has left the run, the one in charge feeds them from now on.
         if over is not None:
             trackers.finish(choose_grace(over))
@@ -58,12 +56,14 @@ def choose_grace(over: RunOver) -> float:
     return STOPPED_GRACE_S if over.code == ExitCode.STOPPED_BY_USER else ENDED_GRACE_S
 
 
-def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOver | None:
+def _run_attempts(
+    run_dir: RunDir, record: RunRecord, display: Display, signals: Interrupts
+) -> RunOver | None:
     """Run one attempt after the other until one ends with its state, or without this machine."""
     futile = 0
     while True:
         try:
-            over, wanted = asyncio.run(train_attempt(run_dir, record, display))
+            over, wanted = asyncio.run(train_attempt(run_dir, record, display, signals))
         except RunDirectoryLost as lost:
             # Nothing is written to the old path: it may belong to another run now.
             if lost.moved_to is not None:
@@ -75,7 +75,8 @@ def _run_attempts(run_dir: RunDir, record: RunRecord, display: Display) -> RunOv
             write_final_event(run_dir, over)
         except (OSError, ElastaneError) as error:
             display.say(f"cannot record the end of the run: {error}")
-        if not over.lost or futile == MOST_FUTILE_ATTEMPTS or record.spec.debug:
+        # After a notice there is no time for another attempt.
+        if not over.lost or futile == MOST_FUTILE_ATTEMPTS or record.spec.debug or signals.stopping:
             return over
         # Devices that the run has given back meanwhile belong to other jobs.
         spec = msgspec.structs.replace(record.spec, start=wanted)
@@ -109,8 +110,10 @@ def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, display: Disp
         display.say(f"cannot record the end of the run: {error}")
 
 
-async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) -> tuple[RunOver | None, int]:
-    """Run one attempt. The first SIGINT or SIGTERM stops it at the next commit, the second kills it.
+async def train_attempt(
+    run_dir: RunDir, record: RunRecord, display: Display, signals: Interrupts
+) -> tuple[RunOver | None, int]:
+    """Run one attempt. A notice or Ctrl-C stops it at the next commit, a second Ctrl-C kills it.
 
     In a run on several machines SIGHUP, at the end of the terminal, lets this machine leave.
 
@@ -125,28 +128,25 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
     joins = RemoteJoins(record.spec.ssh, run_dir, display.say)
     agent = _create_agent(run_dir, record, display, joins)
     view = display.view(record)
-    interrupts = 0
 
-    def handle_interrupt() -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts == 1:
-            how = "at the next commit" if record.spec.contract is None else "when the script has saved"
-            view.say(f"stopping {how}; press Ctrl-C again to end at once")
-            agent.stop()
+    def stop(name: str) -> None:
+        how = "at the next commit" if record.spec.contract is None else "when the script has saved"
+        again = "press Ctrl-C again" if name == "SIGINT" else "press Ctrl-C twice"
+        view.say(f"{describe_signal(name)}stopping {how}; {again} to end at once")
+        if name == "SIGHUP" and isinstance(agent, NodeAgent):
+            agent.leave()
         else:
-            where = " on this machine" if record.spec.listen else ""
-            view.say(f"ending all processes of the run{where}")
-            agent.kill()
+            agent.stop()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle_interrupt)
-    if isinstance(agent, NodeAgent) and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, _leave_silently, agent)
+    def kill() -> None:
+        where = " on this machine" if record.spec.listen else ""
+        view.say(f"ending all processes of the run{where}")
+        agent.kill()
+
     showing = asyncio.create_task(view.follow())
     try:
-        over = await agent.run()
+        with signals.guide(stop, kill):
+            over = await agent.run()
     except OSError as error:
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
     finally:
@@ -161,18 +161,9 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, display: Display) ->
             )
         return None, agent.target
     # The user killed the run before it could record its outcome; that counts as stopped, not as failed.
-    if interrupts > 1 and over.code != 0:
+    if signals.killed and over.code != 0:
         over = msgspec.structs.replace(over, code=ExitCode.STOPPED_BY_USER, traceback="")
     return over, agent.target
-
-
-def _leave_silently(agent: "NodeAgent") -> None:
-    """Let this machine leave; the terminal for its messages is gone."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
-    agent.leave()
 
 
 def _create_agent(

@@ -13,6 +13,7 @@ import msgspec
 from elastane.common.errors import ElastaneError
 from elastane.common.safe_text import fold_text
 from elastane.run.agent.restarts import Deaths
+from elastane.run.nouns.notices import hold_notices
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.trackers import Tracker
@@ -123,7 +124,7 @@ class TrackerKeeper:
         command = [sys.executable, "-P", "-m", "elastane.run.trackers", str(self._run_dir.root)]
         if self._grace_s:
             command += ["--grace", str(self._grace_s)]
-        with self._run_dir.log("trackers").open("ab") as log:
+        with self._run_dir.log("trackers").open("ab") as log, hold_notices():
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

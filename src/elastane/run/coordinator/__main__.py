@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from elastane.run.machines.claims.place import ClaimsUnusable
 from elastane.run.machines.claims.terms import REFUSED_CODE, SUPERSEDED_CODE, OwnTerm, Superseded, TermOrder
 from elastane.run.machines.claims.urls import find_claims, open_claim_list
 from elastane.run.nouns.machine_address import read_machine_address
+from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import number_attempt
 from elastane.run.observability.run_files import read_record
@@ -58,7 +60,7 @@ async def serve_until_stopped(
     *,
     check_every_s: float,
 ) -> Superseded | None:
-    """Serve until SIGTERM, or until the agent at the other end of the lifeline has ended.
+    """Serve until the agent closes the standard input, or has ended at the other end of the lifeline.
 
     Args:
         lifeline: read end of the agent's pipe.
@@ -70,7 +72,9 @@ async def serve_until_stopped(
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    # The agent closes it to end this process; only tests have another input than a pipe.
+    with suppress(PermissionError):
+        loop.add_reader(sys.stdin.fileno(), ended.set)
     if lifeline is not None:
         loop.add_reader(lifeline, ended.set)
     async with asyncio.TaskGroup() as group:
@@ -139,8 +143,9 @@ def main() -> None:
     parser.add_argument("--lifeline", type=int, help="read end of the agent's pipe")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, handlers=[configure_handler(logging.StreamHandler())])
-    # Ctrl-C reaches the whole foreground process group; the agent alone decides what it means.
+    # Signals may reach all processes of the run; the agent alone decides what they mean.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    withstand_notices()
     line = sys.stdin.readline()
     if not line:
         # The agent has ended, so nothing is left to coordinate.

@@ -47,7 +47,7 @@ from elastane.run.coordinator.generations import begin_first_generation, plan_ge
 from elastane.run.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.run.coordinator.placement import build_orders, is_order_known
 from elastane.run.coordinator.reachability import exclude_unreachable, receive_peer_lost
-from elastane.run.coordinator.requests import answer_request, request_stop
+from elastane.run.coordinator.requests import answer_request, drain_noticed, request_stop
 from elastane.run.coordinator.roster import Roster, find_worker_node, list_named_nodes
 from elastane.run.coordinator.run_end import (
     count_exhausted,
@@ -158,6 +158,7 @@ def _advance(turn: Turn) -> None:
         exclude_unreachable,
         replace_dead_workers,
         begin_first_generation,
+        drain_noticed,
         plan_generation,
         dismiss_leavers,
         dismiss_surplus,

@@ -98,6 +98,28 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
     turn.set_target(roster.wanted.target - 1, roster.wanted.draining | {worker}, by_hand=True)
 
 
+def drain_noticed(turn: Turn) -> None:
+    """Let workers leave that have got a notice of their own; others replace them."""
+    roster = turn.roster
+    if roster.wanted.target is None or roster.stopping is not None or roster.finishing is not None:
+        return
+    ending = roster.wanted.draining | roster.dismissed.keys()
+    leaving = roster.nodes.drained | {name for name, agent in roster.nodes.reports.items() if agent.leaving}
+    noticed = [
+        report
+        for worker in roster.started
+        if (report := roster.reports.get(worker)) is not None
+        and report.notice
+        and worker not in ending
+        and report.node not in leaving
+    ]
+    for report in noticed:
+        why = f"{report.notice} announces its end, and another worker replaces it"
+        turn.record("drain.requested", who=f"worker {report.worker}", why=why, workers=(report.worker,))
+    if noticed:
+        turn.set_target(roster.wanted.target, roster.wanted.draining | {report.worker for report in noticed})
+
+
 def _drain_node(turn: Turn, node: NodeName) -> None:
     """Order the agent of a node to leave; its next report says so, and lets the workers leave."""
     roster = turn.roster

@@ -99,6 +99,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         ending: why its script ended the run before the last step; empty: it did not.
         stopped: the run ends before the last step because the user requested it.
         traffic: what it exchanges with other machines in a usual step of its generation; None: not measured.
+        notice: the signal that announces its end, which it alone has got, such as ``SIGTERM``; empty: none.
     """
 
     worker: WorkerId
@@ -121,6 +122,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     stopped: bool = False
     node: NodeName = ""
     traffic: TrafficBytes | None = None
+    notice: str = ""
 
 
 class StepReport(ControlMessage, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.safe_text import escape_line
+from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.trackers import Tracker
 from elastane.run.observability.facts import find_outcome
@@ -45,6 +46,7 @@ def main() -> None:
         "--grace", type=float, default=GRACE_S, help="seconds for the remaining records (default: 30)"
     )
     options = parser.parse_args()
+    withstand_notices()
     # Training comes first.
     os.nice(NICE)
     run_dir = RunDir(options.run_dir.absolute())

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from elastane.common.safe_text import escape_line
 from elastane.run.agent.fork_server import ForkRequest, ProcessStart
+from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_record
 from elastane.run.worker.fork_loop import ForkLoop
@@ -66,7 +67,6 @@ class WorkerForkLoop(ForkLoop):
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             if self._streams:
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--streams", default="", help="descriptors of the workers' standard streams: 5,6,7")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    withstand_notices()
     streams = tuple(map(int, options.streams.split(","))) if options.streams else ()
     run_dir = RunDir(options.run_dir, options.node)
     server = WorkerForkLoop(run_dir, options.lifeline, options.attempt, streams)

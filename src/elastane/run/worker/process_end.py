@@ -46,7 +46,7 @@ def end_process(files: RunDir, worker: int, code: int, longest_s: float) -> NoRe
     limit = threading.Thread(target=_cut_off, args=(longest_s, code), name="elastane-end", daemon=True)
     try:
         limit.start()
-        # Elastane's threads see their peers and the coordinator go, which is no failure any more.
+        # Elastane's threads see their peers and the coordinator go, as they must.
         threading.excepthook = _print_unless_own
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -68,7 +68,7 @@ def _print_unless_own(args: threading.ExceptHookArgs) -> None:
 
 
 def _flush_files() -> None:
-    """Write what is left in the buffers of open files, wherever the script keeps them."""
+    """Write the buffers of all open files, wherever the script keeps them."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

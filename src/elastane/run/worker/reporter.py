@@ -27,6 +27,7 @@ from elastane.run.worker.checkpoints.writer import CheckpointWriter
 from elastane.run.worker.links.coordinator_link import CoordinatorLink
 from elastane.run.worker.links.encryption import load_encryption
 from elastane.run.worker.links.mesh import Mesh
+from elastane.run.worker.notice import get_notice, report_notices
 from elastane.run.worker.open_reports import OpenReports
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.state.gradients import Gradients
@@ -94,6 +95,7 @@ class Reporter:
                 number_attempt(settings.resumed),
                 silence=self._spec.silence,
             )
+            report_notices(self._link.request_report)
             global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _reporter = self
         self.steps = OpenReports(self._link, self._send_step)
@@ -238,6 +240,7 @@ class Reporter:
             port=port,
             node=self._node,
             state=self._find_state(),
+            notice=get_notice(),
         )
         if member is None:
             return report

@@ -5,7 +5,6 @@ died, a joined machine resumes it: the first one that gets the lock of the run d
 """
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ import msgspec
 from elastane.common.errors import BadInput, ElastaneError, RunFailed
 from elastane.common.extras import require
 from elastane.common.untrusted_data import Malformed
+from elastane.run.attempts.interrupts import Interrupts, describe_signal, watch_signals
 from elastane.run.attempts.results import write_final_event, write_results
 from elastane.run.attempts.resumption import Say, prepare_next_attempt
 from elastane.run.attempts.run_directory import lock_run_directory
@@ -73,8 +73,12 @@ def take_part(machine: JoinedMachine, record: RunRecord) -> tuple[RunOver, bool]
         RunFailed: the processes cannot be started.
         RunDirectoryLost: the run directory was removed, moved or replaced.
     """
-    with StandbyTrackers(machine.shared, record.spec.log, machine.say) as trackers, ExitStack() as held:
-        over, concludes, left = _take_part_in_attempts(machine, record, trackers, held)
+    with (
+        watch_signals() as signals,
+        StandbyTrackers(machine.shared, record.spec.log, machine.say) as trackers,
+        ExitStack() as held,
+    ):
+        over, concludes, left = _take_part_in_attempts(machine, record, trackers, held, signals)
         if concludes:
             # The run may end before the trackers learn that this machine took charge.
             trackers.start()
@@ -86,7 +90,11 @@ def take_part(machine: JoinedMachine, record: RunRecord) -> tuple[RunOver, bool]
 
 
 def _take_part_in_attempts(
-    machine: JoinedMachine, record: RunRecord, trackers: StandbyTrackers, held: ExitStack
+    machine: JoinedMachine,
+    record: RunRecord,
+    trackers: StandbyTrackers,
+    held: ExitStack,
+    signals: Interrupts,
 ) -> tuple[RunOver, bool, bool]:
     """Take part in one attempt after the other.
 
@@ -95,20 +103,22 @@ def _take_part_in_attempts(
         record: of the present attempt.
         trackers: start once this machine is in charge.
         held: receives the lock of the run directory once this machine acts for the run.
+        signals: of this process.
 
     Returns:
         The last outcome, whether this machine acts for the run now, and whether it has left it.
     """
     run_dir, acts, futile = machine.shared, False, 0
     while True:
-        agent, over = asyncio.run(_train_attempt(machine, record, trackers, begins=acts))
+        agent, over = asyncio.run(_train_attempt(machine, record, trackers, signals, begins=acts))
         if agent.left:
             return over, False, True
         if agent.concludes and not acts:
             acts = _try_to_lock(run_dir, held)
         if acts:
             write_final_event(run_dir, over)
-        if not over.lost or futile == MOST_FUTILE_ATTEMPTS:
+        # After a notice there is no time for another attempt.
+        if not over.lost or futile == MOST_FUTILE_ATTEMPTS or signals.stopping:
             return over, acts, False
         if not acts:
             machine.say(f"{over.why}; waiting for the machine that resumes the run")
@@ -160,11 +170,16 @@ def _resume(machine: JoinedMachine, last: RunRecord, workers: int) -> RunRecord 
 
 
 async def _train_attempt(
-    machine: JoinedMachine, record: RunRecord, trackers: StandbyTrackers, *, begins: bool
+    machine: JoinedMachine,
+    record: RunRecord,
+    trackers: StandbyTrackers,
+    signals: Interrupts,
+    *,
+    begins: bool,
 ) -> tuple[NodeAgent, RunOver]:
     """Run this machine's agent to its end.
 
-    The first SIGINT or SIGTERM drains the machine, the second one kills its workers.
+    A notice or Ctrl-C drains the machine, a second Ctrl-C kills its workers.
 
     Raises:
         RunFailed: the processes cannot be started.
@@ -179,25 +194,21 @@ async def _train_attempt(
         opened=_make_invitation(machine) if begins else lambda _: None,
         say=machine.say,
     )
-    interrupts = 0
 
-    def handle_interrupt() -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts == 1:
-            what = "stopping the run" if agent.is_last else "leaving the run"
-            machine.say(f"{what} at the next commit; press Ctrl-C again to end at once")
-            agent.leave()
-        else:
-            machine.say("ending all workers on this machine")
-            agent.kill()
+    def leave(name: str) -> None:
+        what = "stopping the run" if agent.is_last else "leaving the run"
+        again = "press Ctrl-C again" if name == "SIGINT" else "press Ctrl-C twice"
+        machine.say(f"{describe_signal(name)}{what} at the next commit; {again} to end at once")
+        agent.leave()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle_interrupt)
+    def kill() -> None:
+        machine.say("ending all workers on this machine")
+        agent.kill()
+
     following = asyncio.create_task(trackers.follow(lambda: agent.in_charge))
     try:
-        return agent, await agent.run()
+        with signals.guide(leave, kill):
+            return agent, await agent.run()
     except OSError as error:
         where = machine.run_dir.root
         raise RunFailed(f"cannot start the processes of the run in {where}: {error}") from error

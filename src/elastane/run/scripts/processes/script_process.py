@@ -1,6 +1,7 @@
 """A process of an unmodified script, from the fork on: it becomes what ``python script.py`` would be."""
 
 import os
+import signal
 import sys
 from types import TracebackType
 
@@ -28,6 +29,8 @@ def prepare_process(run_dir: RunDir, start: ProcessStart, server: int, port: int
         OSError: the log cannot be opened.
     """
     detach_process(server)
+    # The agent announces every end by this signal; without a handler the script ends at once.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     log = os.open(run_dir.log(start.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for target in (1, 2):
         os.dup2(log, target)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from elastane.run.agent.fork_server import ForkAnswer, ForkRequest, ProcessStart
+from elastane.run.nouns.notices import NOTICES, withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec, TorchrunContract
 from elastane.run.observability.run_files import read_record
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument(SKIP, default="", help="packages that are not imported: wandb,grpc")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    withstand_notices()
     run_dir = RunDir(options.run_dir)
     spec = read_record(run_dir).spec
     left_out = frozenset(filter(None, options.skip.split(",")))
@@ -136,6 +138,7 @@ def begin_again(options: argparse.Namespace, left_out: frozenset[str]) -> None:
     module = "elastane.run.scripts.processes.script_server"
     arguments = ["--run-dir", str(options.run_dir), "--lifeline", str(options.lifeline)]
     os.set_inheritable(options.lifeline, True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, NOTICES)
     os.execv(  # noqa: S606 - this very program
         sys.executable, [sys.executable, "-P", "-m", module, *arguments, SKIP, ",".join(sorted(left_out))]
     )

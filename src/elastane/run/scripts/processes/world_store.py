@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from elastane.run.nouns.notices import withstand_notices
 from elastane.run.worker.descendants import end_with_parent
 
 LOOPBACK = "127.0.0.1"
@@ -54,7 +55,7 @@ def _serve_forever(listening: int, port: int) -> None:
 
 
 def detach_process(server: int) -> None:
-    """Give a forked process its own session, the usual signals, and an empty input.
+    """Give a forked process its own session, and an empty input; it withstands notices.
 
     Args:
         server: the process id of the fork server; this process ends with it.
@@ -62,8 +63,8 @@ def detach_process(server: int) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    withstand_notices()
     end_with_parent(server)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)

@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from elastane.run.nouns.notices import withstand_notices
+
 Request: TypeAlias = tuple[int, int]
 """A request for a batch: ``(step, virtual rank)``."""
 
@@ -84,6 +86,10 @@ class Loaders:
             )
         )
         self._loaders = set(multiprocessing.active_children()) - siblings
+        for loader in self._loaders:
+            # Python ends daemons by SIGTERM, which a loader withstands.
+            process: Any = loader._popen  # type: ignore[attr-defined]
+            process.terminate = process.kill
         self._closing = False
         if vital and threading.current_thread() is threading.main_thread():
             # PyTorch's handler raises inside the script, which ends the run; a death ends only this worker.
@@ -194,6 +200,8 @@ class _LoaderInit:
         if os.getppid() != self._worker:
             os._exit(LOST_ITS_WORKER)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # The last steps of a run need it, too.
+        withstand_notices()
 
 
 def _return_batch(batch: Any) -> Any:
