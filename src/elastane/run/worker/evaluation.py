@@ -67,6 +67,8 @@ class Evaluation:
                 self.gathered.take(rank)
                 self.outputs.keep(rank)
         self._values = None
+        # What a forward pass of the evaluation left in modules does not come from the script.
+        trainer.state.replicated.remember_values()
         trainer.seeds.end_evaluation(trainer.step)
         self.gathered.complete(outcome.sums)
         self.outputs.complete()

@@ -15,7 +15,8 @@ from elastane.run.worker.finished.environment import describe_machine
 from elastane.run.worker.losses import build_no_microbatch_error, build_unused_microbatch_error
 from elastane.run.worker.state.change_detector import digest_tensor
 from elastane.run.worker.state.gradients import Gradients
-from elastane.run.worker.state.module_attributes import ModuleAttributes
+from elastane.run.worker.state.module_attributes import ModuleAttributes, is_opaque
+from elastane.run.worker.state.plain_data import is_same
 from elastane.run.worker.state.training_state import TrainingState, build_inside_step_error
 from elastane.run.worker.step_record import check_unused_names, find_differing_value
 
@@ -168,17 +169,15 @@ class StepRehearsal:
                 do="log values that depend on the microbatch and the model only; the ledger has the times "
                 "of each step",
             )
-        names = [".".join(filter(None, key)) for key in last.attributes.find_changed(since=first.attributes)]
+        differing = last.attributes.find_changed(since=first.attributes)
+        names = [".".join(filter(None, key)) for key, value in differing.items() if not is_opaque(value)]
         caches = first.caches
-        names += [name for name, now in last.caches.items() if not _are_equal(now, caches.get(name))]
+        names += [name for name, now in last.caches.items() if not is_same(now, caches.get(name))]
         if names:
             raise BadInput(
                 f"{names[0]} differed after the same microbatch was computed twice",
-                means="it counts or averages over microbatches, and each worker computes other ones",
+                means="it counts, collects or averages over microbatches, of which each worker has others",
                 do="register it as a persistent buffer (register_buffer) of floating point or int64: the "
-                "run takes the mean of a buffer over all microbatches of a step",
+                "run takes the mean of a buffer over all microbatches of a step; keep records outside "
+                "the model",
             )
-
-
-def _are_equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and one.shape == other.shape and torch.equal(one, other)

@@ -23,7 +23,13 @@ from elastane.run.worker.state.json_state import (
 from elastane.run.worker.state.live_objects import find_live_objects
 from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout
-from elastane.run.worker.state.module_attributes import Key, ModuleAttributes, read_scalars, set_attributes
+from elastane.run.worker.state.module_attributes import (
+    Key,
+    ModuleAttributes,
+    check_changes,
+    read_attributes,
+    set_attributes,
+)
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.shared_optimizer_state import SharedOptimizerState
 from elastane.run.worker.state.untrained_tensors import UntrainedTensors
@@ -73,8 +79,10 @@ class ReplicatedState:
         # Plain attributes of modules from the script, and the keys of those that a forward pass sets.
         self._attributes = ModuleAttributes(model)
         self._named_modules = tuple(model.named_modules())
-        self._scalars = read_scalars(self._named_modules)
+        self._reading = read_attributes(self._named_modules)
         self._excluded: frozenset[Key] = frozenset()
+        # The values of attributes after a step, before the script may change them.
+        self._values_after_step: list[tuple[Any, ...]] = []
         self._began = self._describe_beginning()
         self.edits: tuple[EditedValue, ...] = ()
 
@@ -92,10 +100,10 @@ class ReplicatedState:
             # A copy, because one thread reads it while another adds to it.
             "metrics": self.metrics.copy(),
             "recorded": self.recorded,
-            "attributes": [
-                [*key, split_tensors(value, f"attributes.{key[0]}.{key[1]}", tensors)]
-                for key, value in self._find_changed_attributes().items()
-            ],
+            # As between two microbatches, like flags: a running one may disable an adapter for a while.
+            "attributes": ModuleAttributes(self._model, self._reading).describe_changed(
+                self._attributes, "attributes", tensors, self._excluded
+            ),
             UNTRAINED: split_tensors(self.untrained.find_changed_tensors(), UNTRAINED, tensors),
         }
         keep, keep_tensors = self._keep.describe()
@@ -139,11 +147,6 @@ class ReplicatedState:
                 do="keep other objects out of param_groups and out of the scheduler's state",
             ) from error
 
-    def _find_changed_attributes(self) -> dict[Key, Any]:
-        # Scalars as between two microbatches, like flags: a running one may disable an adapter for a while.
-        changed = ModuleAttributes(self._model, self._scalars).find_changed(since=self._attributes)
-        return {key: value for key, value in changed.items() if key not in self._excluded}
-
     def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
         # Checkpoints of earlier versions do not say with which values the script began.
@@ -167,12 +170,9 @@ class ReplicatedState:
             parameter.requires_grad_(flag == "1")
         for module, flag in zip(self._modules, described["training"], strict=False):
             module.training = flag == "1"
-        attributes = {
-            (path, name): join_tensors(value, tensors) for path, name, value in described["attributes"]
-        }
         # Others have the values of run.prepare there, although this script may have set them since.
         self._attributes.restore(but=self._excluded)
-        set_attributes(self._model, attributes)
+        set_attributes(self._model, described["attributes"], tensors)
         self.remember_flags()
         self.untrained.load(join_tensors(described[UNTRAINED], tensors))
         self._shared.load(described["optimizer"], tensors)
@@ -213,11 +213,26 @@ class ReplicatedState:
         """Exclude plain attributes that a forward pass sets; joining workers do not receive them."""
         self._excluded = frozenset(attributes)
 
-    def remember_flags(self) -> None:
-        """Remember the present flags, hyperparameters and scalars of modules as those of the step."""
+    def remember_flags(self, *, first: bool = True) -> None:
+        """Remember the present flags, hyperparameters and attributes of modules as those of the step.
+
+        Args:
+            first: the script may have set any attribute, as the script of every worker does.
+
+        Raises:
+            BadInput: since `remember_values` the script gave a module a value that cannot be carried.
+        """
         self._flags = self._read_flags()
         self._groups_before = self._describe_groups()
-        self._scalars = read_scalars(self._named_modules)
+        before, self._reading = self._reading, read_attributes(self._named_modules, self._reading)
+        if not first and any(value is not before.get(key) for key, value in self._reading.items()):
+            known = {id(value) for values in self._values_after_step for value in values}
+            now = {key: value for key, value in self._reading.items() if key not in self._excluded}
+            check_changes(before, now, known)
+
+    def remember_values(self) -> None:
+        """Remember which objects modules refer to: others that they have later come from the script."""
+        self._values_after_step = [tuple(vars(module).values()) for module in self._modules]
 
     def restore_flags(self) -> None:
         """Restore the flags of the step, some of which a microbatch may have switched.

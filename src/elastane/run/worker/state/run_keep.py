@@ -16,6 +16,10 @@ from elastane.run.worker.state.json_state import (
     to_json,
     to_json_text,
 )
+from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
+
+STATE = "elastane.state"
+"""The key of the state dict of an object, beside those of `KeptAttributes.describe_changed`."""
 
 
 def do_nothing() -> None:
@@ -40,6 +44,8 @@ class RunKeep(MutableMapping[str, Any]):
         self._objects: dict[str, torch.Tensor | Stateful] = {}
         # States that arrived before the script created their object.
         self._waiting: dict[str, Any] = {}
+        # What a state dict may lack: attributes of kept objects, since they were kept.
+        self._attributes: dict[str, KeptAttributes] = {}
         self.locked = False
         self.before_read: Callable[[], None] = do_nothing
 
@@ -58,19 +64,25 @@ class RunKeep(MutableMapping[str, Any]):
         _refuse_unsuitable(value)
         if isinstance(value, torch.Tensor | Stateful):
             _check_value(name, value)
+            if self._objects.get(name) is not value:
+                self._attributes.pop(name, None)
+                if has_attributes(value):
+                    self._attributes[name] = KeptAttributes(value)
             if name in self._waiting:
-                value = _load_state(value, self._waiting.pop(name))
+                value = self._load_object(name, value, self._waiting.pop(name))
             self._values[name] = self._objects[name] = value
         else:
             frozen = _freeze(_check_value(name, value))
             self._waiting.pop(name, None)
             self._objects.pop(name, None)
+            self._attributes.pop(name, None)
             self._values[name] = frozen
 
     def __delitem__(self, name: str) -> None:
         self.check_unlocked()
         del self._values[name]
         self._objects.pop(name, None)
+        self._attributes.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
         self.before_read()
@@ -92,9 +104,15 @@ class RunKeep(MutableMapping[str, Any]):
         """Return all values as JSON, ``{"values": ..., "states": ...}``, and the tensors it refers to."""
         tensors: dict[str, torch.Tensor] = {}
         values = {name: value for name, value in self._values.items() if name not in self._objects}
-        states = {name: _read_state(stateful) for name, stateful in self._objects.items()} | self._waiting
+        states = {name: self._read_object(name) for name in self._objects} | self._waiting
         described = {name: split_tensors(state, name, tensors) for name, state in states.items()}
         return {"values": to_json(values), "states": described}, tensors
+
+    def _read_object(self, name: str) -> Any:
+        """Return the state of an object, with its attributes beside the state dict if they have changed."""
+        state = _read_state(self._objects[name])
+        changed = self._attributes[name].describe_changed() if name in self._attributes else {}
+        return {STATE: state, **changed} if changed else state
 
     def load(self, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt; keep the tensors."""
@@ -104,11 +122,26 @@ class RunKeep(MutableMapping[str, Any]):
         for name, encoded in described["states"].items():
             state = join_tensors(encoded, tensors)
             if name in objects:
-                self._values[name] = self._objects[name] = _load_state(objects[name], state)
+                self._values[name] = self._objects[name] = self._load_object(name, objects[name], state)
             elif isinstance(state, torch.Tensor):
                 self._values[name] = self._objects[name] = state
             else:
                 self._waiting[name] = state
+
+    def _load_object(
+        self, name: str, stateful: "torch.Tensor | Stateful", state: Any
+    ) -> "torch.Tensor | Stateful":
+        """Load a state, and the attributes beside the state dict."""
+        changed: dict[str, Any] = {}
+        if isinstance(state, dict) and STATE in state:
+            state, changed = state[STATE], state
+        attributes = self._attributes.get(name)
+        if attributes is not None:
+            attributes.restore()
+        loaded = _load_state(stateful, state)
+        if attributes is not None and changed:
+            attributes.load(changed)
+        return loaded
 
     def list_tensors(self) -> list[torch.Tensor]:
         """Return the tensors themselves, and the parameters and buffers of the modules."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
+import msgspec
 import torch
 from torch import optim
 
@@ -92,7 +93,7 @@ class OptimizerSnapshot:
 
     def __init__(self, optimizer: optim.Optimizer, attributes: Mapping[str, Any]) -> None:
         self._optimizer = optimizer
-        self._groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
+        self._groups = [_copy_group(group) for group in optimizer.param_groups]
         self._state = {key: copy.deepcopy(value) for key, value in optimizer.state.items()}
         self._names = set(vars(optimizer))
         self._attributes = {name: copy.deepcopy(value) for name, value in attributes.items()}
@@ -106,13 +107,37 @@ class OptimizerSnapshot:
         spare = dict(self._optimizer.state)
         for group, saved in zip(self._optimizer.param_groups, self._groups, strict=True):
             group.clear()
-            group.update(saved)
+            group.update({key: _restore_tensor(value) for key, value in saved.items()})
         self._optimizer.state.clear()
         self._optimizer.state.update(self._state)
         vars(self._optimizer).update(self._attributes)
         for name in set(vars(self._optimizer)) - self._names - OF_OPTIMIZERS:
             delattr(self._optimizer, name)
         return spare
+
+
+class _SavedTensor(msgspec.Struct, frozen=True):
+    """A tensor in a group, to which a schedule may refer, and a copy of its elements."""
+
+    tensor: torch.Tensor
+    elements: torch.Tensor
+
+
+def _copy_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a group of parameters: also its lists and dicts, which a step may change in place."""
+    return {
+        key: list(value)
+        if key == "params"
+        else _SavedTensor(value, value.detach().clone())
+        if isinstance(value, torch.Tensor)
+        else copy.deepcopy(value)
+        for key, value in group.items()
+    }
+
+
+@torch.no_grad()
+def _restore_tensor(saved: Any) -> Any:
+    return saved.tensor.copy_(saved.elements) if isinstance(saved, _SavedTensor) else saved
 
 
 def _is_parameter(key: object) -> bool:

@@ -135,7 +135,7 @@ class TrainingState:
             BadInput: the script made a change that a run does not support.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
-        self.replicated.remember_flags()
+        self.replicated.remember_flags(first=first)
         if not first:
             self.replicated.check_schedule()
         elif begins:
@@ -156,6 +156,7 @@ class TrainingState:
         # Some of the buffers may have come from other workers.
         self.buffers.restore()
         self.replicated.remember_schedule()
+        self.replicated.remember_values()
         changed = self.replicated.untrained.find_changed(caches=False)
         if changed:
             raise build_inside_step_error(changed[0])
