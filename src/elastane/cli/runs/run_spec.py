@@ -26,6 +26,7 @@ from elastane.run.nouns.machine_address import MachineAddress
 from elastane.run.nouns.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 
 CHECKPOINT_OPTIONS = {
+    "url": "--checkpoint-dir",
     "every": "--checkpoint-every",
     "keep_last": "--keep-last",
     "keep_every": "--keep-every",

@@ -6,6 +6,7 @@ workers if the controller fails.
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,10 @@ from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining, Wor
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.nouns.rest import JobExplanation
 from elastane.common.atomic_file import replace_file
-from elastane.common.errors import ElastaneError
+from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.extras import require_for_import
 from elastane.common.log_lines import configure_handler
+from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
 
@@ -34,6 +36,9 @@ TEAM = "local"
 LOG = "controller"
 DECISIONS = 20
 FAREWELL_S = 5.0
+SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
+LARGEST_STORE_BYTES = 256 << 20
+"""The limit of each file of a store in the directory of another user."""
 
 
 class RunController:
@@ -154,16 +159,46 @@ def read_run_explanation(run_dir: RunDir) -> JobExplanation | None:
         from elastane.cluster.controller.store import history, jobs
         from elastane.cluster.controller.store.database import Store
 
-    store = Store(f"sqlite:///{run_dir.controller}", prepared=True)
+    with _find_readable_store(run_dir) as path:
+        store = Store(f"sqlite:///{path}", prepared=True)
+        try:
+            with store.begin_read() as tx:
+                newest = jobs.list_job_page(tx, jobs.JobFilters(), after=None, limit=1).items
+                job = jobs.find_job(tx, newest[0].name) if newest else None
+                if job is None:
+                    return None
+                return render_explanation(job, history.list_decisions(tx, job.name, DECISIONS).items)
+        finally:
+            store.close()
+
+
+@contextmanager
+def _find_readable_store(run_dir: RunDir) -> Iterator[Path]:
+    """Yield the path of a run's store that SQLite may open, and beside which it may write.
+
+    SQLite follows links, for its other files too. In the directory of another user they could lead to files
+    of this one, so a copy is opened.
+
+    Raises:
+        BadInput: one of its files is not a regular one, or too large.
+    """
+    store = run_dir.controller
+    names = [store.name, *(f"{store.name}{suffix}" for suffix in SQLITE_SUFFIXES)]
     try:
-        with store.begin_read() as tx:
-            newest = jobs.list_job_page(tx, jobs.JobFilters(), after=None, limit=1).items
-            job = jobs.find_job(tx, newest[0].name) if newest else None
-            if job is None:
-                return None
-            return render_explanation(job, history.list_decisions(tx, job.name, DECISIONS).items)
-    finally:
-        store.close()
+        links = set(run_dir.files.list_links(run_dir.root)).intersection(names)
+        if links:
+            raise BadInput(f"{run_dir.root / links.pop()} is a symbolic link", means="no run makes it one")
+        if run_dir.root.stat().st_uid == os.geteuid():
+            yield store
+            return
+        with TemporaryDirectory(prefix="elastane-") as folder:
+            for name in names:
+                if run_dir.files.has_file(run_dir.root / name):
+                    content = run_dir.files.read(run_dir.root / name, LARGEST_STORE_BYTES)
+                    Path(folder, name).write_bytes(content)
+            yield Path(folder, store.name)
+    except Malformed as error:
+        raise BadInput(f"{store} cannot be read: {error}") from error
 
 
 def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:

@@ -62,8 +62,9 @@ def read_certificate(run_dir: RunDir) -> str:
 
     Raises:
         OSError: the file is missing or cannot be read.
+        Malformed: it is not a regular file.
     """
-    text = (run_dir.root / CERTIFICATE).read_text()
+    text = run_dir.files.read(run_dir.root / CERTIFICATE).decode(errors="replace")
     return text[text.index(BEGIN) :] if BEGIN in text else ""
 
 

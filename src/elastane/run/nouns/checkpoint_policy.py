@@ -9,12 +9,14 @@ import msgspec
 
 from elastane.common.durations import parse_duration_s
 from elastane.common.field_checks import check_minimum, make_field_error
+from elastane.common.url_credentials import check_no_credentials
 from elastane.run.nouns.spec import CheckpointPolicy
 
 STEPS = re.compile(r"(\d+)\s*steps?", re.ASCII)
 BEST = re.compile(r"(.+):(min|max)")
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
+        "url": "training.checkpoints.url",
         "every": "training.checkpoints.every",
         "keep_last": "training.checkpoints.keepLast",
         "keep_every": "training.checkpoints.keepEvery",
@@ -67,6 +69,7 @@ def parse_checkpoint_policy(
     """
     if settings.every == "never" and not (settings.at or settings.url):
         return None
+    check_no_credentials(settings.url, names.get("url", "the URL of the checkpoints"))
     check_minimum(names["keep_last"], settings.keep_last, 1)
     check_minimum(names["keep_every"], settings.keep_every, 1)
     every_s, every_steps = _parse_interval(names["every"], settings.every)

@@ -1,6 +1,5 @@
 """Feeding one tracker: what it lacks, again after every interruption, until the run is over."""
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 
 from elastane.common.errors import StorageError
 from elastane.common.safe_text import fold_text
+from elastane.common.url_credentials import hide_credentials
 from elastane.run.trackers.metric_rows import LOSS, select_missing
 from elastane.run.trackers.row_sources import RowSource, find_last_step
 from elastane.run.trackers.tracker import MetricStore, Outcome, TrackedRun
@@ -17,7 +17,6 @@ FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 REFUSED_GRACE_S = 4.0
 CHECK_S = 0.05
 LONGEST_ERROR = 300
-PASSWORD = re.compile(r"//[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Feed:
         recorded = self._store.open(run)
         if not self._shown:
             self._shown = True
-            self._say(f"{self.name}: {PASSWORD.sub('//', self._store.describe_view())}")
+            self._say(f"{self.name}: {hide_credentials(self._store.describe_view())}")
         # The row of the last step may be incomplete.
         source = self._subject.open_source(max(1, recorded.get(LOSS, 0)))
         while True:
@@ -151,5 +150,5 @@ def wait_for_feeds(feeds: Sequence[Feed], grace_s: float) -> list[Feed]:
 
 def describe_tracker_error(error: Exception) -> str:
     """Return an error of another library in one line, without the password of an address."""
-    text = fold_text(PASSWORD.sub("//", str(error)), LONGEST_ERROR)
+    text = fold_text(hide_credentials(str(error)), LONGEST_ERROR)
     return text or type(error).__name__

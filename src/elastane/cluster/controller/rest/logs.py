@@ -6,12 +6,13 @@ is followed, and only regular files are opened.
 
 import os
 import re
-import stat
 from pathlib import Path
 
 import msgspec
 
 from elastane.common.permissions import use_owner_rights
+from elastane.common.untrusted_data import Malformed
+from elastane.run.nouns.rundir import RunDir
 
 PROCESS = r"^(agent|coordinator|fork-server|worker-\d{1,9})$"
 MOST_BYTES = 1 << 20
@@ -35,21 +36,11 @@ def list_processes(run_dir: str) -> tuple[str, ...]:
         return ()
     try:
         with use_owner_rights(Path(run_dir)):
-            logs = os.open(
-                Path(run_dir) / "logs", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
+            logged = RunDir(Path(run_dir)).list_logs()
     except OSError:
         return ()
-    try:
-        names = (
-            Path(name).stem
-            for name in os.listdir(logs)  # noqa: PTH208 - of a descriptor
-            if name.endswith(".log")
-        )
-        found = (name for name in names if re.fullmatch(PROCESS, name))
-        return tuple(sorted(found, key=lambda name: (not name.startswith("worker-"), len(name), name)))
-    finally:
-        os.close(logs)
+    found = (name for name in logged if re.fullmatch(PROCESS, name))
+    return tuple(sorted(found, key=lambda name: (not name.startswith("worker-"), len(name), name)))
 
 
 def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
@@ -65,26 +56,18 @@ def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part |
     """
     if not run_dir:
         return None
+    found = RunDir(Path(run_dir))
     try:
-        logs = os.open(Path(run_dir) / "logs", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        with use_owner_rights(found.root):
+            file = found.files.open(found.log(process))
+    except (OSError, Malformed):
         return None
-    try:
-        # Without O_NONBLOCK, opening a pipe in the place of the log would block for ever.
-        with use_owner_rights(Path(run_dir)):
-            fd = os.open(
-                f"{process}.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=logs
-            )
-    except OSError:
-        return None
-    finally:
-        os.close(logs)
-    with open(fd, "rb") as file:  # noqa: PTH123 - of a descriptor
-        found = os.fstat(fd)
+    with file:
+        facts = os.fstat(file.fileno())
         # A hard link to another user's file would look like a file of the job.
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        if facts.st_nlink != 1:
             return None
-        begin = max(0, found.st_size + offset) if offset < 0 else min(offset, found.st_size)
+        begin = max(0, facts.st_size + offset) if offset < 0 else min(offset, facts.st_size)
         file.seek(begin)
         data = file.read(limit)
         return Part(data, begin + len(data))

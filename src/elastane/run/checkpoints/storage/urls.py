@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from elastane.common.url_credentials import check_no_credentials
 from elastane.run.checkpoints.storage.interface import Storage, build_missing_file_system_error
 from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.nouns.rundir import RunDir
@@ -20,8 +21,9 @@ def open_storage(url: str, inside: Path | None = None) -> Storage:
         inside: for a path, a directory above it that must not move or be replaced; see `LocalStorage`.
 
     Raises:
-        BadInput: the file system of this URL is not installed.
+        BadInput: the URL has credentials, or its file system is not installed.
     """
+    check_no_credentials(url)
     scheme, separator, path = url.partition("://")
     if not separator or scheme in ("file", "local"):
         return LocalStorage(path if separator else url, inside)

@@ -313,9 +313,9 @@ class NodeAgent(Agent):
         held = open_claim_list(find_claims(self._run_dir, self.spec), wait_s=READ_CLAIMS_S).read()
         try:
             # An open file, because a network file system may remember attributes for a minute.
-            with self._run_dir.endpoint.open("rb") as file:
+            with self._run_dir.files.open(self._run_dir.endpoint) as file:
                 return held, os.fstat(file.fileno()).st_mtime_ns
-        except FileNotFoundError:
+        except (FileNotFoundError, Malformed):
             return held, 0
 
     def _find_last_endpoint(self) -> CoordinatorEndpoint | None:

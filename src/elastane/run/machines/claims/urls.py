@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from elastane.common.errors import BadInput
+from elastane.common.url_credentials import check_no_credentials
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.machines.claims.claim_list import WAIT_S, ClaimList
 from elastane.run.machines.claims.directory import DirectoryPlace
@@ -59,8 +60,9 @@ def open_claim_list(url: str, *, wait_s: float = WAIT_S) -> ClaimList:
 
     Raises:
         ClaimsUnusable: this kind of URL cannot keep a claim list.
-        BadInput: the library for this URL is not installed.
+        BadInput: the URL has credentials, or the library for it is not installed.
     """
+    check_no_credentials(url, "the URL of the claim list")
     scheme, separator, path = url.partition("://")
     if not separator or scheme in ("file", "local"):
         return ClaimList(DirectoryPlace(path if separator else url), wait_s=wait_s)

@@ -96,11 +96,12 @@ def list_tickets(run_dir: RunDir) -> tuple[TicketStatus, ...]:
         OSError: the directory cannot be read.
     """
     found = []
-    for path in sorted(find_tickets(run_dir).glob("*.json")):
-        if not is_ticket_id(path.stem):
+    for name in run_dir.files.list_files(find_tickets(run_dir)):
+        ticket_id = name.removesuffix(".json")
+        if ticket_id == name or not is_ticket_id(ticket_id):
             continue
         try:
-            found.append(read_ticket(run_dir, path.stem))
+            found.append(read_ticket(run_dir, ticket_id))
         except (Malformed, OSError):
             # It admits no one, and must not hide the others.
             continue
@@ -116,8 +117,9 @@ def read_ticket(run_dir: RunDir, ticket_id: TicketId) -> TicketStatus:
     """
     path = find_tickets(run_dir) / f"{ticket_id}.json"
     record = _decode(run_dir.files.read(path, LARGEST_RECORD_BYTES))
-    used = sum(1 for _ in find_tickets(run_dir).glob(f"{ticket_id}.use-*"))
-    return TicketStatus(ticket_id, record, used, (find_tickets(run_dir) / f"{ticket_id}.revoked").exists())
+    names = run_dir.files.list_files(find_tickets(run_dir))
+    used = sum(name.startswith(f"{ticket_id}.use-") for name in names)
+    return TicketStatus(ticket_id, record, used, f"{ticket_id}.revoked" in names)
 
 
 def revoke_ticket(run_dir: RunDir, ticket_id: str) -> None:
