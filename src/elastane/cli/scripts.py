@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from elastane.common.errors import BadInput
+from elastane.common.safe_text import escape_line
 from elastane.run.attempts.script_modules import find_module_file
 
 
@@ -14,10 +15,28 @@ def find_script(named: Path, *, module: bool, do: str = "check the path") -> Pat
     Raises:
         BadInput: there is no such script.
     """
+    check_text(str(Path.cwd()))
     if module:
         return find_module_file(str(named), Path.cwd())
     check_script(named, do)
     return named.resolve()
+
+
+def check_text(*words: str) -> None:
+    """Refuse words that cannot be stored as text, such as a name of a file in another encoding.
+
+    Raises:
+        BadInput: one of them is not UTF-8.
+    """
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInput(
+                f"{escape_line(word)} is not UTF-8",
+                means="the files of a run have the script and its arguments as UTF-8 text",
+                do="rename the file or folder, or write the argument in UTF-8",
+            ) from None
 
 
 def check_script(script: Path, do: str = "check the path") -> None:
@@ -26,6 +45,7 @@ def check_script(script: Path, do: str = "check the path") -> None:
     Raises:
         BadInput: the script is missing, not a file, or unreadable.
     """
+    check_text(str(script))
     if not script.exists():
         raise BadInput(f"there is no script {script}", do=do)
     if not script.is_file():

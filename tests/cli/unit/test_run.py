@@ -162,6 +162,20 @@ def test_an_option_after_the_script_that_the_script_refuses_is_named(
     assert ("before train.py" in result.stderr) == bool(advice)
 
 
+@pytest.mark.parametrize("part", ["folder", "script", "argument"])
+def test_names_that_are_not_utf_8_are_refused(elastane, script, tmp_path, monkeypatch, part) -> None:
+    odd = os.fsdecode(b"odd\xff")
+    if part == "folder":
+        (tmp_path / odd).mkdir()
+        monkeypatch.chdir(tmp_path / odd)
+    elif part == "script":
+        script = script.rename(tmp_path / f"{odd}.py")
+    result = elastane("run", script, *([odd] if part == "argument" else []))
+    assert result.exit_code == 2
+    assert "odd\\udcff" in result.stderr
+    assert "is not UTF-8" in result.stderr
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_stopped_run_prints_how_to_resume_it_if_that_is_possible(
     agent, elastane, script, home, kept

@@ -342,3 +342,17 @@ def test_a_round_without_training_does_not_change_the_cursors():
     before = {0: encode_cursor(Cursor(0, 3))}
     outcome = compute_outcome(4, 2, {0: Leaf(0, 0, sums={"seen": 1.0})}, {}, before)
     assert outcome.cursors == before
+
+
+class TwoFiles:
+    """A dataset in two files, as of ``datasets``, which raises an IndexError for the third shard."""
+
+    num_shards = 2
+
+    def shard(self, num_shards, index):
+        return [[0, 1]][index % num_shards]
+
+
+def test_fewer_files_than_virtual_ranks_are_refused():
+    with pytest.raises(BadInput, match="the dataset has 2 shards, too few for 4 virtual ranks"):
+        train(TwoFiles(), "1 epoch", replay=True)

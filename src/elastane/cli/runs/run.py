@@ -28,7 +28,7 @@ from elastane.cli.runs.run_spec import (
     list_remarks,
     restrict_sizes,
 )
-from elastane.cli.scripts import check_script, find_script
+from elastane.cli.scripts import check_script, check_text, find_script
 from elastane.cluster.controller.run_controller import RunController
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, ElastaneError
@@ -192,6 +192,7 @@ def open_new_run(
         BadInput: the error names the option to change; nothing was written.
     """
     find_script(script, module=options.module, do=_advise_on_script(script, options))
+    check_text(*args)
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)

@@ -99,7 +99,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         ending: why its script ended the run before the last step; empty: it did not.
         stopped: the run ends before the last step because the user requested it.
         traffic: what it exchanges with other machines in a usual step of its generation; None: not measured.
-        notice: the signal that announces its end, which it alone has got, such as ``SIGTERM``; empty: none.
+        notice: the signal that announces its end, which it alone has got, such as SIGTERM; empty: none.
     """
 
     worker: WorkerId
@@ -506,7 +506,26 @@ Ask: TypeAlias = AskResize | AskDrain | AskDrainNode | AskEvict | AskStop | AskC
 
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask
 
-encode = msgspec.json.encode
+
+def encode(message: object) -> bytes:
+    """Return a message as JSON.
+
+    Texts of the script, such as a name of a file that is not UTF-8, may have halves of surrogate pairs, which
+    JSON cannot hold; they are escaped.
+    """
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_escape_surrogates(msgspec.to_builtins(message)))
+
+
+def _escape_surrogates(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escape_surrogates(key): _escape_surrogates(entry) for key, entry in value.items()}
+    return list(map(_escape_surrogates, value)) if isinstance(value, list | tuple) else value
+
 
 LARGEST_MESSAGE_BYTES = 64 << 20
 """The size limit of a message; both ends of a connection use it as the limit of a frame."""

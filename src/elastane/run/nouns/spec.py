@@ -193,7 +193,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         virtual_ranks: V.
         global_batch: samples per step.
         microbatch: samples per virtual rank.
-        dataset_length: samples per epoch; 0: a stream.
+        dataset_length: samples of the dataset; 0: a stream.
+        dropped: samples that each epoch leaves out at its end, with ``drop_last=True``.
         steps: planned steps; 0: until the stream has ended as often as requested.
         parameters: number of trained elements.
         blocks: number of blocks of the flat state.
@@ -223,6 +224,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     dataset_digest: str = ""
     order_digest: str = ""
     numerics: str = "native"
+    dropped: Position = 0
     probe: Probe | None = None
 
 

@@ -27,6 +27,7 @@ DECIDES = (
     "global_batch",
     "microbatch",
     "dataset_length",
+    "dropped",
     "dataset_digest",
     "seed",
     "threads",

@@ -68,7 +68,7 @@ def check_coverage(
     workers summed over the indices that they actually loaded. If the script chooses the order, no index can
     be computed; then the checksums of each whole epoch must add up to that of all samples.
     """
-    length = pinned.dataset_length
+    length, end = pinned.dataset_length, pinned.dataset_length - pinned.dropped
     is_ordered = bool(pinned.order_digest)
     loaded: defaultdict[int, int] = defaultdict(int)
     problems = [*find_position_problems(ledger, pinned)]
@@ -76,8 +76,8 @@ def check_coverage(
     ended: set[int] = set()
     for line in ledger:
         samples = line.samples
-        if not 0 <= samples.start < samples.stop <= length:
-            text = f"positions [{samples.start}, {samples.stop}) are outside an epoch of {length} samples"
+        if not 0 <= samples.start < samples.stop <= end:
+            text = f"positions [{samples.start}, {samples.stop}) are outside an epoch of {end} samples"
             problems.append(LedgerProblem("samples", text, line.step))
             continue
         if samples.count != samples.stop - samples.start:
@@ -97,16 +97,18 @@ def check_coverage(
         elif (expected := f"{total % 2**64:016x}") != samples.checksum:
             text = f"the loaded samples sum to {samples.checksum}, the assigned ones to {expected}"
             problems.append(LedgerProblem("checksum", text, line.step))
-        if samples.stop == length:
+        if samples.stop == end:
             ended.add(samples.epoch)
-    if is_ordered:
+    # Which samples an order leaves out is not known, so only whole epochs have a known sum.
+    if is_ordered and not pinned.dropped:
         problems += find_ordered_problems(loaded, ended, sum(map(rules.hash, range(length))) % 2**64)
     newest = max(seen, default=-1)
     if newest >= 0 and sorted(seen) != [*range(len(seen))]:
         text = f"some epochs before the last are missing; trained on: {', '.join(map(str, sorted(seen)))}"
         problems.append(LedgerProblem("samples", text))
     epochs = tuple(count_epoch(e, seen[e], e < newest or e in ended) for e in sorted(seen))
-    return epochs, problems + [problem for epoch in epochs for problem in find_epoch_problems(epoch)]
+    found = (problem for epoch in epochs for problem in find_epoch_problems(epoch, pinned.dropped))
+    return epochs, [*problems, *found]
 
 
 def read_checksum(text: str) -> int:
@@ -138,7 +140,7 @@ def find_ordered_problems(
 
 def find_position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[LedgerProblem]:
     """Find the steps with positions that do not follow those of the previous step."""
-    length, step, epoch, start = pinned.dataset_length, 1, 0, 0
+    length, step, epoch, start = pinned.dataset_length - pinned.dropped, 1, 0, 0
     for line in ledger:
         samples = line.samples
         # After a gap in the steps, which another check reports, no position can be predicted.
@@ -288,10 +290,13 @@ def count_epoch(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:
     )
 
 
-def find_epoch_problems(epoch: EpochCoverage) -> Iterable[LedgerProblem]:
+def find_epoch_problems(epoch: EpochCoverage, dropped: int) -> Iterable[LedgerProblem]:
+    """Find samples that an epoch has trained on too often or not at all; it may leave out ``dropped``."""
     if epoch.repeated:
         yield LedgerProblem(
             "samples", f"epoch {epoch.epoch}: {epoch.repeated} samples were trained on repeatedly"
         )
-    if epoch.finished and epoch.never:
-        yield LedgerProblem("samples", f"epoch {epoch.epoch}: {epoch.never} samples were never trained on")
+    if epoch.finished and epoch.never > dropped:
+        left_out = f", {dropped} of them as drop_last asks" if dropped else ""
+        text = f"epoch {epoch.epoch}: {epoch.never} samples were never trained on{left_out}"
+        yield LedgerProblem("samples", text)

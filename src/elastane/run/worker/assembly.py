@@ -132,6 +132,7 @@ def build_pinned(
         global_batch=plan.global_batch,
         microbatch=plan.microbatch,
         dataset_length=plan.length,
+        dropped=plan.dropped,
         dataset_digest=data,
         order_digest=order,
         steps=plan.steps,

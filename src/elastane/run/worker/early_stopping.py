@@ -62,7 +62,7 @@ class EarlyStopping:
     def update(self, metric: float) -> bool:
         """Take the newest metric, between two steps; call `Run.stop` after too many without an improvement.
 
-        The loop over the steps then ends by itself, so no ``break`` is needed.
+        The loop over the steps then ends by itself; the script does not leave it.
 
         Returns:
             True: the metric is the best so far, so this is the moment to save a model. False: it is not, as

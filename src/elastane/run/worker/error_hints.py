@@ -21,6 +21,11 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
         "remove loss.backward(), and compute the loss from the outputs of the prepared model",
     ),
     (
+        r"Expected more than 1 value per channel when training",
+        "batch normalization cannot train on a microbatch of one sample, which the end of an epoch may leave",
+        "pass drop_last=True to run.steps, to leave out what fills no step, and a microbatch of 2 or more",
+    ),
+    (
         r"CUDA out of memory",
         "a worker holds the model, its optimizer state and the activations of one microbatch",
         "pass a smaller microbatch= to run.steps, which keeps the global batch, or use --copies 1",

@@ -33,7 +33,7 @@ def report_notices(report: Callable[[], None]) -> None:
 
 
 def get_notice() -> str:
-    """Return the signal that this worker reports, such as ``SIGTERM``; empty: none."""
+    """Return the signal that this worker reports, such as SIGTERM; empty: none."""
     return _signal
 
 

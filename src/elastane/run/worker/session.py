@@ -190,6 +190,7 @@ class Run:
         prefetch: int = 2,
         replay: bool = False,
         order: Order | None = None,
+        drop_last: bool = False,
     ) -> Iterator[TrainingStep]:
         """Iterate over the training steps of the run, from its current step to its end.
 
@@ -211,6 +212,7 @@ class Run:
             order: takes the number of an epoch, from 0, and returns each position of the dataset once, in the
                 order in which the epoch reads them; the same for the same number, in every process. None: the
                 run shuffles each epoch by its seed.
+            drop_last: each epoch leaves out its last samples, if they do not fill a step.
 
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.
@@ -226,6 +228,7 @@ class Run:
             prefetch=prefetch,
             replay=replay,
             order=order,
+            drop_last=drop_last,
         )
         with closing(batches):
             trainer.start(plan, digest, batches.order_digest)
@@ -253,6 +256,7 @@ class Run:
         prefetch: int,
         replay: bool,
         order: Order | None,
+        drop_last: bool,
     ) -> tuple[BatchPlan, BatchSource, str]:
         """Check the arguments of `steps`; return how the data is cut into batches, the batches, and a digest.
 
@@ -273,7 +277,7 @@ class Run:
         self._begun = True
         stream = detect_stream(dataset, replay=replay)
         length = 0 if stream else measure_length(cast("MapDataset", dataset))
-        plan = self._make_plan(length, global_batch, microbatch, until)
+        plan = self._make_plan(length, global_batch, microbatch, until, drop_last=drop_last)
         # Fork loader processes before the first read of the dataset, so that they share nothing it opens.
         if stream is not None:
             if order is not None:
@@ -293,10 +297,18 @@ class Run:
     def _warn_of_stream(self, text: str) -> None:
         self._reporter.warn("stream", text, step=self.step)
 
-    def _make_plan(self, length: int, global_batch: int, microbatch: int, until: str | int) -> BatchPlan:
+    def _make_plan(
+        self, length: int, global_batch: int, microbatch: int, until: str | int, *, drop_last: bool
+    ) -> BatchPlan:
         spec = self._settings.spec
         plan = make_plan(
-            length, global_batch, microbatch, until, virtual_ranks=spec.virtual_ranks, seed=spec.seed
+            length,
+            global_batch,
+            microbatch,
+            until,
+            virtual_ranks=spec.virtual_ranks,
+            seed=spec.seed,
+            drop_last=drop_last,
         )
         if not self._reporter.alone and plan.virtual_ranks < spec.least_ranks:
             raise BadInput(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from elastane.common.untrusted_data import DEEPEST, Malformed
 from elastane.run.agent import fork_server
 from elastane.run.nouns import control
+from elastane.run.nouns.records import EventLine
 
 DECODERS = {
     "to the coordinator": control.decode_to_coordinator,
@@ -88,3 +89,11 @@ def test_a_deeply_nested_field_is_malformed_whether_known_or_not(decode, levels,
 def test_a_document_above_the_size_limit_is_malformed(decode):
     with pytest.raises(Malformed, match="bytes"):
         decode(b" " * (decode.at_most_bytes + 1))
+
+
+def test_halves_of_surrogate_pairs_are_escaped():
+    event = EventLine(time=1.0, kind="message", why="f\udcff.txt ü", detail={"\udcff": 1})
+    report = control.WorkerFailed(worker=3, traceback="[Errno 2] 'f\udcff'", lost=False)
+    assert msgspec.json.decode(control.encode(event))["why"] == "f\\udcff.txt ü"
+    assert msgspec.json.decode(control.encode(event))["detail"] == {"\\udcff": 1}
+    assert control.decode_to_coordinator(control.encode(report)).traceback == "[Errno 2] 'f\\udcff'"

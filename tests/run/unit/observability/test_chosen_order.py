@@ -63,3 +63,20 @@ def test_a_checksum_that_is_no_number_is_found(ordered, rules, text):
         [msgspec.structs.replace(ledger[0], samples=samples), *ledger[1:]], ordered, rules
     )
     assert [problem.kind for problem in problems] == ["checksum"]
+
+
+def test_samples_that_an_epoch_leaves_out_are_no_problem(pinned, rules):
+    dropping = msgspec.structs.replace(
+        pinned, dataset_length=LENGTH, global_batch=BATCH, dropped=2, order_digest=""
+    )
+    orders = [[rules.index(n, LENGTH, pinned.seed, epoch) for n in range(LENGTH)] for epoch in range(2)]
+    whole = write_ledger(rules, orders)
+    kept = [line for line in whole if line.samples.stop <= LENGTH - 2]
+    ledger = [msgspec.structs.replace(line, step=step) for step, line in enumerate(kept, 1)]
+    epochs, problems = check_coverage(ledger, dropping, rules)
+    assert problems == []
+    assert [(epoch.once, epoch.never, epoch.finished) for epoch in epochs] == [(LENGTH - 2, 2, True)] * 2
+    _, problems = check_coverage(whole, dropping, rules)
+    assert any("outside an epoch of 8 samples" in problem.text for problem in problems)
+    _, problems = check_coverage(ledger, msgspec.structs.replace(dropping, dropped=0), rules)
+    assert problems

@@ -72,6 +72,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         virtual_ranks: V, the number of virtual ranks.
         steps: the number of steps; 0: the run ends when a stream has ended ``epochs`` times.
         epochs: the epochs of a stream; 0: the run ends after ``steps``.
+        dropped: the samples at the end of each epoch that are left out; another epoch leaves out others.
     """
 
     length: int
@@ -81,10 +82,15 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     seed: int
     epochs: int = 0
+    dropped: int = 0
+
+    @property
+    def samples_per_epoch(self) -> int:
+        return self.length - self.dropped
 
     def find_samples(self, step: int) -> StepSamples:
         """Return the positions of a step in its epoch."""
-        return find_step_samples(step, self.length, self.global_batch)
+        return find_step_samples(step, self.samples_per_epoch, self.global_batch)
 
 
 class BatchSource(ABC):
@@ -166,6 +172,7 @@ def make_plan(
     *,
     virtual_ranks: int | None,
     seed: int,
+    drop_last: bool = False,
 ) -> BatchPlan:
     """Return the plan for the numbers that the script has passed.
 
@@ -175,6 +182,7 @@ def make_plan(
         microbatch: the samples per virtual rank, unless ``virtual_ranks`` is given.
         until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
         virtual_ranks: V; None: it follows from the microbatch.
+        drop_last: each epoch leaves out the samples that do not fill a step.
 
     Raises:
         BadInput: the numbers do not fit together.
@@ -196,8 +204,11 @@ def make_plan(
             do=f"choose a microbatch that divides {global_batch}",
         )
     steps, epochs = _parse_until(until)
+    if drop_last:
+        _check_whole_step(length, global_batch)
+    dropped = length % global_batch if drop_last else 0
     if length:
-        steps, epochs = steps or epochs * count_steps_per_epoch(length, global_batch), 0
+        steps, epochs = steps or epochs * count_steps_per_epoch(length - dropped, global_batch), 0
     return BatchPlan(
         length=length,
         global_batch=global_batch,
@@ -206,7 +217,23 @@ def make_plan(
         steps=steps,
         seed=seed,
         epochs=epochs,
+        dropped=dropped,
     )
+
+
+def _check_whole_step(length: int, global_batch: int) -> None:
+    if not length:
+        raise BadInput(
+            "run.steps was given drop_last=True with a stream",
+            means="the end of a stream is known only when it is read, so no step can be left out before",
+            do="remove drop_last=True, or end the stream after whole steps",
+        )
+    if length < global_batch:
+        raise BadInput(
+            f"run.steps was given drop_last=True, and the {length} samples do not fill one step",
+            means=f"a step has {global_batch} samples, so no epoch would have a step",
+            do=f"use a global_batch of at most {length}, or remove drop_last=True",
+        )
 
 
 def _parse_until(until: str | int) -> tuple[int, int]:
@@ -298,7 +325,7 @@ class MapBatchSource(BatchSource):
         return Samples(found.epoch, found.start, found.stop, outcome.samples, f"{outcome.checksum:016x}")
 
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
-        return self._plan.find_samples(outcome.step).stop == self._plan.length
+        return self._plan.find_samples(outcome.step).stop == self._plan.samples_per_epoch
 
     def is_finished(self, outcome: RoundOutcome) -> bool:
         return outcome.step >= self._plan.steps

@@ -80,5 +80,6 @@ def _build_error(epoch: int, found: str, length: int) -> BadInput:
         f"order({epoch}) returned {found}",
         means=f"an epoch reads each of the {length} samples of the dataset once",
         do=f"return a sequence with each of the numbers 0 to {length - 1} once, such as "
-        "torch.randperm(length, generator=generator).tolist()",
+        "torch.randperm(length, generator=generator).tolist(); to draw with replacement, make the draws a "
+        "dataset: Subset(dataset, list(WeightedRandomSampler(weights, draws, generator=generator)))",
     )

@@ -104,6 +104,7 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
         BadInput: the stream yields batches, cannot be resumed, divided into shards or recorded, or does not
             continue where its state was taken.
     """
+    _check_enough_shards(getattr(dataset, "num_shards", None), plan)
     shard = _Shard(source, 0, plan, Cursor())
     if getattr(shard.iterable, "batch_size", None) is not None:
         raise BadInput(
@@ -141,6 +142,18 @@ def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
     if hash_content(drawn) != hash_content([second.draw(1)[0] for _ in range(COMPARED)]):
         raise shard.build_error()
     return digest_stream(dataset, samples)
+
+
+def _check_enough_shards(shards: object, plan: BatchPlan) -> None:
+    """Refuse a dataset of Hugging Face with fewer shards, such as files, than virtual ranks."""
+    if isinstance(shards, int) and shards < plan.virtual_ranks:
+        raise BadInput(
+            f"the dataset has {shards} shards, too few for {plan.virtual_ranks} virtual ranks",
+            means="each virtual rank reads shards of its own",
+            do=f"write the data in at least {plan.virtual_ranks} files, or use to_iterable_dataset("
+            f"num_shards={plan.virtual_ranks}); or lower the number of virtual ranks: elastane run "
+            "--virtual-ranks N, or a larger microbatch",
+        )
 
 
 class StreamBatchSource(BatchSource):
