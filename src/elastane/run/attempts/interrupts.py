@@ -19,7 +19,7 @@ class Interrupts:
     schedulers repeat them. Only a second Ctrl-C ends all processes at once.
 
     Attributes:
-        stopping: the signal that stops the run, such as ``SIGTERM``; empty: none has.
+        stopping: the signal that stops the run, such as SIGTERM; empty: none has.
         killed: a second Ctrl-C has come.
     """
 
