@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from elastane.common.errors import ElastaneError
+from elastane.run.agent.processes import Commands
 from elastane.run.connections.coordinator_request import ask_coordinator
 from elastane.run.nouns.control import AskStatus
 from elastane.run.nouns.rundir import RunDir
 from tests.waiting import wait_until, wait_until_async
 
-from .stage import SCRIPTS, find_members, is_alive, kill
+from .stage import SCRIPTS, SHORT_SILENCE_S, find_members, is_alive, kill
 
 pytestmark = pytest.mark.processes
 
@@ -124,3 +125,14 @@ def read_pids(files, step):
     except ElastaneError:
         return []
     return [row.pid for row in answer.processes if row.role != "agent"] if answer.step >= step else []
+
+
+def test_a_coordinator_that_imports_for_longer_than_a_silence_is_not_replaced(stage, assert_equals_reference):
+    """On a busy machine, or from a cold network disk, its imports take longer than any may be silent."""
+    slow = ("/bin/sh", "-c", 'sleep 4; exec "$0" "$@"', *stage.commands.coordinator)
+    ended = stage.play(
+        listen="127.0.0.2", silence_s=SHORT_SILENCE_S, commands=Commands(slow, stage.commands.fork_server)
+    )
+    assert_equals_reference(ended)
+    assert len(ended.find_events("coordinator.started")) == 1
+    assert "takes charge" not in ended.read_log("coordinator")

@@ -60,6 +60,11 @@ class Coordinators:
         """Whether a coordinator of this agent serves."""
         return self._serving is not None
 
+    @property
+    def begins(self) -> bool:
+        """Whether the coordinator of this agent still imports its modules; it reads its term after that."""
+        return self._serving is not None and self._serving.has_unread_input
+
     def take_over(self, after: int, takeover: TakeCharge) -> None:
         """Let the next coordinator follow a silent one, which is killed if it is one of these.
 

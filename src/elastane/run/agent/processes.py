@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +155,13 @@ class Child:
             raise TypeError("this process was started without a pipe as its standard input")
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line + b"\n")
+
+    @property
+    def has_unread_input(self) -> bool:
+        """Whether the process has not read all of its standard input yet, as while it imports."""
+        if self.process.stdin is None or self.process.stdin.closed:
+            return False
+        return bool(struct.unpack("i", fcntl.ioctl(self.process.stdin, termios.FIONREAD, bytes(4)))[0])
 
     def close_input(self) -> None:
         """Close the pipe to its standard input: a server that reads it ends."""

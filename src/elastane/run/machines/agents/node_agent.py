@@ -102,6 +102,8 @@ class NodeAgent(Agent):
         self._idle_s = time.monotonic()
         """When this machine last had a worker."""
         self._charge = asyncio.Event()
+        self._began_s = -math.inf
+        """When the coordinator of this agent was last seen at its imports."""
         self._failed_s = -math.inf
         """When coordinators had last died too often on this machine."""
         self._poll = NeighbourPoll(run_dir, spec.silence.answer_s)
@@ -248,7 +250,10 @@ class NodeAgent(Agent):
                 self.leave()
             if self._leaving and has_left(workers=workers, recorded=self._leave_recorded, idle_s=idle_s):
                 self.finish(build_farewell(without_workers=self._is_unfit))
-            if link.silent_s < self.spec.silence.ask_after_s:
+            if coordinators.begins:
+                # It is not silent: on a busy machine, or from a slow disk, its imports take a while.
+                self._began_s = now
+            if min(link.silent_s, now - self._began_s) < self.spec.silence.ask_after_s:
                 self._silence = Silence()
                 self._poll.stop()
             else:
@@ -260,7 +265,7 @@ class NodeAgent(Agent):
         agent = SilentAgent(
             self._run_dir.node,
             self._silence,
-            link.silent_s,
+            min(link.silent_s, now - self._began_s),
             answers,
             self._run_dir.node if endpoint is None else endpoint.node,
             self.spec.silence,
