@@ -16,6 +16,8 @@ from elastane.run.nouns.membership import WorkerId
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 LARGEST_REQUEST_BYTES = 16 << 20
 LARGEST_ANSWER_BYTES = 64 << 10
+END_S = 4.0
+"""How long a server may take to end."""
 
 
 class ProcessStart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -92,6 +94,15 @@ class ForkServerHandle:
     def start(self, processes: Iterable[ProcessStart], generation: int = 0) -> None:
         """Request processes; if the server is dead, nothing happens, and its end is reported."""
         self._request(ForkRequest(start=tuple(processes), generation=generation))
+
+    def end(self) -> None:
+        """Let the server end what its workers have left behind, and then itself."""
+        if self.state != "ready":
+            # It has no worker, and its imports may take long.
+            self.child.kill()
+            return
+        self.child.close_input()
+        asyncio.get_running_loop().call_later(END_S, self.child.kill)
 
     def signal(self, number: int) -> None:
         """Signal all processes of the present generation."""

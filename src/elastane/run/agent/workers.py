@@ -243,7 +243,7 @@ class WorkerProcesses:
             watch.send(signal.SIGKILL)
         if self._fork_server is not None:
             # The agent reads its messages until its end, so a worker that it has just forked is killed too.
-            self._fork_server.child.kill()
+            self._fork_server.end()
 
     async def _wait_for_all(self, grace_s: float) -> None:
         limit_s = time.monotonic() + grace_s

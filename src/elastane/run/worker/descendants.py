@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,15 +45,19 @@ def kill_descendants() -> bool:
     return bool(found)
 
 
-def list_descendants(ancestor: int) -> list[int]:
-    """Return the ids of all processes that descend from one, parents first; zombies included."""
+def list_descendants(ancestor: int, *, without: Container[int] = ()) -> list[int]:
+    """Return the ids of all processes that descend from one, parents first; zombies included.
+
+    Args:
+        without: children of the ancestor to leave out, with all that descend from them.
+    """
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             # The parent is the second field after the name in brackets, which may contain anything.
             parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
             children[int(parent)].append(int(entry.name))
-    found = list(children[ancestor])
+    found = [pid for pid in children[ancestor] if pid not in without]
     for pid in found:
         found += children[pid]
     return found

@@ -10,6 +10,7 @@ import selectors
 import signal
 import sys
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Literal, NoReturn
 
 import msgspec
@@ -146,5 +147,6 @@ class ForkLoop(ABC):
         )
 
     def answer(self, answer: ForkAnswer) -> None:
-        """Send an answer to the agent."""
-        os.write(self._answers, msgspec.json.encode(answer) + b"\n")
+        """Send an answer to the agent; if it has ended, this server does so too, after its workers."""
+        with suppress(BrokenPipeError):
+            os.write(self._answers, msgspec.json.encode(answer) + b"\n")

@@ -1,6 +1,7 @@
 """The fork server of a run: it imports the modules of all workers once, then forks workers.
 
-It is an `elastane.run.worker.fork_loop.ForkLoop`. Workers outlive it.
+It is an `elastane.run.worker.fork_loop.ForkLoop`. Workers outlive it if it is killed. Processes that a worker
+leaves behind become its children, and it ends them.
 """
 
 import argparse
@@ -8,8 +9,10 @@ import importlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +21,7 @@ from elastane.run.agent.fork_server import ForkRequest, ProcessStart
 from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_record
+from elastane.run.worker.descendants import adopt_orphans, list_descendants
 from elastane.run.worker.fork_loop import ForkLoop
 from elastane.run.worker.worker_log import open_worker_log
 
@@ -31,6 +35,11 @@ MODULES = (
     "elastane.run.worker.session",
 )
 LOST = 1
+STRAY_S = 1.0
+"""How long a process that a worker has left behind may take to end by itself."""
+SWEEP_S = 0.02
+END_S = 3.0
+"""How long this server outlives its agent."""
 
 
 class WorkerForkLoop(ForkLoop):
@@ -47,6 +56,12 @@ class WorkerForkLoop(ForkLoop):
     def __init__(self, run_dir: RunDir, lifeline: int, attempt: int, streams: tuple[int, ...] = ()) -> None:
         super().__init__(run_dir, lifeline)
         self._attempt, self._streams = attempt, streams
+        self._sessions: set[int] = set()
+        """The sessions of all workers so far; each worker leads one."""
+        self._ending: dict[int, float] = {}
+        """When each process that was left behind was asked to end, in monotonic seconds."""
+        self._is_swept = True
+        adopt_orphans()
 
     def handle(self, request: ForkRequest) -> None:
         for start in request.start:
@@ -57,10 +72,48 @@ class WorkerForkLoop(ForkLoop):
         os._exit(self._run_worker(start.worker))
 
     def handle_end(self, pid: int) -> None:
-        """Do nothing: all children are workers."""
+        """Forget a process that a worker has left behind."""
+        self._ending.pop(pid, None)
+
+    def reap(self) -> None:
+        """Collect every ended child, and look for what ended workers have left behind."""
+        workers = set(self.living)
+        super().reap()
+        self._sessions |= workers
+        self._is_swept = self._is_swept and workers <= self.living.keys()
+
+    def look(self) -> float | None:
+        """End what ended workers have left behind; return when to look again, in seconds.
+
+        A process in a session of its own may be of any worker, so it ends when none is left.
+        """
+        if self._is_swept:
+            return None
+        left = [pid for pid in list_descendants(os.getpid(), without=self.living) if self._is_left(pid)]
+        now = time.monotonic()
+        for pid in left:
+            is_late = now - self._ending.setdefault(pid, now) > STRAY_S
+            # The tracker of shared memory ignores the first signal and cleans up; others may want to, too.
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+        self._is_swept = not left
+        return SWEEP_S if left else None
+
+    def _is_left(self, pid: int) -> bool:
+        try:
+            session = os.getsid(pid)
+        except OSError:
+            return False
+        return not self.living or (session in self._sessions and session not in self.living)
 
     def end(self) -> None:
-        """Do nothing: workers outlive their fork server."""
+        """Wait a moment for the workers, which end with the agent, and end what they have left behind."""
+        self._is_swept = False
+        give_up_s = time.monotonic() + END_S
+        while (self.look() is not None or self.living) and time.monotonic() < give_up_s:
+            time.sleep(SWEEP_S)
+            self.reap()
+            self._is_swept = False
 
     def _run_worker(self, worker: int) -> int:
         """Run the worker in the forked process; return its exit code."""
