@@ -261,6 +261,20 @@ def test_ctrl_c_in_elastane_join_drains_the_machine(machines, assert_equals_refe
     assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
 
 
+def test_notices_to_all_processes_of_elastane_join_drain_the_machine(machines, assert_equals_reference):
+    """A launcher sends them at its end to each process of its job, and repeats them."""
+    begin_with(machines, "b")
+    pids = machines.list_pids("b")
+    for _ in range(2):
+        machines.signal(pids, signal.SIGTERM)
+    assert machines.wait("b") == 0
+    machines.hurry()
+    ended = machines.end(FIRST)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("node.left") == ["node b"]
+    assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
+
+
 def test_a_second_ctrl_c_in_elastane_join_ends_the_machine_at_once(machines, assert_equals_reference):
     machines.begin("--steps=40", "--paced-from=5")
     machines.wait_for_members(FIRST, 2)
@@ -285,7 +299,7 @@ def test_a_machine_in_charge_that_its_user_kills_leaves_the_run_to_the_others(
     killed = machines.find_in_charge()
     (agent, *_) = machines.list_pids(killed)
     for _ in range(2):
-        os.kill(agent, signal.SIGTERM)
+        os.kill(agent, signal.SIGINT)
         time.sleep(0.2)  # not a wait: two signals at once would count as one
     machines.wait(killed)
     machines.hurry()

@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import io
 import os
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ from elastane.run.nouns.rundir import RunDir
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.main_program import drop_main_program
 
+LIBRARIES_S = 5
+"""How long the exit handlers of C libraries may take: a driver may hang, and the script has ended."""
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -56,7 +59,9 @@ def end_process(files: RunDir, worker: int, code: int, longest_s: float) -> NoRe
         sys.excepthook = sys.__excepthook__
         drop_main_program()
         _flush_files()
-        # The exit handlers of C libraries. The GIL stays held, so no thread disturbs them.
+        # The exit handlers of C libraries. The GIL stays held, so no thread disturbs or limits them.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(LIBRARIES_S)
         ctypes.PyDLL(None).exit(code)
     finally:
         os._exit(code)
