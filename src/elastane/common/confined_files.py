@@ -32,8 +32,11 @@ class ConfinedDirectory(msgspec.Struct, frozen=True):
 
     root: Path
 
-    def open(self, path: Path) -> BufferedReader:
+    def open(self, path: Path, *, in_part: bool = False) -> BufferedReader:
         """Open a regular file below the directory for reading.
+
+        Args:
+            in_part: the caller reads a bounded part, so the file may be nearly all holes.
 
         Raises:
             Malformed: it is something else, or there is a link on the way to it.
@@ -45,7 +48,7 @@ class ConfinedDirectory(msgspec.Struct, frozen=True):
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
             descriptor = os.open(name, flags, dir_fd=folder)
         try:
-            _check_file(descriptor, owner)
+            _check_file(descriptor, owner, in_part=in_part)
             return os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
@@ -58,7 +61,7 @@ class ConfinedDirectory(msgspec.Struct, frozen=True):
             Malformed: see `open`; or it is larger.
             OSError: it cannot be read.
         """
-        with self.open(path) as file:
+        with self.open(path, in_part=True) as file:
             return read_at_most(file, at_most_bytes)
 
     def find_size(self, path: Path) -> int | None:
@@ -143,14 +146,14 @@ def _open_inner_folder(folder: int, name: str) -> int:
         raise
 
 
-def _check_file(descriptor: int, owner: int) -> None:
+def _check_file(descriptor: int, owner: int, *, in_part: bool) -> None:
     """Refuse an open file that is not regular, has another owner's name elsewhere, or is nearly all holes."""
     found = os.fstat(descriptor)
     check_regular(found.st_mode)
     if found.st_nlink > 1 and found.st_uid != owner:
         # A hard link is the only other way by which a private file of another user gets here.
         raise Malformed("it has another name, and an owner other than that of its directory")
-    if found.st_size > HOLES_BYTES + HOLES_PER_BYTE * 512 * found.st_blocks:
+    if not in_part and found.st_size > HOLES_BYTES + HOLES_PER_BYTE * 512 * found.st_blocks:
         # Some file systems do not count blocks: they know no holes either.
         if os.lseek(descriptor, 0, os.SEEK_HOLE) < found.st_size:
             raise Malformed(f"nearly all of its {found.st_size} bytes are holes")

@@ -124,6 +124,24 @@ def test_only_the_weights_and_texts_of_one_format_are_downloaded(monkeypatch, fo
     assert fetched == sorted(wanted)
 
 
+def test_a_download_is_of_one_revision(monkeypatch, tmp_path, folder):
+    """The weights are of the commit whose configuration was checked."""
+    snapshot = tmp_path / ("0123456789" * 4)
+    folder.rename(snapshot)
+    asked = []
+
+    def download(name, *_, **options):
+        asked.append((name, options.get("revision")))
+        return str(snapshot / "config.json") if "allow_patterns" not in options else str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    for source, revision in (("org/model", None), ("org/model@v2", "v2")):
+        asked.clear()
+        assert locate_model(source) == snapshot
+        assert asked == [("org/model", revision), ("org/model", snapshot.name)]
+
+
 def test_weights_of_the_hub_that_cannot_be_trained_are_not_downloaded(monkeypatch, folder):
     (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: str(folder / "config.json"))

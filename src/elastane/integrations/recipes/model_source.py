@@ -3,6 +3,7 @@
 Its files are checked without loading the weights.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ LARGEST_CONFIG_BYTES = 4 << 20
 QUANTIZATION = "quantization_config"
 MXFP4 = "mxfp4"
 """The quantization of the published GPT-OSS, the only one that is undone when a model is loaded."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+"""The name of the folder of a download in the local cache."""
 INDEX = "model.safetensors.index.json"
 LARGEST_INDEX_BYTES = 64 << 20
 
@@ -38,8 +41,11 @@ def locate_model(source: str) -> Path:
     if not is_on_hub(source):
         return Path(source)
     # The weights may be large, so refuse those that cannot be trained before they are downloaded.
-    read_model_config(download_config(source))
-    return download_model(source)
+    config = download_config(source)
+    read_model_config(config)
+    # The owner of the name may publish other weights at any time; these are of the checked configuration.
+    commit = config.name if _COMMIT.fullmatch(config.name) else ""
+    return download_model(f"{source.partition('@')[0]}@{commit}" if commit else source)
 
 
 def is_on_hub(source: str) -> bool:
@@ -126,14 +132,18 @@ def _check_quantization(folder: Path, method: str) -> None:
 def download_model(name: str) -> Path:
     """Return the folder of a model of the hub in the local cache, after a download if it is not there.
 
+    Args:
+        name: ``OWNER/MODEL``, or ``OWNER/MODEL@REVISION``.
+
     Raises:
         BadField: the hub does not have the model, refuses it, or cannot be reached.
     """
     with _explain_hub_errors(name):
         from huggingface_hub import snapshot_download
 
+        model, revision = split_revision(name)
         folder = snapshot_download(
-            name, allow_patterns=list(DOWNLOADED), ignore_patterns=list(NOT_DOWNLOADED)
+            model, allow_patterns=list(DOWNLOADED), ignore_patterns=list(NOT_DOWNLOADED), **revision
         )
         return Path(folder)
 
@@ -147,7 +157,14 @@ def download_config(name: str) -> Path:
     with _explain_hub_errors(name):
         from huggingface_hub import hf_hub_download
 
-        return Path(hf_hub_download(name, CONFIG)).parent
+        model, revision = split_revision(name)
+        return Path(hf_hub_download(model, CONFIG, **revision)).parent
+
+
+def split_revision(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a model on the hub, and the argument for its revision; none: the newest."""
+    model, _, revision = name.partition("@")
+    return model, {"revision": revision} if revision else {}
 
 
 @contextmanager

@@ -26,7 +26,8 @@ class ModelSpec(RecipePart, frozen=True, kw_only=True):
         family: the family of a model with random weights.
         config: the configuration of a model with random weights, with the fields of ``transformers``. Without
             ``vocab_size`` the model gets the size of the tokenizer's vocabulary.
-        source: a folder, or a name on the hub, with a pretrained model; the file says ``from``.
+        source: a folder, or a name on the hub, with a pretrained model; the file says ``from``. After a name
+            ``@REVISION`` may follow.
         dtype: of the weights; those in bfloat16 train as in float32, see `elastane.SplitAdamW`.
     """
 

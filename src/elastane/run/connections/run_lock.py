@@ -26,7 +26,7 @@ def list_node_locks(run_dir: RunDir) -> list[Path]:
 def is_locked(path: Path) -> bool:
     """Return whether an agent holds this lock, which is directly in a run directory."""
     try:
-        with ConfinedDirectory(path.parent).open(path) as lock:
+        with ConfinedDirectory(path.parent).open(path, in_part=True) as lock:
             try:
                 # Use a shared lock, so that two simultaneous readers do not mistake each other for the agent.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

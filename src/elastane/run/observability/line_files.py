@@ -70,7 +70,7 @@ def read_last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int =
         BadInput: the line does not decode.
     """
     try:
-        with ConfinedDirectory(path.parent).open(path) as file:
+        with ConfinedDirectory(path.parent).open(path, in_part=True) as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size - within_bytes)
             line = read_line_before(file.fileno(), find_end_of_lines(file.fileno(), size, start), start)

@@ -20,7 +20,7 @@ def read_end_of_text(files: ConfinedDirectory, path: Path, within_bytes: int) ->
         Malformed: the path does not lead to a regular file.
         OSError: it cannot be read.
     """
-    with files.open(path) as file:
+    with files.open(path, in_part=True) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - within_bytes))
         return file.read(within_bytes).decode(errors="replace").strip()
 
@@ -53,7 +53,7 @@ class Tail:
             OSError: it cannot be read.
         """
         try:
-            with self._files.open(self.path) as file:
+            with self._files.open(self.path, in_part=self._within_bytes is not None) as file:
                 size_bytes = file.seek(0, os.SEEK_END)
                 if size_bytes < self._offset_bytes:
                     self._offset_bytes, self._torn, self._in_long_line = 0, b"", False

@@ -59,7 +59,7 @@ def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part |
     found = RunDir(Path(run_dir))
     try:
         with use_owner_rights(found.root):
-            file = found.files.open(found.log(process))
+            file = found.files.open(found.log(process), in_part=True)
     except (OSError, Malformed):
         return None
     with file:

@@ -141,7 +141,7 @@ class RunPages:
     def _read_file(self, name: str, offset: str) -> Response:
         if _OFFSET.fullmatch(offset) is None:
             return _refuse(HTTPStatus.BAD_REQUEST, "from= needs a number of bytes")
-        with self._run_dir.files.open(self._run_dir.root / name) as file:
+        with self._run_dir.files.open(self._run_dir.root / name, in_part=True) as file:
             file.seek(int(offset))
             return make_page_response(HTTPStatus.OK, file.read(AT_ONCE_BYTES))
 
