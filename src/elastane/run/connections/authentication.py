@@ -11,8 +11,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -30,6 +30,8 @@ DEADLINE_S = 10.0
 CLOSE_S = 1.0
 LARGEST_REQUEST_BYTES = 64 << 10
 PATH = "/"
+BACKLOG = 4096
+"""Connections that may wait to be accepted. A client that the kernel turns away tries again in a second."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +60,17 @@ class Authenticator:
     ) -> None:
         self._pages = pages
         self._context = context
-        self._unproven: UnprovenConnections[GuardedConnection] = UnprovenConnections(
+        self._unproven: UnprovenConnections[GuardedConnection | SilentConnection] = UnprovenConnections(
             compute_admission_rules()
         )
         self._refusals = RefusalLog()
         self._authorization = build_bearer_header(secret)["Authorization"].encode()
 
-    def create_connection(self, *args: Any, **options: Any) -> "GuardedConnection | LateHandshake":
+    def create_connection(self, *args: Any, **options: Any) -> "SilentConnection | LateHandshake":
         """Create a guarded connection, for ``create_connection`` of `websockets`."""
-        connection = GuardedConnection(self, *args, **options)
         if self._context is None:
-            return connection
+            return SilentConnection(self, partial(GuardedConnection, self, *args, **options))
+        connection = GuardedConnection(self, *args, **options)
         return LateHandshake(
             connection,
             self._context,
@@ -78,7 +80,7 @@ class Authenticator:
             close_s=CLOSE_S,
         )
 
-    def add(self, connection: "GuardedConnection") -> None:
+    def add(self, connection: "GuardedConnection | SilentConnection") -> None:
         """Add a new connection; close another one if there are too many."""
         self._unproven.rules = compute_admission_rules()
         descriptor = connection.transport.get_extra_info("socket").fileno()
@@ -86,12 +88,22 @@ class Authenticator:
         if displaced is not None:
             self.refuse(displaced, "there were too many")
 
-    def refuse(self, connection: "GuardedConnection", reason: str) -> None:
+    def refuse(self, connection: "GuardedConnection | SilentConnection", reason: str) -> None:
         """Close an unproven connection."""
         self.count(connection, reason)
         connection.transport.abort()
 
-    def count(self, connection: "GuardedConnection", reason: str) -> None:
+    def close_silent(self) -> None:
+        """Close the connections that have not sent anything yet."""
+        for connection in self._unproven:
+            if isinstance(connection, SilentConnection):
+                connection.transport.abort()
+
+    def replace(self, silent: "SilentConnection") -> None:
+        """Forget a connection that has sent something; another object serves it from now on."""
+        self._unproven.discard(silent)
+
+    def count(self, connection: "GuardedConnection | SilentConnection", reason: str) -> None:
         """Count an unproven connection that is closed or closes now."""
         if connection.proven or connection.counted:
             return
@@ -147,6 +159,55 @@ def make_page_response(status: HTTPStatus, body: bytes) -> Response:
     return Response(status.value, status.phrase, headers, body)
 
 
+class SilentConnection(asyncio.Protocol):
+    """An accepted connection that has not sent anything yet.
+
+    A thousand of them a second must cost little, or the server has no time for clients of the run. So the
+    tasks and buffers of a WebSocket connection are made only when the first bytes arrive.
+
+    Attributes:
+        transport: of the connection.
+        proven: False.
+        counted: its end is counted.
+    """
+
+    transport: asyncio.Transport
+    proven = False
+
+    def __init__(self, authenticator: Authenticator, make: Callable[[], "GuardedConnection"]) -> None:
+        self.counted = False
+        self._authenticator, self._make = authenticator, make
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "the connection is a TCP one"
+        self.transport = transport
+        refuse = partial(self._authenticator.refuse, self, "it sent nothing in time")
+        self._deadline = asyncio.get_running_loop().call_later(DEADLINE_S, refuse)
+        self._authenticator.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Leave the connection to a WebSocket server."""
+        self._end_deadline()
+        self._authenticator.replace(self)
+        connection = self._make()
+        self.transport.set_protocol(connection)
+        connection.connection_made(self.transport)
+        connection.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_deadline()
+        self._authenticator.count(self, "it closed, or did not finish its request in time")
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 class GuardedConnection(ServerConnection):
     """A connection that must present the secret.
 
@@ -184,7 +245,8 @@ class GuardedConnection(ServerConnection):
         super().connection_lost(exc)
 
 
-def serve_authenticated(
+@asynccontextmanager
+async def serve_authenticated(
     handle: Callable[[ServerConnection], Awaitable[None]],
     listening: socket.socket,
     secret: str,
@@ -192,8 +254,8 @@ def serve_authenticated(
     largest_bytes: int,
     context: ssl.SSLContext | None = None,
     pages: Pages | None = None,
-) -> AbstractAsyncContextManager[Server]:
-    """Return a WebSocket server for connections with the secret of a run; it serves as a context.
+) -> AsyncIterator[Server]:
+    """Serve connections with the secret of a run by a WebSocket server, within the context.
 
     Args:
         handle: serves one connection to its end.
@@ -205,7 +267,7 @@ def serve_authenticated(
     logger = logging.getLogger("websockets.server")
     logger.addFilter(filter_unproven_records)
     authenticator = Authenticator(secret, pages, context)
-    return serve(
+    serving = serve(
         handle,
         sock=make_patient_listener(listening),
         # The documentation allows a factory, but the annotation does not.
@@ -216,7 +278,14 @@ def serve_authenticated(
         logger=logger,
         close_timeout=CLOSE_S,
         compression=None,
+        backlog=BACKLOG,
     )
+    async with serving as server:
+        try:
+            yield server
+        finally:
+            # The server knows only those that have sent something, and may wait for the others.
+            authenticator.close_silent()
 
 
 def filter_unproven_records(record: logging.LogRecord) -> bool:

@@ -180,6 +180,53 @@ def test_unfinished_handshakes_do_not_block_new_connections(served, capfd):
 
 
 @pytest.mark.early
+def test_a_connection_that_sends_nothing_costs_no_websocket(monkeypatch):
+    """A thousand of them a second would leave no time for clients of the run."""
+    made = []
+    original = authentication.GuardedConnection.__init__
+
+    def note_and_make(self, *args, **options):
+        made.append(self)
+        original(self, *args, **options)
+
+    async def story():
+        listening = socket.create_server(("127.0.0.1", 0))
+        address = listening.getsockname()
+        url, headers = f"ws://127.0.0.1:{address[1]}", build_bearer_header(SECRET)
+
+        async def greet(connection):
+            await connection.send("hello")
+
+        async with authentication.serve_authenticated(greet, listening, SECRET, largest_bytes=1000):
+            with contextlib.ExitStack() as stack:
+                for _ in range(50):
+                    stack.enter_context(socket.create_connection(address, timeout=WAIT_S))
+                async with async_connect(url, additional_headers=headers, proxy=None) as client:
+                    assert await client.recv() == "hello"
+
+    monkeypatch.setattr(authentication.GuardedConnection, "__init__", note_and_make)
+    asyncio.run(story())
+    assert len(made) == 1
+
+
+def test_a_server_that_ends_closes_silent_connections():
+    async def story():
+        listening = socket.create_server(("127.0.0.1", 0))
+        address = listening.getsockname()
+        async with authentication.serve_authenticated(print, listening, SECRET, largest_bytes=1000) as server:
+            reader, writer = await asyncio.open_connection(*address)
+            # The first is accepted before the second is answered.
+            with contextlib.suppress(InvalidStatus):
+                await async_connect(f"ws://127.0.0.1:{address[1]}", proxy=None)
+        async with asyncio.timeout(WAIT_S):
+            await server.wait_closed()
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+
+    asyncio.run(story())
+
+
 def test_a_request_that_never_ends_is_closed(served):
     with open_socket(served) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")
