@@ -94,7 +94,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         typer.Option(
             "--ship-code",
             help="Copy the files of the working directory into the run directory, and train from the copy on "
-            "every machine. Left out: what .elastaneignore or else .gitignore names.",
+            "every machine. Left out: what .elastaneignore or else .gitignore of each folder names.",
             rich_help_panel=WORKERS,
         ),
     ] = False
