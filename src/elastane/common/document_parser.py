@@ -37,7 +37,7 @@ TYPE_EXAMPLES = {
 }
 PAGE = "docs/operating.md"
 """The page that describes the fields of most documents."""
-PAGES = {"JobSpec": "docs/concepts/job.md", "Recipe": "docs/recipes.md"}
+PAGES = {"JobSpec": "docs/concepts/job.md", "Recipe": "elastane recipe show NAME"}
 """The pages that describe the fields of the others, by type."""
 
 
@@ -138,11 +138,18 @@ def _suggest_field(unknown: str, field: str, kind: object) -> str:
     known = _list_fields(kind) if isinstance(kind, type) else []
     here = re.sub(r"\[.*?\]", "", field)
     beside = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == here]
-    if near := get_close_matches(unknown, beside, n=1):
+    meant = _find_by_initials(unknown, known)
+    if not meant and (near := get_close_matches(unknown, beside, n=1)):
         return f"write {near[0]}"
-    elsewhere = [path for path in known if path.rpartition(".")[2] == unknown]
+    elsewhere = [path for path in known if path.rpartition(".")[2] in (meant or [unknown])]
     page = PAGES.get(getattr(kind, "__name__", ""), PAGE)
     return f"write it as {elsewhere[0]}" if elsewhere else f"remove it, or look for its name in {page}"
+
+
+def _find_by_initials(unknown: str, known: list[str]) -> list[str]:
+    """Return the names that people abbreviate so, such as ``learning_rate`` for ``lr``."""
+    names = {path.rpartition(".")[2] for path in known}
+    return sorted(n for n in names if "_" in n and "".join(word[:1] for word in n.split("_")) == unknown)
 
 
 def _list_choices(kind: object, path: list[str]) -> list[str]:

@@ -231,3 +231,23 @@ def test_a_pair_of_texts_is_as_it_is(tokenizer):
 def test_a_row_that_is_not_a_sample_says_why(tokenizer, task, row, words):
     with pytest.raises(BadSample, match=words):
         encode(tokenizer, task, **row)
+
+
+@pytest.mark.parametrize(
+    ("row", "question"),
+    [
+        ({"instruction": "add", "input": "1 2", "output": "3"}, "add\n\n1 2"),
+        ({"instruction": "add 1 and 2", "input": "", "output": "3"}, "add 1 and 2"),
+        ({"instruction": "add 1 and 2", "output": "3"}, "add 1 and 2"),
+    ],
+)
+def test_rows_as_of_alpaca_are_conversations(with_template, row, question):
+    tokenizer = with_template(PLAIN)
+    (found,) = encode_sample(tokenizer, "finetune", FieldNames(), row)
+    assert found == encode_conversation(tokenizer, speak(question, "3"))
+
+
+@pytest.mark.parametrize("row", [{"instruction": "add"}, {"instruction": 1, "output": "3"}])
+def test_rows_with_a_part_of_alpaca_are_refused(with_template, row):
+    with pytest.raises(BadSample, match="it has the fields instruction"):
+        encode_sample(with_template(PLAIN), "finetune", FieldNames(), row)

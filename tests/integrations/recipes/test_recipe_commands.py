@@ -142,7 +142,7 @@ def test_a_run_does_not_start_with_another_size_than_the_legal_ones(folder):
         (["own.yaml", "--set", "data.path=gone.txt"], "data.path: no such file", "correct the path"),
         (["own.yaml", "--set", "model.from=./gone"], "model.from: no such folder", "correct the path"),
         (["own.yaml", "--set", "model.config.hiden_size=8"], "no such field", "write hidden_size"),
-        (["own.yaml", "--set", "xyzzy=1"], "no such field", "look for its name in docs/recipes.md"),
+        (["own.yaml", "--set", "xyzzy=1"], "no such field", "look for its name in elastane recipe show NAME"),
         (
             ["own.yaml", "--set", "workers.max=3"],
             "workers.max: 3 is more than the 2 microbatches",

@@ -178,6 +178,32 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path, change, words):
         check_recipe(recipe)
 
 
+@pytest.mark.parametrize(
+    ("changes", "warmup"),
+    [
+        ([], 20),
+        (["training.steps=100"], 20),
+        (["training.steps=20"], 2),
+        (["training.steps=5"], 0),
+        (["training.steps=50", "training.warmup_steps=4"], 4),
+    ],
+)
+def test_a_warmup_follows_from_fewer_steps_unless_it_is_typed(tmp_path, changes, warmup):
+    recipe = load_recipe("llama-tiny", changes, tmp_path)
+    assert recipe.training.warmup_steps == warmup
+    check_recipe(recipe)
+
+
+@pytest.mark.parametrize("place", ["training.lr", "lr"])
+def test_an_abbreviated_field_suggests_its_name(tmp_path, place):
+    with pytest.raises(BadInput) as refused:
+        load_recipe("llama-tiny", [f"{place}=0.1"], tmp_path)
+    assert refused.value.do == "write it as training.learning_rate"
+    with pytest.raises(BadInput) as refused:
+        load_recipe("llama-tiny", ["nothing=0.1"], tmp_path)
+    assert "elastane recipe show" in refused.value.do
+
+
 def test_an_unknown_recipe_suggests_the_nearest_name(tmp_path):
     with pytest.raises(BadInput) as refused:
         find_recipe("gpt-os-20b", tmp_path)

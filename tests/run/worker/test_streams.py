@@ -344,10 +344,13 @@ def test_a_round_without_training_does_not_change_the_cursors():
     assert outcome.cursors == before
 
 
-class TwoFiles:
+class TwoFiles(IterableDataset):
     """A dataset in two files, as of ``datasets``, which raises an IndexError for the third shard."""
 
     num_shards = 2
+
+    def __iter__(self):
+        return iter([0, 1])
 
     def shard(self, num_shards, index):
         return [[0, 1]][index % num_shards]

@@ -13,6 +13,8 @@ from elastane.integrations.recipes.recipe import Recipe
 from elastane.integrations.recipes.recipe_files import Document, make_paths_absolute, merge_documents
 
 MOST_LEVELS = 8
+WARMUP_PART = 10
+"""A warm-up that follows from the steps takes this part of them."""
 
 
 def apply_overrides(document: Document, texts: Iterable[str], folder: Path) -> Document:
@@ -26,9 +28,21 @@ def apply_overrides(document: Document, texts: Iterable[str], folder: Path) -> D
     Raises:
         BadInput: a text is not a dotted name with a value. The name itself is checked with the recipe.
     """
+    changes: Document = {}
     for text in texts:
-        document = merge_documents(document, make_paths_absolute(parse_override(text), folder))
-    return document
+        changes = merge_documents(changes, make_paths_absolute(parse_override(text), folder))
+    return _shorten_warmup(merge_documents(document, changes), changes)
+
+
+def _shorten_warmup(document: Document, changes: Document) -> Document:
+    """Let the warm-up follow if only the steps were typed, and the recipe's own warm-up does not fit in."""
+    typed, training = changes.get("training"), document.get("training")
+    if not isinstance(typed, dict) or not isinstance(training, dict) or "warmup_steps" in typed:
+        return document
+    steps, warmup = typed.get("steps"), training.get("warmup_steps")
+    if not isinstance(steps, int) or not isinstance(warmup, int) or not 0 < steps <= warmup:
+        return document
+    return merge_documents(document, {"training": {"warmup_steps": steps // WARMUP_PART}})
 
 
 def parse_override(text: str) -> Document:

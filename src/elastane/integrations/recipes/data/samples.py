@@ -43,10 +43,22 @@ def _encode_answer(
     if row.get(names.messages) is not None:
         messages = check_messages(row[names.messages], names.messages)
         return encode_conversation(tokenizer, messages, tools=tools)
+    if (conversation := _read_alpaca(names, row)) is not None:
+        return encode_conversation(tokenizer, check_messages(conversation, "instruction"), tools=tools)
     if row.get(names.prompt) is None or row.get(names.completion) is None:
         raise _build_fields_error(row, (names.messages, names.prompt, names.completion), FINETUNE_FIELDS)
     fields = (names.prompt, names.completion)
     return _join(tokenizer, row[names.prompt], row[names.completion], fields, tools)
+
+
+def _read_alpaca(names: FieldNames, row: Mapping[str, Any]) -> list[Any] | None:
+    """Return the messages of a row as of Alpaca: ``instruction``, ``input`` and ``output``; None: another."""
+    instruction, more, answer = (row.get(name) for name in ALPACA_FIELDS)
+    has_others = row.get(names.prompt) is not None or row.get(names.completion) is not None
+    if has_others or not isinstance(instruction, str) or not isinstance(answer, str):
+        return None
+    question = f"{instruction}\n\n{more}" if isinstance(more, str) and more else instruction
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
 def _encode_pair(
@@ -111,7 +123,8 @@ def _join_texts(tokenizer: "PreTrainedTokenizerFast", prompt: str, answer: str) 
     return TokenSequence((*before, *after, *end), tuple(learned))
 
 
-FINETUNE_FIELDS = "'messages', or 'prompt' and 'completion'"
+ALPACA_FIELDS = ("instruction", "input", "output")
+FINETUNE_FIELDS = "'messages', or 'prompt' and 'completion', or 'instruction' and 'output'"
 PREFERENCE_FIELDS = "'prompt', 'chosen' and 'rejected'"
 
 
