@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import xxhash
 
+from elastane.cli.timestamps import format_timestamp
 from elastane.run.nouns.control import (
     Answer,
     AskDrain,
@@ -18,6 +19,8 @@ from elastane.run.nouns.control import (
     ProcessInfo,
 )
 from elastane.run.nouns.rundir import RunDir
+
+from .conftest import EVENTS
 
 COMMANDS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "verify", "report")
 
@@ -188,6 +191,19 @@ def test_report_writes_the_report_again(elastane, finished_run) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [str(run_dir.report), str(run_dir.metrics)]
     assert "Samples of each epoch" in run_dir.report.read_text()
+
+
+def test_events_have_times_and_begin_at_a_time(elastane, finished_run, monkeypatch) -> None:
+    finished_run()
+    monkeypatch.setattr("elastane.cli.events.time.time", lambda: 110.0)
+    times = [line[:19] for line in elastane("events", "done").stdout.splitlines()]
+    assert times == [format_timestamp(event.time) for event in EVENTS]
+    for options in ((), ("--follow",)):
+        (last,) = elastane("events", "done", "--since", "6 s", *options).stdout.splitlines()
+        assert last.startswith(format_timestamp(104.5))
+        assert "run.finished" in last
+    assert elastane("events", "done", "--since", "soon").exit_code == 2
+    assert "--since needs NAME" in elastane("events", "-f", "--since", "1h").stderr
 
 
 def test_events_and_logs_are_lines_or_objects(elastane, finished_run) -> None:

@@ -278,7 +278,7 @@ def test_a_job_never_runs_as_root_in_a_directory_of_another_user(cluster: Users)
     wait_until(lambda: cluster.get_job("moved")["state"] == "paused", "it is paused")
     wait_until(lambda: not find_user_processes({get_uid(cluster.blue)}), "its processes are gone")
     cluster.run_elastane("down")
-    printed = cluster.start_controller("--no-run-as").stdout
+    printed = cluster.start_controller("--run-as", "none").stdout
     assert "run as root" in printed
     cluster.run_elastane("resume", "moved")
     cluster.wait_for_event("moved", "belongs to user")

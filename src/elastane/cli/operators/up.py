@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 PORT = 7425
 LAST_PORT = 65535
+NO_USERS = "none"
+"""In place of a user of ``--run-as``: no system users are chosen."""
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +76,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--run-as",
             metavar="[TEAM=]USER",
             help="Run the jobs of TEAM as this system user; without TEAM=, the jobs of all other teams. "
-            "Repeatable, once per team. Needs root. Saved for the next elastane up.",
+            "Repeatable, once per team. Needs root. Saved for the next elastane up; none removes it: all "
+            "jobs run as the user of the controller again.",
         ),
     ] = None
-    no_run_as: Annotated[
-        bool, typer.Option("--no-run-as", help="Run all jobs as the user of the controller again.")
-    ] = False
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run the controller in the background.")] = (
         False
     )
@@ -145,7 +145,7 @@ def _build_settings(options: UpOptions) -> ControllerSettings:
         device=kind,
         user=getpass.getuser(),
         new_token=options.new_token,
-        run_as=_choose_users(options.run_as, no_run_as=options.no_run_as),
+        run_as=_choose_users(options.run_as),
     )
 
 
@@ -179,17 +179,15 @@ def _print_controller(console: "Console", settings: ControllerSettings, ready: C
         console.print(f"{title:<12}{value}", markup=False)
 
 
-def _choose_users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
+def _choose_users(words: list[str] | None) -> RunAs:
     """Return the system users that jobs are to run as.
 
     Raises:
-        BadInput: the options contradict each other, or the saved users cannot be read.
+        BadInput: a word names no user, or the saved users cannot be read.
     """
-    if words and no_run_as:
-        raise BadInput("--run-as and --no-run-as cannot be combined", do="give only one of them")
-    if words:
-        return parse_run_as(words)
-    return RunAs() if no_run_as else read_run_as()
+    if words == [NO_USERS]:
+        return RunAs()
+    return parse_run_as(words) if words else read_run_as()
 
 
 def _is_shared() -> bool:
