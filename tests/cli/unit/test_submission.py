@@ -168,6 +168,13 @@ def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
             "deadline: is not a time with its time zone",
             "such as 2026-12-01T18:00:00Z",
         ),
+        (
+            "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}",
+            "is a file for Kubernetes: kubeflow.org/v1 PyTorchJob",
+            "elastane submit SCRIPT --dry-run",
+        ),
+        ("kind: TrainJob\nspec: {}", "is a file for Kubernetes: TrainJob", "elastic"),
+        ("kind: TrainJob", "kind: a job has no such field", ""),
         ("- script", "is not a job: it is a list", "name: train"),
         ("", "is not a job: it is empty", "name: train"),
     ],

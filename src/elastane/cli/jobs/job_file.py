@@ -10,6 +10,7 @@ from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.document_parser import describe_type
 from elastane.common.documents import format_yaml, read_json, read_yaml
 from elastane.common.errors import BadField, BadInput
+from elastane.common.safe_text import escape_line
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -73,4 +74,16 @@ def _read_mapping(path: Path) -> dict[str, object]:
             f"{path} is not a job: it is {describe_type(document)}",
             do="write fields, each with its value: name: train",
         )
+    if "apiVersion" in document or ("kind" in document and "spec" in document):
+        raise BadInput(
+            f"{path} is a file for Kubernetes: {_describe_kind(document)}",
+            means="a job of Elastane has other fields, and needs no images and pods",
+            do="write name, script, args and elasticPolicy, as docs/concepts/job.md shows; or print a job to "
+            "begin with: elastane submit SCRIPT --dry-run",
+        )
     return document
+
+
+def _describe_kind(document: dict[str, object]) -> str:
+    """Return the kind of a document of Kubernetes, in words that are safe to show."""
+    return escape_line(" ".join(str(document[key]) for key in ("apiVersion", "kind") if key in document), 80)
