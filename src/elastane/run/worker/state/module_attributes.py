@@ -2,6 +2,7 @@
 
 import copy
 import json
+import operator
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from elastane.run.worker.state.plain_data import (
 )
 
 SCALARS = (bool, int, float, str, type(None))
+EXACT_SCALARS = frozenset(SCALARS)
 CONTAINERS = (list, tuple, dict, set, frozenset)
 OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
 HOOKS = tuple(name for name in OF_MODULES if name.endswith(("_hooks", "_pre_hooks")))
@@ -39,11 +41,13 @@ class PlainCopy(msgspec.Struct, frozen=True):
         value: the value itself, which may have changed since.
         content: its bytes then.
         copied: a copy of it; the value itself, if it cannot change.
+        parts: its entries, if all are numbers and texts: as long as they are the same, so are the bytes.
     """
 
     value: Any
     content: bytes
     copied: Any
+    parts: tuple[Any, ...] | None
 
 
 class Opaque(msgspec.Struct, frozen=True):
@@ -209,11 +213,11 @@ def read_attributes(
     for path, holder in holders:
         # A copy of the items: the reactor may read while a forward pass adds an attribute to the module.
         for name, value in list(vars(holder).items()):
-            if name in OF_MODULES or isinstance(value, torch.Tensor):
+            if name in OF_MODULES:
                 continue
-            if isinstance(value, SCALARS):
+            if type(value) in EXACT_SCALARS or isinstance(value, SCALARS):
                 found[path, name] = value
-            else:
+            elif not isinstance(value, torch.Tensor):
                 number = id(value)
                 if number not in shared:
                     shared[number] = _read_other(value, before.get((path, name)))
@@ -222,7 +226,7 @@ def read_attributes(
 
 
 def _read_other(value: Any, known: Any) -> Any:
-    if isinstance(known, PlainCopy) and known.value is value and known.copied is value:
+    if isinstance(known, PlainCopy) and known.value is value and _has_parts(value, known.parts):
         return known
     if isinstance(known, Opaque) and known.value is value and not isinstance(value, CONTAINERS):
         return known
@@ -230,11 +234,31 @@ def _read_other(value: Any, known: Any) -> Any:
         content = encode_plain(value, limited=True)
         if isinstance(known, PlainCopy) and known.value is value and known.content == content:
             return known
-        return PlainCopy(value, content, _copy_plain(value))
+        return PlainCopy(value, content, _copy_plain(value), _list_parts(value))
     except ReadLimitExceeded:
         return Live()
     except NotPlain:
         return Opaque(value)
+
+
+def _list_parts(value: Any) -> tuple[Any, ...] | None:
+    """Return the entries of a list, tuple or dict of numbers and texts; None: it is something else."""
+    if type(value) in (list, tuple):
+        parts = tuple(value)
+    elif type(value) is dict:
+        parts = (*value, *value.values())
+    else:
+        return None
+    return parts if EXACT_SCALARS.issuperset(map(type, parts)) else None
+
+
+def _has_parts(value: Any, parts: tuple[Any, ...] | None) -> bool:
+    if parts is None:
+        return False
+    if value is parts:
+        return True
+    now = (*value, *value.values()) if type(value) is dict else value
+    return len(now) == len(parts) and all(map(operator.is_, now, parts))
 
 
 def _copy_plain(value: Any) -> Any:
@@ -342,7 +366,7 @@ def _copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     try:
-        return PlainCopy(value, encode_plain(value), _copy_plain(value))
+        return PlainCopy(value, encode_plain(value), _copy_plain(value), None)
     except NotPlain:
         return Opaque(value)
 
