@@ -302,3 +302,122 @@ def test_a_rehearsal_of_the_optimizer_restores_nested_lists_of_its_groups():
     trainer.state.rehearse(trainer.gradients.slots.sums)
     assert encode_plain(learned.optimizer.param_groups[0]["buffer"]) == before
     assert learned.optimizer.param_groups[0]["k"] == 0
+
+
+# -- the data --------------------------------------------------------------------------------------------
+
+
+class Graded:
+    """A dataset with samples that depend on an attribute, which the script may change."""
+
+    def __init__(self):
+        self.samples, self.noise, self.reads = make_samples(), {"scale": 0.0}, 0
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        self.reads += 1
+        inputs, target = self.samples[index]
+        return inputs + self.noise["scale"], target
+
+
+def train_on(learned, dataset, steps=3, between=lambda _number: None, **wishes):
+    for step in learned.run.steps(dataset, global_batch=8, microbatch=2, until=steps, **wishes):
+        for batch in step:
+            step.backward(compute_mean_loss(learned.model, batch)[0])
+        between(step.number)
+
+
+def test_a_joiner_receives_what_the_script_changes_in_the_dataset():
+    donor, joiner = (prepare_lesson(Lesson(Configured)) for _ in range(2))
+    mine, theirs = Graded(), Graded()
+
+    def change(number):
+        mine.noise["scale"], mine.level = 0.1 * number, number
+
+    train_on(donor, mine, between=change)
+    train_on(joiner, theirs, steps=1)
+    hand_over(donor, joiner)
+    assert (theirs.noise, theirs.level) == (mine.noise, 3)
+    assert theirs.reads < mine.reads
+
+
+def test_a_dataset_that_changes_while_loaders_have_copies_is_refused():
+    learned, dataset = prepare_lesson(Lesson(Configured)), Graded()
+
+    def change(number):
+        dataset.noise["scale"] = 0.1 * number
+
+    with pytest.raises(BadInput, match="the attribute noise of the dataset was changed"):
+        train_on(learned, dataset, between=change, loaders=1)
+
+
+def test_a_dataset_that_counts_its_reads_may_have_loaders():
+    learned, dataset = prepare_lesson(Lesson(Configured)), Graded()
+    train_on(learned, dataset, between=lambda _: dataset[0], loaders=1)
+    assert len(learned.run._trainer.state.replicated.describe()[0]["dataset"]) == 0
+
+
+class TestOrder:
+    """An order that depends on the model."""
+
+    @staticmethod
+    def build(learned):
+        def order(epoch):
+            weight = float(learned.model.layer.weight.detach().double().sum()) if epoch else 0.0
+            generator = torch.Generator().manual_seed(int(weight * 1e9) % (1 << 31))
+            return torch.randperm(20, generator=generator).tolist()
+
+        return order
+
+    def test_a_joiner_with_another_order_is_refused(self):
+        donor, joiner = (prepare_lesson(Lesson(Configured)) for _ in range(2))
+        train_on(donor, make_samples(), steps=4, order=self.build(donor))
+        described, tensors = donor.run._trainer.state.replicated.describe()
+        assert described["order"][0] == 1
+        state = joiner.run._trainer.state
+
+        def receive(number):
+            if number == 3:
+                joiner.model.layer.bias.add_(1)
+                joiner.model.layer.weight.mul_(1.5)
+                state.replicated.load(described, tensors)
+
+        with pytest.raises(BadInput, match=r"order\(1\) does not return the same order"):
+            train_on(
+                joiner, make_samples(), steps=8, between=torch.no_grad()(receive), order=self.build(joiner)
+            )
+
+    def test_a_loader_with_another_order_is_refused(self):
+        learned = prepare_lesson(Lesson(Configured))
+        with pytest.raises(BadInput, match=r"order\(1\) does not return the same order"):
+            train_on(learned, make_samples(), steps=8, order=self.build(learned), loaders=1)
+
+
+# -- parameters that share memory ------------------------------------------------------------------------
+
+
+class Views(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        whole = torch.randn(CLASSES, FEATURES)
+        self.first = nn.Parameter(whole if kind != "apart" else whole[:2])
+        self.second = nn.Parameter(whole[2:])
+        if kind == "buffer":
+            self.first = nn.Parameter(whole[:2])
+            self.register_buffer("copy", whole)
+
+    def forward(self, inputs):
+        whole = torch.cat([self.first[:2], self.second])
+        return nn.functional.linear(inputs, whole)
+
+
+@pytest.mark.parametrize(("kind", "names"), [("nested", "first and second"), ("buffer", "first and copy")])
+def test_parameters_that_share_memory_are_refused_by_name(kind, names):
+    with pytest.raises(BadInput, match=f"{names} share memory"):
+        prepare_lesson(Lesson(lambda: Views(kind)))
+
+
+def test_parameters_that_are_parts_of_one_tensor_train():
+    prepare_lesson(Lesson(lambda: Views("apart")))

@@ -46,6 +46,7 @@ from elastane.run.worker.finished.text_files import check_tokenizer
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.state import devices
+from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.square_root import replace_square_root
 from elastane.run.worker.step import TrainingStep
@@ -289,7 +290,12 @@ class Run:
         batches = MapBatchSource(
             samples, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital, order=chosen
         )
+        attributes = KeptAttributes(samples) if has_attributes(samples) else None
         digest = digest_dataset(samples, plan.seed)
+        if attributes is not None:
+            attributes.exclude_changed()
+            replicated = self._get_trainer().state.replicated
+            replicated.dataset, replicated.is_dataset_copied = attributes, loaders > 0
         if (rows := count_batch_rows(samples)) > 1:
             self._reporter.warn("batches", _warn_of_batches(rows, plan), step=self.step)
         return plan, batches, digest

@@ -14,6 +14,7 @@ from elastane.run.protocol import events
 from elastane.run.protocol.messages import Leaf
 from elastane.run.worker.arguments import check_scalers, list_used_scalers
 from elastane.run.worker.data.batch_sources import Batch, BatchPlan, BatchSource
+from elastane.run.worker.data.epoch_order import build_order_error
 from elastane.run.worker.exhaustion import exit_for_replacement
 from elastane.run.worker.gathered_values import GatheredValues
 from elastane.run.worker.losses import (
@@ -198,6 +199,9 @@ class TrainingStep:
         with round_.measure("deal"):
             heartbeat.beat(Phase.DATA)
             self._source.expect(round_.begin, (rank, *round_.waiting))
+            order = self._source.describe_order(self._number)
+            if not self._trainer.state.replicated.take_order(order):
+                raise build_order_error(self.epoch)
             batch = self._source.load(self._number, rank)
             heartbeat.beat(Phase.COMPUTE)
         return batch

@@ -23,7 +23,7 @@ from elastane.run.protocol.sampling import (
 )
 from elastane.run.worker.data.dataset_checks import check_count, collate_samples
 from elastane.run.worker.data.determinism import preserve_generators, seed_everything, use_one_thread
-from elastane.run.worker.data.epoch_order import EpochOrder
+from elastane.run.worker.data.epoch_order import EpochOrder, build_order_error
 from elastane.run.worker.data.loaders import Loaders, Request
 from elastane.run.worker.exhaustion import runs_script
 
@@ -143,6 +143,10 @@ class BatchSource(ABC):
     @abstractmethod
     def find_epoch(self, step: int) -> int:
         """Return the number of the epoch, from 0, of a step that has begun."""
+
+    def describe_order(self, step: int) -> tuple[int, str] | None:
+        """Return the epoch of a step and the digest of its order; None: the script does not choose it."""
+        return None
 
     @abstractmethod
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
@@ -324,6 +328,10 @@ class MapBatchSource(BatchSource):
         found = self._plan.find_samples(outcome.step)
         return Samples(found.epoch, found.start, found.stop, outcome.samples, f"{outcome.checksum:016x}")
 
+    def describe_order(self, step: int) -> tuple[int, str] | None:
+        epoch = self.find_epoch(step)
+        return None if self._order is None else (epoch, self._order.digest(epoch))
+
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
         return self._plan.find_samples(outcome.step).stop == self._plan.samples_per_epoch
 
@@ -341,11 +349,19 @@ class MapBatchSource(BatchSource):
             return counted
         loaded: Batch | None = self._loaders.take((step, virtual_rank)) if self._loaders else None
         if loaded is not None:
+            self._check_order(step, virtual_rank, loaded)
             return loaded
         batch = self._load_samples((step, virtual_rank))
         if self._loaders is not None:
             self._loaders.catch_up()
         return batch
+
+    def _check_order(self, step: int, virtual_rank: int, loaded: Batch) -> None:
+        """Check that a loader has the same order, with its older copy of the script's state."""
+        if self._order is not None and loaded.checksum != _sum_indices(
+            self._find_indices(step, virtual_rank)
+        ):
+            raise build_order_error(self.find_epoch(step))
 
     def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:
         rank, inputs = present
@@ -377,17 +393,25 @@ class MapBatchSource(BatchSource):
     def _load_samples(self, request: Request) -> Batch:
         """Load a batch, with the same result in this process and in a loader."""
         step, virtual_rank = request
+        indices = self._find_indices(step, virtual_rank)
+        with use_one_thread():
+            seed_everything(derive_loading_key(self._plan.seed, step, virtual_rank))
+            inputs = self._collate(fetch_samples(self._dataset, indices))
+        return Batch(inputs, len(indices), _sum_indices(indices))
+
+    def _find_indices(self, step: int, virtual_rank: int) -> list[int]:
+        """Return the dataset indices of a virtual rank's samples."""
         plan = self._plan
         samples = plan.find_samples(step)
         positions = samples.list_positions(virtual_rank, plan.microbatch)
         if self._order is not None:
-            indices = self._order.find_indices(samples.epoch, positions)
-        else:
-            indices = [find_sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
-        with use_one_thread():
-            seed_everything(derive_loading_key(plan.seed, step, virtual_rank))
-            inputs = self._collate(fetch_samples(self._dataset, indices))
-        return Batch(inputs, len(indices), sum(map(hash_sample, indices)) & MASK)
+            return self._order.find_indices(samples.epoch, positions)
+        return [find_sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
+
+
+def _sum_indices(indices: Iterable[int]) -> int:
+    """Return the checksum of the indices of samples."""
+    return sum(map(hash_sample, indices)) & MASK
 
 
 @runs_script
@@ -404,4 +428,4 @@ def fetch_samples(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
 def load_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
     """Return a batch of an evaluation, with the samples at these positions of the dataset."""
     inputs = (collate or collate_default)(fetch_samples(dataset, positions))
-    return Batch(inputs, len(positions), sum(map(hash_sample, positions)) & MASK)
+    return Batch(inputs, len(positions), _sum_indices(positions))

@@ -26,6 +26,7 @@ class EpochOrder:
 
     def __init__(self, order: Order, length: int) -> None:
         self._order, self._length = order, length
+        self._digests: dict[int, str] = {}
         self._known: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = {}
 
     def find_indices(self, epoch: int, positions: range) -> list[int]:
@@ -41,10 +42,12 @@ class EpochOrder:
         found: list[int] = self._known[epoch][positions.start : positions.stop].tolist()
         return found
 
-    def digest(self) -> str:
-        """Return a SHA-256 of the order of the first epoch."""
-        self.find_indices(0, range(0))
-        return hashlib.sha256(self._known[0].tobytes()).hexdigest()
+    def digest(self, epoch: int = 0) -> str:
+        """Return a SHA-256 of the order of an epoch."""
+        self.find_indices(epoch, range(0))
+        if epoch not in self._digests:
+            self._digests = {epoch: hashlib.sha256(self._known[epoch].tobytes()).hexdigest()}
+        return self._digests[epoch]
 
     @runs_script
     def _read(self, epoch: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
@@ -63,6 +66,16 @@ class EpochOrder:
         if repeated:
             raise _build_error(epoch, f"{repeated} positions more than once", self._length)
         return indices.astype(np.int64)
+
+
+def build_order_error(epoch: int) -> BadInput:
+    """Return the error for an order that two processes of the run compute differently."""
+    return BadInput(
+        f"order({epoch}) does not return the same order in all processes of the run",
+        means="a worker that joins, or a loader process, would read other samples than the workers before it",
+        do="compute the order from the number of the epoch and constant data; if it depends on the model, "
+        "compute it between two steps, store it in run.keep and let order read it there, with loaders=0",
+    )
 
 
 def check_order(order: object) -> None:

@@ -138,6 +138,7 @@ class ModelLayout:
         self.buffer_dtypes: list[torch.dtype] = []
         self.buffer_extents: list[Extent] = []
         self._place_buffers(model)
+        _refuse_shared_memory(model, self.parameters)
         trained = {id(parameter) for parameter in self.parameters}
         self.frozen = [p for p in names if id(p) not in trained]
         in_groups = [p for group in optimizer.param_groups for p in group["params"]]
@@ -313,6 +314,37 @@ def _refuse_lazy(model: nn.Module) -> None:
                 means="run.prepare lays out the trained parameters by their shapes",
                 do="run one forward pass on a batch before the optimizer is built and run.prepare is called",
             )
+
+
+def _refuse_shared_memory(model: nn.Module, trained: Iterable[nn.Parameter]) -> None:
+    """Refuse trained parameters that share memory with other tensors of the model, as views of one tensor do.
+
+    A run moves each of them into memory of its own, and a change of one would no longer change the other.
+    """
+    tensors: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for path, module in model.named_modules():
+        plain = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        tensors |= {f"{path}.{name}" if path else name: value for name, value in plain.items()}
+    ranges = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, name, tensor)
+        for name, tensor in tensors.items()
+        if tensor.layout is torch.strided and tensor.data_ptr() and _is_dense(tensor)
+    )
+    ids = {id(parameter) for parameter in trained}
+    for (_, stop, name, tensor), (start, _, other, second) in pairwise(ranges):
+        if start < stop and tensor is not second and not ids.isdisjoint((id(tensor), id(second))):
+            raise BadInput(
+                f"{name} and {other} share memory",
+                means="the run moves each trained parameter into memory of its own, so they would part",
+                do="use one parameter in both places; or take the parts in forward from one parameter, such "
+                "as whole[:n] and whole[n:]",
+            )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has all elements of its range of memory, as all but strided views do."""
+    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return span + 1 == tensor.numel()
 
 
 def _build_layout_error(name: str, buffer: torch.Tensor) -> BadInput:

@@ -157,6 +157,8 @@ class KeptAttributes:
         self._root, self._holders = root, list_holders(root)
         self._reading: Reading = {}
         self._first = self._read()
+        # Attributes that change when the object is used, as the number of samples that a dataset has read.
+        self._excluded: frozenset[Key] = frozenset()
 
     def _read(self) -> ModuleAttributes:
         self._reading = read_attributes(self._holders, self._reading)
@@ -168,12 +170,38 @@ class KeptAttributes:
     def describe_changed(self) -> dict[str, Any]:
         """Describe the attributes that have changed since the object was kept; empty if none has."""
         tensors: dict[str, torch.Tensor] = {}
-        changed = self._read().describe_changed(self._first, "", tensors, frozenset())
+        changed = self._read().describe_changed(self._first, "", tensors, self._excluded)
         return {ENTRIES: json.dumps(changed), TENSORS: tensors} if changed else {}
 
     def restore(self) -> None:
         """Restore the attributes that the object had when it was kept."""
-        self._first.restore()
+        self._first.restore(but=self._excluded)
+
+    def exclude_changed(self) -> None:
+        """Exclude the attributes that have changed since the object was kept."""
+        self._excluded = frozenset(self._read().find_changed(self._first))
+
+    def remember(self) -> None:
+        """Remember the present attributes, for `check_unchanged`."""
+        self._read()
+
+    def check_unchanged(self) -> None:
+        """Check that the attributes are those of `remember`.
+
+        Raises:
+            BadInput: the script has changed one.
+        """
+        before = self._reading
+        self._read()
+        for key, value in self._reading.items():
+            if key in self._excluded or value is before.get(key):
+                continue
+            if key not in before or not _is_unchanged(value, before[key], identical=False):
+                raise BadInput(
+                    f"the attribute {key[1]} of the dataset was changed between two steps",
+                    means="loader processes have copies of the dataset from the beginning of the run",
+                    do="use loaders=0; or let the samples stay the same, and change them in the inner loop",
+                )
 
     def load(self, described: Mapping[str, Any]) -> None:
         """Load the result of `describe_changed` on another worker."""
@@ -266,7 +294,7 @@ def _copy_plain(value: Any) -> Any:
         return value
     try:
         return copy.deepcopy(value)
-    except (RuntimeError, TypeError, AttributeError) as error:
+    except (RuntimeError, TypeError, ValueError, AttributeError, copy.Error) as error:
         raise NotPlain("cannot be copied") from error
 
 

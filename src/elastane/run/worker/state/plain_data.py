@@ -20,8 +20,8 @@ from elastane.run.worker.state.json_state import TENSOR
 KIND = "elastane.kind"
 """The JSON key of a value that JSON does not have: a tuple, a set, an array, an object."""
 
-MOST_ENTRIES, MOST_BYTES = 2000, 1 << 16
-"""Data with more entries, or with larger tensors, is not read in every step."""
+MOST_BYTES, ENTRY_BYTES = 1 << 17, 64
+"""Larger data is not read in every step; and the bytes that an entry counts for, beside its own."""
 
 _NUMBERS = {bool: b"b", int: b"i", str: b"s", type(None): b"n"}
 _NO_DATA = (
@@ -44,6 +44,19 @@ class ReadLimitExceeded(Exception):
     """A value that is too large to be read in every step."""
 
 
+class _Budget:
+    """The bytes that a read may still take; None: any number."""
+
+    def __init__(self, left: int | None) -> None:
+        self._left = left
+
+    def spend(self, nbytes: int) -> None:
+        if self._left is not None:
+            self._left -= nbytes
+            if self._left < 0:
+                raise ReadLimitExceeded
+
+
 def encode_plain(value: object, *, limited: bool = False) -> bytes:
     """Return bytes that are equal for equal data, and for no other; they include all types.
 
@@ -56,7 +69,7 @@ def encode_plain(value: object, *, limited: bool = False) -> bytes:
     """
     pieces: list[bytes] = []
     try:
-        _add_bytes(value, pieces, [], limited=limited)
+        _add_bytes(value, pieces, [], _Budget(MOST_BYTES if limited else None))
     except RecursionError as error:
         raise NotPlain("nested too deeply") from error
     return b"".join(pieces)
@@ -74,11 +87,12 @@ def is_same(one: object, other: object) -> bool:
         return one is other
 
 
-def _add_bytes(value: Any, pieces: list[bytes], above: list[int], *, limited: bool) -> None:
+def _add_bytes(value: Any, pieces: list[bytes], above: list[int], budget: "_Budget") -> None:
     kind = type(value)
     tag = _NUMBERS.get(kind)
     if tag is not None:
         text = str(value).encode("utf-8", "surrogatepass")
+        budget.spend(len(text))
         pieces.append(tag + str(len(text)).encode() + b":" + text)
     elif kind is float or kind is complex:
         pieces.append(b"f" + np.asarray(value).tobytes())
@@ -87,24 +101,23 @@ def _add_bytes(value: Any, pieces: list[bytes], above: list[int], *, limited: bo
             raise NotPlain("a parameter")
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
             raise NotPlain("a tensor that is not dense")
-        if limited and (value.nbytes > MOST_BYTES or value.device.type != "cpu"):
-            raise ReadLimitExceeded
+        budget.spend(value.nbytes if value.device.type == "cpu" else MOST_BYTES + 1)
         pieces.append(b"t" + digest_tensor(value).encode())
     elif isinstance(value, np.ndarray | np.generic):
         if value.dtype.hasobject:
             raise NotPlain("an array of objects")
-        if limited and value.nbytes > MOST_BYTES:
-            raise ReadLimitExceeded
+        budget.spend(value.nbytes)
         pieces.append(f"a{kind.__name__}{value.dtype.str}{value.shape}:".encode() + value.tobytes())
     elif kind is bytes or kind is bytearray:
+        budget.spend(len(value))
         pieces.append(f"y{kind.__name__}{len(value)}:".encode() + bytes(value))
     elif isinstance(value, int | float | str):
         pieces.append(f"e{kind.__qualname__}:".encode())
-        _add_bytes(_find_base(value), pieces, above, limited=limited)
+        _add_bytes(_find_base(value), pieces, above, budget)
     elif isinstance(value, torch.dtype | torch.device | range):
         pieces.append(f"d{value!r};".encode())
     else:
-        _add_parts(value, pieces, above, limited=limited)
+        _add_parts(value, pieces, above, budget)
 
 
 def _find_base(value: Any) -> int | float | str:
@@ -114,17 +127,16 @@ def _find_base(value: Any) -> int | float | str:
     return int.__int__(value) if isinstance(value, int) else float.__float__(value)
 
 
-def _add_parts(value: Any, pieces: list[bytes], above: list[int], *, limited: bool) -> None:
+def _add_parts(value: Any, pieces: list[bytes], above: list[int], budget: "_Budget") -> None:
     if id(value) in above:
         pieces.append(f"r{above.index(id(value))};".encode())
         return
     name, parts = _list_parts(value)
-    if limited and len(parts) + len(pieces) > MOST_ENTRIES:
-        raise ReadLimitExceeded
+    budget.spend(ENTRY_BYTES * len(parts))
     pieces.append(f"{name}{len(parts)}:".encode())
     above.append(id(value))
     for part in parts:
-        _add_bytes(part, pieces, above, limited=limited)
+        _add_bytes(part, pieces, above, budget)
     above.pop()
 
 

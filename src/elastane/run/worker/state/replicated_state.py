@@ -24,6 +24,7 @@ from elastane.run.worker.state.live_objects import find_live_objects
 from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.module_attributes import (
+    KeptAttributes,
     Key,
     ModuleAttributes,
     check_changes,
@@ -54,6 +55,9 @@ class ReplicatedState:
         recorded: the digest of the values that the script recorded in the last step; empty: none.
         edits: the values of the loaded state that the script begins with no longer; see `edited_values`.
         untrained: the tensors of the model that no block holds.
+        order: an epoch, and the digest of its order; None: the script chooses none.
+        dataset: the plain data in attributes of the dataset; None: it has none.
+        is_dataset_copied: loader processes have copies of the dataset, so the script may not change it.
     """
 
     def __init__(
@@ -73,6 +77,9 @@ class ReplicatedState:
         self.untrained = UntrainedTensors(model, layout)
         self.metrics: dict[str, float] = {}
         self.recorded = ""
+        self.order: tuple[int, str] | None = None
+        self.dataset: KeptAttributes | None = None
+        self.is_dataset_copied = False
         self._schedule_before = ""
         self._flags = self._read_flags()
         self._groups_before = ""
@@ -100,12 +107,15 @@ class ReplicatedState:
             # A copy, because one thread reads it while another adds to it.
             "metrics": self.metrics.copy(),
             "recorded": self.recorded,
+            "order": list(self.order) if self.order is not None else None,
             # As between two microbatches, like flags: a running one may disable an adapter for a while.
             "attributes": ModuleAttributes(self._model, self._reading).describe_changed(
                 self._attributes, "attributes", tensors, self._excluded
             ),
             UNTRAINED: split_tensors(self.untrained.find_changed_tensors(), UNTRAINED, tensors),
         }
+        if self.dataset is not None:
+            plain["dataset"] = split_tensors(self.dataset.describe_changed(), "dataset", tensors)
         keep, keep_tensors = self._keep.describe()
         shared, shared_tensors = self._shared.describe()
         tensors |= {f"keep/{name}": tensor for name, tensor in keep_tensors.items()} | shared_tensors
@@ -182,8 +192,22 @@ class ReplicatedState:
         }
         self._keep.load(described["keep"], keep_tensors)
         self.metrics = dict(described["metrics"])
-        # Checkpoints of earlier versions lack it.
+        # Checkpoints of earlier versions lack these.
         self.recorded = described.get("recorded", "")
+        self.order = tuple(described["order"]) if described.get("order") else None
+        if self.dataset is not None:
+            self.dataset.restore()
+            if changed := described.get("dataset"):
+                self.dataset.load(join_tensors(changed, tensors))
+
+    def take_order(self, order: tuple[int, str] | None) -> bool:
+        """Take the order of the present epoch; return False if workers before had another one in this epoch.
+
+        Args:
+            order: the epoch and the digest of its order; None: the script does not choose it.
+        """
+        known, self.order = self.order, order
+        return known is None or order is None or known[0] != order[0] or known == order
 
     # -- equality of workers --------------------------------------------------------------------
 
@@ -229,10 +253,14 @@ class ReplicatedState:
             known = {id(value) for values in self._values_after_step for value in values}
             now = {key: value for key, value in self._reading.items() if key not in self._excluded}
             check_changes(before, now, known)
+        if not first and self.is_dataset_copied and self.dataset is not None:
+            self.dataset.check_unchanged()
 
     def remember_values(self) -> None:
         """Remember which objects modules refer to: others that they have later come from the script."""
         self._values_after_step = [tuple(vars(module).values()) for module in self._modules]
+        if self.is_dataset_copied and self.dataset is not None:
+            self.dataset.remember()
 
     def restore_flags(self) -> None:
         """Restore the flags of the step, some of which a microbatch may have switched.
