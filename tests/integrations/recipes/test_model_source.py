@@ -125,7 +125,7 @@ def test_only_the_weights_and_texts_of_one_format_are_downloaded(monkeypatch, fo
 
 
 def test_a_download_is_of_one_revision(monkeypatch, tmp_path, folder):
-    """The weights are of the commit whose configuration was checked."""
+    """The weights and the checked configuration are of one commit."""
     snapshot = tmp_path / ("0123456789" * 4)
     folder.rename(snapshot)
     asked = []
