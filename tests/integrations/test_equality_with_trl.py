@@ -2,12 +2,14 @@
 
 from importlib import import_module
 
+import msgspec
 import pytest
 
 from elastane.common.errors import BadInput
+from elastane.run.worker import worker_settings
 from tests.lazy_modules import LazyModule
 
-from .conftest import assert_equal_training
+from .conftest import assert_equal_training, read_norms
 
 datasets = LazyModule("datasets")
 peft = LazyModule("peft")
@@ -112,6 +114,20 @@ def test_the_precision_and_recomputation_that_trl_chooses_are_equal(train, task)
 def test_packed_samples_are_equal(train):
     options = {"packing": True, "max_length": 32, "padding_free": False}
     assert_equal_training(train(THEIRS, "SFT", **options), train(OURS, "SFT", **options))
+
+
+@pytest.mark.parametrize("task", ["SFT", "DPO"])
+def test_losses_are_those_of_whole_batches_if_virtual_ranks_cut_them(train, monkeypatch, task):
+    theirs = train(THEIRS, task, optim="sgd")
+    settings = worker_settings.get_settings()
+    spec = msgspec.structs.replace(settings.spec, virtual_ranks=4)
+    monkeypatch.setattr(worker_settings, "_settings", msgspec.structs.replace(settings, spec=spec))
+    ours = train(OURS, task, optim="sgd")
+    losses = [
+        [entry["loss"] for entry in each.state.log_history if "loss" in entry] for each in (theirs, ours)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert read_norms(ours) == pytest.approx(read_norms(theirs), rel=1e-3)
 
 
 def test_a_reference_model_that_changes_is_refused(train):
