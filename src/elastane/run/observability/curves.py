@@ -3,6 +3,7 @@
 A `Series`, named values at steps, becomes one chart.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -23,6 +24,8 @@ from elastane.run.observability.evaluations import read_evaluation_means
 from elastane.run.observability.facts import read_step_ms
 from elastane.run.observability.series import find_step, smooth_losses, thin_points
 
+LOSSES = ("loss", "eval_loss")
+"""The names with which a Trainer logs the losses of training and evaluation."""
 MOST_CURVES = 60
 MOST_POINTS = 300
 MOST_LINES = 6
@@ -54,7 +57,8 @@ class Series(msgspec.Struct, frozen=True):
 
 def build_series(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> list[Series]:
     """Return all series in a run's ledger and evaluations, except the loss of its steps."""
-    rates = collect_learning_rates(ledger)
+    rates, norms = collect_learning_rates(ledger), collect_norms(ledger)
+    losses = keep_finite((line.step, line.loss) for line in ledger)
     found = [
         Series(
             "learning rate",
@@ -62,18 +66,47 @@ def build_series(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> l
             tuple(f"group {group}" for group in range(len(rates))) if len(rates) > 1 else (),
             floor=0.0,
         ),
-        Series("gradient norm", (collect_norms(ledger),), smooth=True, floor=0.0),
+        Series("gradient norm", (norms,), smooth=True, floor=0.0),
         Series("samples per second", (compute_speeds(ledger),), smooth=True, floor=0.0),
         *(
             Series(f"evaluation: {name}", (tuple(points),), points=True)
             for name, points in collect_evaluation_means(events, ledger).items()
         ),
-        *(
-            Series(name, (points,), points=is_sparse(points, ledger))
-            for name, points in collect_logged_values(ledger).items()
+        *build_logged_series(
+            ledger, {"lr": rates, "learning_rate": rates, "grad_norm": (norms,), "loss": (losses,)}
         ),
     ]
     return [series for series in found if any(series.lines)]
+
+
+def build_logged_series(
+    ledger: Sequence[LedgerLine], drawn: Mapping[str, Sequence[Points]]
+) -> Iterable[Series]:
+    """Yield the series of logged values that no other chart shows.
+
+    A Trainer logs the learning rate and the norm of the gradient, which the ledger has, and its loss and that
+    of its evaluations, which share a chart.
+
+    Args:
+        drawn: the lines of other charts, by what the names of the same values begin with.
+    """
+    logged = collect_logged_values(ledger)
+    pair = tuple(logged[name] for name in LOSSES if logged.get(name))
+    if len(pair) == len(LOSSES):
+        yield Series(" and ".join(LOSSES), pair, LOSSES, points=is_sparse(pair[0], ledger))
+    for name, points in logged.items():
+        is_paired = len(pair) == len(LOSSES) and name in LOSSES
+        others = (line for start, lines in drawn.items() if name.startswith(start) for line in lines)
+        if not is_paired and not any(repeats(points, line) for line in others):
+            yield Series(name, (points,), points=is_sparse(points, ledger))
+
+
+def repeats(points: Points, line: Points) -> bool:
+    """Return whether a line has all these points, up to rounding to fp32."""
+    values = dict(line)
+    return bool(points) and all(
+        step in values and math.isclose(value, values[step], rel_tol=1e-6) for step, value in points
+    )
 
 
 def collect_learning_rates(ledger: Sequence[LedgerLine]) -> tuple[Points, ...]:

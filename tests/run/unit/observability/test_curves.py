@@ -6,6 +6,7 @@ import re
 from html import unescape
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -46,6 +47,34 @@ def test_each_kind_of_number_has_a_chart(make_run) -> None:
         "accuracy",
         "rare",
     ]
+
+
+def log_as_a_trainer(line):
+    known = {"learning_rate": 0.1, "grad_norm": float(np.float32(1.0 / line.step))}
+    losses = {"loss": 3.0 / line.step} | ({"eval_loss": 4.0 / line.step} if line.step % 3 == 0 else {})
+    return msgspec.structs.replace(add_all_numbers(line), logged={**known, **losses, "epoch": 0.1})
+
+
+def test_the_values_of_a_trainer_have_one_chart_each_and_its_losses_a_common_one(make_run) -> None:
+    found = collect_series(make_run(change=log_as_a_trainer))
+    assert list(found) == [
+        "learning rate",
+        "gradient norm",
+        "samples per second",
+        "loss and eval_loss",
+        "epoch",
+    ]
+    losses = found["loss and eval_loss"]
+    assert losses.labels == ("loss", "eval_loss")
+    assert [line[-1] for line in losses.lines] == [(6, 0.5), (6, 4.0 / 6)]
+
+
+def test_a_value_with_the_name_of_another_and_other_numbers_has_its_own_chart(make_run) -> None:
+    def change(line):
+        logged = {"learning_rate": 0.3, "grad_norm": 2.0 / line.step, "loss": 7.0}
+        return msgspec.structs.replace(add_all_numbers(line), logged=logged)
+
+    assert {"learning_rate", "grad_norm", "loss"} <= collect_series(make_run(change=change)).keys()
 
 
 def test_an_empty_chart_is_not_drawn(make_run) -> None:
