@@ -19,6 +19,14 @@ def test_a_progress_line_has_the_step_the_loss_and_the_speed(lines) -> None:
     assert progress.samples == 8
 
 
+def test_logged_values_are_in_the_line(lines) -> None:
+    logged = {"accuracy": 0.25, "broken": None} | {f"value_{number}": 1e-7 for number in range(9)}
+    line = msgspec.structs.replace(lines(1), logged=logged)
+    shown = describe_run_progress(add_line(Progress(steps=4), line))
+    assert "loss 1.0000  accuracy 0.25  value_0 1e-07  value_1 1e-07" in shown
+    assert "value_4 1e-07  ...  1 worker" in shown
+
+
 def test_the_curve_covers_the_whole_run_in_bounded_memory() -> None:
     curve = Curve()
     for value in range(10_000):

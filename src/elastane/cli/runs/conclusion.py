@@ -8,6 +8,7 @@ import msgspec
 
 from elastane.cli.command import print_json
 from elastane.cli.options import spell_with_hyphens
+from elastane.cli.runs.run_display import format_logged
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.terminal import write_paragraphs
 from elastane.common.durations import format_duration
@@ -75,6 +76,7 @@ def advise_on_arguments(run_dir: RunDir, error: str) -> str:
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
     """Print how a run ended and which files it has written, in a few lines."""
     from elastane.run.observability.facts import collect_facts
+    from elastane.run.observability.metrics import collect_latest_values
     from elastane.run.observability.quantities import format_loss
     from elastane.run.observability.run_files import read_run
     from elastane.run.observability.tensors import find_finished_model
@@ -90,6 +92,8 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
         steps = "" if recorded.record.spec.contract is not None else f" after {facts.steps} steps"
         console.print(f"{ending}{steps} in {format_duration(facts.wall_s)}{loss}", markup=False)
         kept = facts.checkpoints
+        if logged := format_logged(collect_latest_values(recorded.ledger)):
+            rows.append(("logged", "  ".join(logged)))
         if facts.digest:
             rows.append(("digest", f"{facts.digest[0]} (parameters after step {facts.digest[1]})"))
         rows.append(("report", str(report)))

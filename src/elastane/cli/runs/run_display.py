@@ -1,6 +1,6 @@
 """Display of a run on a terminal: its events and its progress, each as one line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -25,6 +25,8 @@ TERMINAL_COLOURS: dict[Tone, str] = {
     "start": "blue",
 }
 
+MOST_LOGGED = 6
+"""Logged values in a line; the ledger and the report have all."""
 NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term", "parameters_sha256", "optimizer_sha256"})
 """Details that are left out of a line because they are too long or too technical."""
 
@@ -72,6 +74,12 @@ def format_event_pause(event: EventLine) -> str:
     return f"longest pause {event.pause_ms[worker]:.0f} ms{usual}"
 
 
+def format_logged(values: Mapping[str, float | None]) -> list[str]:
+    """Return the first logged values of a step as words for a line."""
+    shown = [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
+    return [*shown[:MOST_LOGGED], *(["..."] if len(shown) > MOST_LOGGED else [])]
+
+
 def describe_run_progress(progress: Progress) -> str:
     """Return the progress and speed of a run as one line for a log."""
     line = progress.line
@@ -81,6 +89,7 @@ def describe_run_progress(progress: Progress) -> str:
     words = [
         f"step {line.step}" + (f"/{progress.steps}" if progress.steps else ""),
         f"loss {format_loss(line.loss)}",
+        *format_logged(line.logged),
         f"{count} {'worker' if count == 1 else 'workers'}",
         f"{progress.samples_per_s:,.0f} samples/s",
     ]
