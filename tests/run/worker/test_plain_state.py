@@ -312,6 +312,7 @@ class Graded:
 
     def __init__(self):
         self.samples, self.noise, self.reads = make_samples(), {"scale": 0.0}, 0
+        self.large, self.tensors = list(range(10_000)), (torch.zeros(100_000),)
 
     def __len__(self):
         return len(self.samples)
@@ -340,6 +341,8 @@ def test_a_joiner_receives_what_the_script_changes_in_the_dataset():
     train_on(joiner, theirs, steps=1)
     hand_over(donor, joiner)
     assert (theirs.noise, theirs.level) == (mine.noise, 3)
+    assert theirs.large == mine.large
+    assert len(theirs.tensors) == 1
     assert theirs.reads < mine.reads
 
 

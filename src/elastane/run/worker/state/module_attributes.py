@@ -81,6 +81,9 @@ class ModuleAttributes:
             for name, value in list(vars(holder).items()):
                 if (path, name) in live or (name not in OF_MODULES and _is_read_live(value, holder)):
                     self._values[path, name] = _copy(value)
+        present = {(path, name) for path, holder in list_holders(root) for name in list(vars(holder))}
+        # Large data of objects other than modules.
+        self._left_out = present - self._values.keys()
         self._hooks = _list_hooks(root)
 
     def restore(self, *, but: AbstractSet[Key] = frozenset()) -> None:
@@ -95,7 +98,7 @@ class ModuleAttributes:
         holders = dict(list_holders(self._root))
         current = ModuleAttributes(self._root)._values
         hooked = [path for path, _ in _list_hooks(self._root) - self._hooks]
-        for path, name in current.keys() - self._values.keys() - but:
+        for path, name in current.keys() - self._values.keys() - self._left_out - but:
             is_opaque = isinstance(current[path, name], Opaque)
             if not is_opaque and not any(_is_inside(holder, path) for holder in hooked):
                 delattr(holders[path], name)
