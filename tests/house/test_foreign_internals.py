@@ -1,11 +1,15 @@
 """The private names of libraries that Elastane uses; the installed versions must have them."""
 
 import ast
+import atexit
 import functools
 import importlib
 import inspect
+import multiprocessing
 import os
 import re
+import threading
+import weakref
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -107,6 +111,10 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     **dict.fromkeys(TRAINER_NAMES.split(), ("transformers", list_trainer_attributes)),
     "_metrics": ("trl", list_trl_attributes),
     "_total_train_tokens": ("trl", list_trl_attributes),
+    "_shutdown": ("python", lambda: threading),
+    "_run_exitfuncs": ("python", lambda: atexit),
+    "_registry": ("python", lambda: weakref.finalize),
+    "_popen": ("python", multiprocessing.Process),
     # Only by name, in a string, or through self:
     "_orig_mod": ("torch", make_compiled_module),
     "_has_compatible_shallow_copy_type": ("torch", lambda: torch),

@@ -68,7 +68,7 @@ class PretendAgent:
             os.kill(os.getpid(), number)
             if call:
                 await self.called.wait()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # not a wait: a call that must not come would come now
             assert self.calls == ([call] if call else [])
         if self.over.code == 0:
             self.run_dir.model_files.weights.write_bytes(b"")
