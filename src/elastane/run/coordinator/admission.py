@@ -1,5 +1,6 @@
 """The admission of workers to the run, and the dismissal of workers that it does not need any more."""
 
+import re
 from dataclasses import replace
 
 import msgspec
@@ -15,24 +16,36 @@ from elastane.run.nouns.spec import Pinned, Probe
 
 MOST_FAILED_JOINS = 3
 EXPLANATIONS = {
+    "optimizer": " (restore it; or resume with --accept-changes, and the run goes on with the new values)",
     "dataset_digest": " (the dataset has changed since the run began, or returns other samples for the same "
     "index here; restore it, or start a new run)",
     "dataset_length": " (the dataset has changed since the run began; restore it, or start a new run)",
 }
 """Explanations of differences, for fields with names that do not explain them."""
+HYPERPARAMETER = re.compile(r"\b\w+=(?:\([^()]*\)|[^,()]*)")
 
 
 def describe_differences(pinned: Pinned, other: Pinned) -> str:
     """Describe the fields that differ, with both values and what to do; empty if none differs."""
     before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
     differences = [
-        f"{name} is {after[name]!r}, but the run's is {before[name]!r}{EXPLANATIONS.get(name, '')}"
+        f"{name} is {_shorten(after[name], before[name])}, but the run's is "
+        f"{_shorten(before[name], after[name])}{EXPLANATIONS.get(name, '')}"
         for name in before
         if name != "probe" and before[name] != after[name]
     ]
     if differences:
         return "; ".join(differences)
     return describe_other_bits(pinned.probe, other.probe)
+
+
+def _shorten(value: object, other: object) -> str:
+    """Return a value; of an optimizer only the class and the hyperparameters that another one has not."""
+    if not (isinstance(value, str) and isinstance(other, str)):
+        return repr(value)
+    known = set(HYPERPARAMETER.findall(other))
+    own = [text for text in HYPERPARAMETER.findall(value) if text not in known]
+    return f"{value.partition('(')[0]}({', '.join(own)})" if own and known else repr(value)
 
 
 def describe_other_bits(probe: Probe | None, other: Probe | None) -> str:
@@ -66,6 +79,11 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     why = f"worker {worker} does not fit this run: {differences}"
     turn.record_worker_event("worker.refused", worker, why)
     turn.dismiss(worker, 1, why)
+    roster = turn.roster
+    is_first = roster.newest is None and not set(roster.ready) - {worker}
+    if is_first and not can_begin_elsewhere(roster, find_worker_node(roster, worker)):
+        # All workers here run the same script with the same data, so the others would be refused too.
+        fail_run(turn, why)
     return False
 
 
