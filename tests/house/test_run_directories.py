@@ -35,7 +35,7 @@ CONFINED = ("files.open", "ConfinedDirectory(")
 ALLOWED = {
     "a file that this user has named, or of the machine": """
         cli/devices.py cli/jobs/job_file.py cli/operators/config_file.py cli/runs/accelerate_settings.py
-        cli/scripts.py run/attempts/software.py run/attempts/supervision.py run/nouns/machine_address.py
+        cli/scripts.py run/attempts/software.py run/attempts/interrupts.py run/nouns/machine_address.py
         run/attempts/resumption.py:_check_unchanged run/worker/finished/environment.py
         run/machines/joining/shipped_code.py:list_code""",
     "a file in the home of this user, or of the package": """

@@ -134,7 +134,17 @@ class Nodes:
             for entry in one.quotas
             if entry.pool == pool
         }
-        promised = shrunk({name: entry.nominal_quota for name, entry in written.items()}, capacity)
+        wished = {name: entry.nominal_quota for name, entry in written.items()}
+        promised = shrunk(wished, capacity)
+        least = self.needed_of_own(snapshot, pool, wished)
+        fixed: dict[str, int] = {}
+        while sum(least.values()) <= capacity:
+            short = {name for name in wished if promised[name] < least[name]} - fixed.keys()
+            if not short:
+                break
+            fixed |= {name: least[name] for name in short}
+            rest = {name: 0 if name in fixed else devices for name, devices in wished.items()}
+            promised = shrunk(rest, capacity - sum(fixed.values())) | fixed
         self.children: dict[str, list[str]] = {}
         for name, parent in self.parent.items():
             self.children.setdefault(parent, []).append(name)
@@ -149,6 +159,31 @@ class Nodes:
                 self.lend[name] = entry.lending_limit
             if entry.borrowing_limit is not None:
                 self.borrow[name] = entry.borrowing_limit
+
+    def needed_of_own(self, snapshot: Snapshot, pool: str, wished: dict[str, int]) -> dict[str, int]:
+        """Return the part of each promise that minimums of running jobs need, the lowest node first."""
+        left: Counter[str] = Counter()
+        for state in snapshot.jobs:
+            missing = state.spec.elastic_policy.min_replicas
+            if state.ends or state.spec.run_policy.suspend:
+                continue
+            for holding in state.holds:
+                workers = min(missing, holding.workers)
+                missing -= workers
+                if holding.pool == pool:
+                    left[state.spec.team] += workers * state.spec.resources_per_worker.devices
+        found = dict.fromkeys(wished, 0)
+        depth = {name: self.depth(name) for name in self.parent}
+        for name in sorted(self.parent, key=lambda name: -depth[name]):
+            # A cohort has no jobs of its own.
+            needed = left[name]
+            if name in found:
+                found[name] = min(needed, wished[name])
+            left[self.parent[name]] += needed - found.get(name, 0)
+        return found
+
+    def depth(self, name: str) -> int:
+        return 1 + self.depth(self.parent[name]) if self.parent.get(name) else 0
 
     def quota(self, name: str) -> int:
         return self.own[name] + sum(self.lent(child) for child in self.children.get(name, ()))

@@ -395,7 +395,7 @@ class TestOrder:
     def test_a_loader_with_another_order_is_refused(self):
         learned = prepare_lesson(Lesson(Configured))
         with pytest.raises(BadInput, match=r"order\(1\) does not return the same order"):
-            train_on(learned, make_samples(), steps=8, order=self.build(learned), loaders=1)
+            train_on(learned, make_samples(), steps=80, order=self.build(learned), loaders=1)
 
 
 # -- parameters that share memory ------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from elastane.run.worker.state.plain_data import (
 
 SCALARS = (bool, int, float, str, type(None))
 EXACT_SCALARS = frozenset(SCALARS)
+OWN_PACKAGE = __name__.partition(".")[0]
 CONTAINERS = (list, tuple, dict, set, frozenset)
 OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
 HOOKS = tuple(name for name in OF_MODULES if name.endswith(("_hooks", "_pre_hooks")))
@@ -197,7 +198,7 @@ class KeptAttributes:
         before = self._reading
         self._read()
         for key, value in self._reading.items():
-            if key in self._excluded or value is before.get(key):
+            if key in self._excluded or isinstance(value, Live) or value is before.get(key):
                 continue
             if key not in before or not _is_unchanged(value, before[key], identical=False):
                 raise BadInput(
@@ -212,9 +213,14 @@ class KeptAttributes:
 
 
 def has_attributes(value: object) -> bool:
-    """Return whether state may be in attributes of an object; that of optimizers is in their state dict."""
+    """Return whether state may be in attributes of an object beside its state dict.
+
+    Optimizers, schedules and objects of Elastane itself have all of it in their state dicts.
+    """
     if isinstance(value, nn.Module):
         return True
+    if type(value).__module__.partition(".")[0] == OWN_PACKAGE:
+        return False
     return hasattr(value, "__dict__") and not isinstance(value, torch.Tensor | Optimizer | LRScheduler)
 
 
