@@ -201,6 +201,15 @@ def test_the_second_interrupt_kills_the_run_and_is_not_a_failure(agent, elastane
     assert "Traceback" not in result.stderr
 
 
+@pytest.fixture
+def hangups():
+    """SIGHUP counts, although these tests may run under nohup, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", NOTICES)
 def test_repeated_notices_stop_the_run_once_and_only_a_second_interrupt_kills_it(
     agent, elastane, script, number

@@ -321,7 +321,7 @@ def test_a_coordinator_that_cannot_claim_serves_and_claims_later(served) -> None
     claims = open_claim_list(str(served.run_dir.root / CLAIMS))
     wait_until(lambda: find_newest_term(claims.read()).number == 2, "term 2 is claimed")
     assert served.process.poll() is None
-    served.process.terminate()
+    served.process.stdin.close()
     assert b"term 2 begins without a claim" in served.process.stderr.read()
 
 
