@@ -156,6 +156,7 @@ def test_strangers_take_few_descriptors_and_a_client_is_answered(port, come):
         port.check_answers()
         assert port.count_descriptors() <= before + UNPROVEN + OTHERS
     port.check_answers()
+    port.process.terminate()
     _, errors = port.process.communicate(timeout=WAIT_S)
     assert len(errors) < 2000, errors[:2000]
     assert b"Traceback" not in errors, errors.decode()
