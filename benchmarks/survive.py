@@ -34,7 +34,7 @@ from processes import exit_on_sigterm, wait_until
 SIZE, STEPS, VIRTUAL_RANKS, MOST_WORKERS = "1m", 36, 6, 4
 CHECKPOINTS = "3 steps"
 PATIENCE_S = 240
-WARM = HERE.parent / "tests" / "processes"
+WARM = HERE.parent / "tests" / "run" / "processes"
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,7 @@ def test_an_owner_that_needs_more_for_its_minimum_takes_it_back_from_borrowers()
     for borrower, action in ((job(2, "u", high=6), "shrink"), (job(2, "u", low=6), "preempt")):
         made = plan(cluster(owner, running(borrower, started_s=-2e6, a=6), teams=OWNER))
         assert actions(made) == ["keep", action]
-        assert made.decisions[1].why[0] == GivesWay(
-            job="job-1", pool="a", devices=2, because="owner", team="u"
-        )
+        assert made.decisions[1].why[0] == GivesWay(job="job-1", pool="a", devices=2, because="owner")
 
 
 def test_a_job_keeps_its_repair_time_when_it_asks_for_fewer_workers():

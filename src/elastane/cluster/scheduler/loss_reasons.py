@@ -192,7 +192,7 @@ class LossReasons:
         self, loser: PlannedJob, pool: int, winner: str, devices: int, because: Because
     ) -> GivesWay:
         tree, team = self._cluster.tree, loser.path[0]
-        is_owners = because == "owner"
+        is_owners = because == "owner" and tree.quota[team][pool] > 0
         return GivesWay(
             job=winner,
             pool=tuple(self._cluster.pools)[pool],
