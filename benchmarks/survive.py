@@ -24,6 +24,7 @@ from pathlib import Path
 
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.nouns.silence_limits import SILENCE_S
 
 from chaos import verify_runs
 from elastane_run import ElastaneRun
@@ -134,7 +135,15 @@ def start_warm_process(path: Path) -> Iterator[tuple[Sequence[str], int]]:
     try:
         wait_until(path.exists, "the warm process listens")
         client = (sys.executable, "-S", "-E", str(WARM / "warm_client.py"), str(path))
-        main = (sys.executable, "-P", str(WARM / "warm_main.py"), "elastane.cli.main", *client, "--")
+        main = (
+            sys.executable,
+            "-P",
+            str(WARM / "warm_main.py"),
+            "elastane.cli.main",
+            str(SILENCE_S),
+            *client,
+            "--",
+        )
         yield main, process.pid
     finally:
         process.communicate()

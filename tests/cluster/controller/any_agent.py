@@ -17,7 +17,8 @@ def main() -> None:
     trains = b'"script": "%s"' % bytes(HERE.parents[1] / "run" / "processes" / "scripts" / "training.py")
     if trains in (Path(run_dir) / "run.json").read_bytes():
         main_of = HERE.parents[1] / "run" / "processes" / "warm_main.py"
-        program = [str(main_of), "elastane.run.attempts.__main__", *warm, "--"]
+        # The run keeps its usual limit of silence.
+        program = [str(main_of), "elastane.run.attempts.__main__", "3.0", *warm, "--"]
     else:
         program = [str(HERE / "small_agent.py")]
     os.execv(sys.executable, [sys.executable, "-P", *program, run_dir, *rest])  # noqa: S606
