@@ -3,9 +3,11 @@
 import warnings
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 import torch
 
+from elastane.run.worker import session, worker_settings
 from tests.lazy_modules import LazyModule
 
 transformers = LazyModule("transformers")
@@ -28,6 +30,20 @@ def quiet_libraries(frozen_heap: None) -> Iterator[None]:
         warnings.simplefilter("ignore")
         yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def choose_virtual_ranks(monkeypatch):
+    """Return a function that sets the virtual ranks of the next run of this process; None: the usual ones."""
+
+    def choose(virtual_ranks):
+        settings = worker_settings.get_settings()
+        spec = msgspec.structs.replace(settings.spec, virtual_ranks=virtual_ranks)
+        monkeypatch.setattr(worker_settings, "_settings", msgspec.structs.replace(settings, spec=spec))
+        # An earlier test may have joined without training; that run has other settings.
+        monkeypatch.setattr(session, "_run", None)
+
+    return choose
 
 
 @pytest.fixture

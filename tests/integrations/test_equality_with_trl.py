@@ -2,11 +2,9 @@
 
 from importlib import import_module
 
-import msgspec
 import pytest
 
 from elastane.common.errors import BadInput
-from elastane.run.worker import worker_settings
 from tests.lazy_modules import LazyModule
 
 from .conftest import assert_equal_training, read_norms
@@ -117,11 +115,9 @@ def test_packed_samples_are_equal(train):
 
 
 @pytest.mark.parametrize("task", ["SFT", "DPO"])
-def test_losses_are_those_of_whole_batches_if_virtual_ranks_cut_them(train, monkeypatch, task):
+def test_losses_are_those_of_whole_batches_if_virtual_ranks_cut_them(train, choose_virtual_ranks, task):
     theirs = train(THEIRS, task, optim="sgd")
-    settings = worker_settings.get_settings()
-    spec = msgspec.structs.replace(settings.spec, virtual_ranks=4)
-    monkeypatch.setattr(worker_settings, "_settings", msgspec.structs.replace(settings, spec=spec))
+    choose_virtual_ranks(4)
     ours = train(OURS, task, optim="sgd")
     losses = [
         [entry["loss"] for entry in each.state.log_history if "loss" in entry] for each in (theirs, ours)

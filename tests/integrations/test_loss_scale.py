@@ -2,12 +2,10 @@
 
 from fractions import Fraction
 
-import msgspec
 import pytest
 import torch
 from torch.nn import functional
 
-from elastane.run.worker import worker_settings
 from tests.lazy_modules import LazyModule
 
 from .conftest import read_history, read_norms, read_weights
@@ -115,14 +113,12 @@ KINDS = {
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch):
+def train(tmp_path, choose_virtual_ranks):
     """Return a function that trains with one class of Trainer, ours in a number of virtual ranks."""
 
     def train(trainer_class, kind, virtual_ranks=None, **arguments):
         make_model, labels_of, options = KINDS[kind]
-        settings = worker_settings.get_settings()
-        spec = msgspec.structs.replace(settings.spec, virtual_ranks=virtual_ranks)
-        monkeypatch.setattr(worker_settings, "_settings", msgspec.structs.replace(settings, spec=spec))
+        choose_virtual_ranks(virtual_ranks)
         options = dict(options)
         trainer_class = type("Tried", (*options.pop("mixins", ()), trainer_class), {})
         compute_loss_func = options.pop("compute_loss_func", None)
@@ -151,14 +147,8 @@ def train(tmp_path, monkeypatch):
     return train
 
 
-# Open: in some processes the gradient of the first classifier is divided twice; it was not found alone.
-UNSTEADY = pytest.mark.xfail(reason="its gradient is divided twice in some processes", strict=False)
-
-
 @pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=UNSTEADY if kind == "ignores-items" else ()) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_gradients_are_those_of_whole_batches(train, kind, accumulation):
     options = {"gradient_accumulation_steps": accumulation}
     theirs = train(transformers.Trainer, kind, **options)
