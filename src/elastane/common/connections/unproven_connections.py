@@ -80,6 +80,10 @@ class UnprovenConnections(Generic[T]):
         self._since[connection] = now_s
         return oldest
 
+    def replace(self, connection: T, successor: T) -> None:
+        """Let another object stand for a connection, which stays as old as it is."""
+        self._since = {successor if one is connection else one: s for one, s in self._since.items()}
+
     def discard(self, connection: T) -> None:
         """Forget a connection: it has proved itself, or it is closed."""
         self._since.pop(connection, None)

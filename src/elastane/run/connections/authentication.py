@@ -99,9 +99,13 @@ class Authenticator:
             if isinstance(connection, SilentConnection):
                 connection.transport.abort()
 
-    def replace(self, silent: "SilentConnection") -> None:
-        """Forget a connection that has sent something; another object serves it from now on."""
-        self._unproven.discard(silent)
+    def replace(self, silent: "SilentConnection", connection: "GuardedConnection") -> None:
+        """Let another object serve a connection that has sent something.
+
+        It takes the place of the first one. Strangers that send bytes would else displace a client that
+        has arrived after them and has not sent its request yet.
+        """
+        self._unproven.replace(silent, connection)
 
     def count(self, connection: "GuardedConnection | SilentConnection", reason: str) -> None:
         """Count an unproven connection that is closed or closes now."""
@@ -189,8 +193,8 @@ class SilentConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Leave the connection to a WebSocket server."""
         self._end_deadline()
-        self._authenticator.replace(self)
         connection = self._make()
+        self._authenticator.replace(self, connection)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
         connection.data_received(data)
@@ -221,11 +225,6 @@ class GuardedConnection(ServerConnection):
         self.proven = self.counted = False
         self._authenticator = authenticator
         self._received = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if transport.get_extra_info("sslcontext") is None:
-            self.arrive(self.transport)
 
     def arrive(self, transport: asyncio.Transport) -> None:
         """Count the TCP connection, which has just been accepted; it may still have to be encrypted."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import resource
+import signal
 import socket
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from elastane.common.connections.patient_listener import MOST_AT_ONCE
 from elastane.run.connections import authentication
 from elastane.run.connections.endpoint import build_bearer_header
 from elastane.run.coordinator import connections
@@ -177,6 +179,21 @@ def test_unfinished_handshakes_do_not_block_new_connections(served, capfd):
     texts = capfd.readouterr().err
     assert texts.count("out of system resource") <= 1
     assert len(texts) < 10_000, texts[:2000]
+
+
+@pytest.mark.early
+def test_strangers_that_send_bytes_do_not_displace_a_client_that_arrived_after_them(served):
+    check_answers(served)
+    limit_descriptors(served.process.pid, MOST_AT_ONCE + 1)
+    with contextlib.ExitStack() as stack:
+        served.process.send_signal(signal.SIGSTOP)  # so that it accepts all of them in one turn of its loop
+        for _ in range(MOST_AT_ONCE - 1):
+            stack.enter_context(open_socket(served)).sendall(b"GET / HTTP/1.1\r\n")
+        client = stack.enter_context(open_socket(served))
+        served.process.send_signal(signal.SIGCONT)
+        check_answers(served)
+        client.sendall(make_request(BEARER))
+        assert client.recv(4096).startswith(b"HTTP/1.1 101")
 
 
 @pytest.mark.early
