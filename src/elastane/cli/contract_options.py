@@ -24,6 +24,7 @@ NOT_WITH_CONTRACT = (
     "keep_best",
     "log",
     "transport",
+    "spot_checks",
     "digest_every",
     "save_optimizer",
     "max_shard_size",
@@ -33,7 +34,6 @@ NOT_WITH_CONTRACT = (
 """Options about the state of the model, which only the script knows."""
 ON_OTHER_MACHINES = (
     "listen",
-    "interface",
     "advertise",
     "ports",
     "encrypt",

@@ -48,8 +48,13 @@ def find_default_address() -> str:
     raise BadInput(
         "this machine has no default route",
         means="so which of its addresses the other machines reach is not known",
-        do="name it: --listen ADDRESS or --interface NAME",
+        do="name it: --listen ADDRESS, or --listen eth1 for a network interface",
     )
+
+
+def list_interfaces() -> list[str]:
+    """Return the names of the network interfaces of this machine."""
+    return [name for _, name in socket.if_nameindex()]
 
 
 def find_interface_address(name: str) -> str:
@@ -58,11 +63,10 @@ def find_interface_address(name: str) -> str:
     Raises:
         BadInput: there is no such interface, or it has no address of its own.
     """
-    names = [known for _, known in socket.if_nameindex()]
-    if name not in names:
+    if name not in list_interfaces():
         raise BadInput(
-            f"--interface {name}: this machine has no such network interface",
-            do=f"choose one of {', '.join(names)}",
+            f"--listen {name}: this is neither an address nor a network interface of this machine",
+            do=f"choose one of {', '.join(list_interfaces())}, or an address that `ip address` shows",
         )
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # struct ifreq: the name in 16 bytes, then a struct sockaddr_in with the address at 4.
@@ -73,7 +77,7 @@ def find_interface_address(name: str) -> str:
         if interface == name and scope in GLOBAL_SCOPES:
             return str(ip_address(bytes.fromhex(digits)))
     raise BadInput(
-        f"--interface {name} has no address that other machines reach",
+        f"the network interface {name} has no address that other machines reach",
         do="name another interface, or an address: --listen ADDRESS",
     )
 

@@ -72,7 +72,7 @@ class Machines:
         """Begin the run on the first machine, which listens at the address of an interface or an IPv4 one."""
         inside = f"10.77.{network}.2" if network else "10.77.1.1"
         address = "127.0.0.2" if self._networks is None else inside
-        listen = ("--interface", interface) if interface else ("--listen", address)
+        listen = ("--listen", interface or address)
         self._start(
             FIRST,
             network,

@@ -175,7 +175,7 @@ def test_machines_reach_each_other_at_the_ipv6_addresses_of_their_interfaces(
 ):
     machines.begin("--seconds=0.1", "--steps=300", start=1, network=1, interface="wire")
     machines.wait_for_members(FIRST)
-    machines.join("b", 2, options=("--interface", "wire"))
+    machines.join("b", 2, options=("--listen", "wire"))
     machines.wait_for_members("b")
     hosts = {node.name: node.host for node in machines.wait_for_answer().nodes}
     machines.hurry()

@@ -12,13 +12,14 @@ from typing import Annotated
 
 import typer
 
-from tests.run.simulator.checkers import Violation
+from tests.run.simulator.checkers import Unchecked, Violation
 from tests.run.simulator.faults import HistoryPlan, add_checkpoints, draw_plan, draw_storm
 from tests.run.simulator.history import History, continue_run
 from tests.run.simulator.network_plans import draw_network
 from tests.run.simulator.node_losses import draw_node_losses
 from tests.run.simulator.node_plans import draw_leaving_nodes, draw_nodes, draw_outages
 from tests.run.simulator.nodes_history import NodesHistory
+from tests.run.simulator.spot_check_plans import draw_spot_checks
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
 
@@ -44,6 +45,9 @@ def main(
     outages: Annotated[
         bool, typer.Option("--outages", help="Play histories on several nodes with outages of everything.")
     ] = False,
+    spot_checks: Annotated[
+        bool, typer.Option("--spot-checks", help="Play histories with spot checks and faulty machines.")
+    ] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
     """Play histories; exit with code 1 if one of them breaks a promise."""
@@ -51,12 +55,13 @@ def main(
     kinds = (
         *((nodes, draw_nodes), (leaves, draw_leaving_nodes), (node_losses, draw_node_losses)),
         *((network, draw_network), (storm, draw_storm), (outages, draw_outages)),
+        (spot_checks, draw_spot_checks),
     )
     draw = next((kind for asked, kind in kinds if asked), draw_plan)
     if nodes or leaves or outages:
         # A term that waits for the claim list warns of that.
         logging.disable(logging.WARNING)
-    began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
+    began, failed, unchecked, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):
         for number_of_copies in chosen:
@@ -66,6 +71,9 @@ def main(
                 verdict = first.play()
                 second = continue_run(first, draw(number + 1, number_of_copies), write_line)
                 after = second.play() if second is not None else None
+            except Unchecked:
+                unchecked += 1
+                continue
             except AssertionError as broken:
                 failed += 1
                 if not keep_going:
@@ -83,6 +91,7 @@ def main(
     played = histories * len(chosen)
     print_line(
         f"{played} histories, {failed} broken; {steps} steps, {deaths} deaths; outcomes {dict(codes)}; "
+        f"{unchecked} with a gradient that no other worker could check; "
         f"{resumed} resumed from a checkpoint; {60 * played / took_s:.0f} histories per minute"
     )
     sys.exit(1 if failed else 0)

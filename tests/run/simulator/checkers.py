@@ -7,6 +7,7 @@ import msgspec
 from elastane.run.nouns.membership import WorkerId
 from elastane.run.protocol.events import RoundKind
 from elastane.run.protocol.messages import RoundOutcome
+from elastane.run.protocol.spot_checks import Finding
 from elastane.run.protocol.tree import expand_spans
 from tests.run.simulator.process import WorkerProcess
 from tests.run.simulator.reference_run import Shape, get_reference
@@ -14,6 +15,10 @@ from tests.run.simulator.reference_run import Shape, get_reference
 
 class Violation(AssertionError):
     """A promise that a history has broken."""
+
+
+class Unchecked(Exception):
+    """A gradient was spoilt, and all workers that could have checked it died: the run has wrong bytes."""
 
 
 def expect(holds: bool, story: str) -> None:
@@ -38,6 +43,10 @@ class Checker:
         self.finished: set[WorkerId] = set()
         self.lost: list[tuple[WorkerId, tuple[int, ...]]] = []
         self.orphaned = False
+        self.agreed = 0
+        self.spoilt: set[int] = set()
+        self.found: set[WorkerId] = set()
+        self.undecided = False
         self.watch: Callable[[WorkerId, RoundOutcome], None] = lambda _worker, _outcome: None
         """Called with every commit."""
 
@@ -74,7 +83,11 @@ class Checker:
             complete=(),
             refused=(),
             shares={},
+            agreed=0,
         )
+        if neutral != expected and outcome.step in self.spoilt and not outcome.agreed:
+            expect(not all(other.alive for other in self.workers.values()), f"no check of {outcome.step}")
+            raise Unchecked
         expect(
             neutral == expected,
             f"worker {worker} commits round {outcome.round} ({kind}) unlike the reference run:\n"
@@ -85,6 +98,7 @@ class Checker:
             sorted(shares) == list(range(self.shape.count_virtual_ranks(kind))),
             f"round {outcome.round} did not compute every virtual rank once: {outcome.shares}",
         )
+        self.agreed = max(self.agreed, outcome.agreed)
         self.watch(worker, outcome)
         if kind == "train":
             expect(outcome.step <= self.steps + 1, f"step {outcome.step} committed after step {self.steps}")
@@ -107,6 +121,19 @@ class Checker:
             worker.memory.parameters == get_reference(self.shape).applied[step],
             f"the script of worker {worker.worker} finds wrong values after step {step}",
         )
+
+    def check_finding(self, finding: Finding) -> None:
+        """Check that a spot check blames a worker with a fault, and is undecided only if one has died."""
+        if finding.wrong is not None:
+            expect(self.workers[finding.wrong].spoils, f"{finding} blames a worker without a fault")
+            self.found.add(finding.wrong)
+            return
+        expect(
+            any(not self.workers[worker].alive for worker in finding.workers)
+            or sum(self.workers[worker].spoils for worker in finding.workers) > 1,
+            f"{finding} is undecided although all of its workers live",
+        )
+        self.undecided = True
 
     # -- survival of the state ----------------------------------------------------------------------
 

@@ -104,6 +104,13 @@ class RefuseStorage(msgspec.Struct, frozen=True, tag=True):
     for_s: float
 
 
+class SpoilChecks(msgspec.Struct, frozen=True, tag=True):
+    """A faulty machine from ``at_s`` on: the worker's first gradients of each spot check are wrong."""
+
+    at_s: float
+    which: int
+
+
 Fault: TypeAlias = (
     Resize
     | Drain
@@ -115,6 +122,7 @@ Fault: TypeAlias = (
     | LoseNode
     | StopRun
     | RefuseStorage
+    | SpoilChecks
     | NetworkFault
     | NodeFault
 )

@@ -23,7 +23,7 @@ from elastane.run.nouns.records import OUTCOMES, EventLine
 from elastane.run.nouns.spec import CheckpointPolicy, Pinned, RunSpec
 from tests.run.simulator import faults
 from tests.run.simulator.agent import SimAgent
-from tests.run.simulator.checkers import Checker, Violation, expect
+from tests.run.simulator.checkers import Checker, Unchecked, Violation, expect
 from tests.run.simulator.clock import Clock
 from tests.run.simulator.coordinator import RunFiles, SimCoordinator
 from tests.run.simulator.faults import HistoryPlan
@@ -325,6 +325,9 @@ class History:
                 if living := [worker for worker in self.workers.values() if worker.alive]:
                     victim = living[which % len(living)]
                     victim.checkpoint_writer.refused_until_s = self.clock.now + for_s
+            case faults.SpoilChecks(which=which):
+                if (victim := self.choose_victim(which)) is not None:
+                    victim.spoils = True
             case faults.Pause(which=which, for_s=for_s):
                 if (victim := self.choose_victim(which)) is not None:
                     self._pause(victim, for_s)
@@ -376,6 +379,7 @@ class History:
 
         Raises:
             Violation: the history broke a promise.
+            Unchecked: a fault spoilt a gradient, and no worker was left to check it.
         """
         shape, pace = self.shape, self.pace
         leaves = shape.steps * (shape.layout.virtual_ranks + shape.evaluation_size)
@@ -413,7 +417,7 @@ class History:
     def _step(self) -> bool:
         try:
             return self.clock.step()
-        except Violation:
+        except (Violation, Unchecked):
             raise
         # Any error in the code under test is a promise that this history has broken.
         except Exception as error:

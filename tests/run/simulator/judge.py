@@ -57,7 +57,7 @@ class Judge:
         else:
             # Before the first step an attempt has lost nothing, and the next one begins where it began.
             lost = self.checker.orphaned or self.checker.steps == self.checker.began
-            expect(lost, f"the run failed although a worker held its state: {why}")
+            expect(lost or self.checker.undecided, f"the run failed although a worker held its state: {why}")
         expect(
             self.checker.orphaned or not self.checker.lost,
             f"a worker reported state as lost that another one holds: {self.checker.lost}",

@@ -48,6 +48,8 @@ class WorkerProcess(Endpoint):
         self.state: WorkerState = "starting"
         self._world = world
         self.paused = False
+        # A fault of its machine spoils gradients of spot checks.
+        self.spoils = False
         self._deferred: list[Callable[[], None]] = []
 
     @abstractmethod

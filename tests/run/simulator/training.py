@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from elastane.run.protocol import actions, events, messages
 from elastane.run.protocol.events import RoundKind
 from tests.run.simulator.process import WorkerProcess
@@ -37,6 +39,10 @@ class TrainingThread:
         self.step = 0
         self._round = 0
         self._queue: list[int] = []
+        self._checks: list[int] = []
+        self._checked: int | None = None
+        # The microbatches of spot checks of which this worker has computed wrong gradients.
+        self._spoilt: set[tuple[int, int]] = set()
         self._assignment = 0
         self._computing = False
         self._leaf_s: list[float] = []
@@ -48,17 +54,23 @@ class TrainingThread:
         return sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0
 
     def begin(self, begin: actions.BeginRound) -> None:
-        if begin.round != self._round:
+        if begin.round != self._round or begin.afresh:
             self._memory.begin_round(self._world.shape.count_virtual_ranks(self.kind))
         self._round, self.step = begin.round, begin.step
 
-    def compute(self, virtual_ranks: tuple[int, ...], assignment: int) -> None:
-        self._assignment = assignment
+    def compute(self, virtual_ranks: tuple[int, ...], assignment: int, checked: int | None) -> None:
+        self._assignment, self._checked = assignment, checked
         self._queue.extend(virtual_ranks)
+        self._compute_next()
+
+    def recompute(self, virtual_rank: int) -> None:
+        """Compute a virtual rank for a spot check, after those for the sums."""
+        self._checks.append(virtual_rank)
         self._compute_next()
 
     def leave(self) -> None:
         self._queue.clear()
+        self._checks.clear()
 
     def enter(self, kind: RoundKind) -> None:
         shape = self._world.shape
@@ -69,10 +81,11 @@ class TrainingThread:
         self.worker.handle(events.RoundEntered(kind, shape.count_virtual_ranks(kind), due))
 
     def _compute_next(self) -> None:
-        if self._computing or not self._queue:
+        if self._computing or not (self._queue or self._checks):
             return
         self._computing = True
-        rank = self._queue.pop(0)
+        recomputes = not self._queue
+        rank = (self._queue or self._checks).pop(0)
         pace = self._world.pace
         took_s = (0.2 + self.worker.draw_duration(0.8)) * pace.leaf_s * self.worker.slowness
         self._leaf_s = [*self._leaf_s[-20:], took_s]
@@ -80,41 +93,67 @@ class TrainingThread:
             self.worker.schedule(took_s, lambda: self._finish_leaf(rank))
             return
         self._world.checker.check_computation(self.worker, self.step)
+        is_check = recomputes or rank == self._checked
+        gradients = self._compute_gradients(rank, is_check=is_check)
+        prints = tuple(f"{gradient:x}" for gradient in gradients) if is_check else ()
+        if recomputes:
+            self.worker.schedule(took_s, lambda: self._finish_check(rank, prints))
+            return
         self._memory.begin_leaf(rank)
-        model = hash(tuple(self._memory.parameters))
-        blocks = list(range(self._world.shape.layout.blocks))
         if self._queue:
-            self.worker.schedule(took_s, lambda: self._finish_gradients(rank, model, blocks))
+            self.worker.schedule(took_s, lambda: self._finish_gradients(rank, gradients, prints))
             return
         assignment = self._assignment
+        blocks = list(range(len(gradients)))
         self._world.clock.random.shuffle(blocks)
         for place, block in enumerate(blocks):
             done_s = took_s * (place + 1) / (len(blocks) + 1)
-            self.worker.schedule(done_s, self._plan_partial_sum(rank, model, block, assignment))
-        self.worker.schedule(took_s, lambda: self._finish_leaf(rank))
+            self.worker.schedule(done_s, self._plan_partial_sum(gradients[block], block, assignment))
+        self.worker.schedule(took_s, lambda: self._finish_leaf(rank, prints))
 
-    def _plan_partial_sum(self, rank: int, model: int, block: int, assignment: int) -> Callable[[], None]:
+    def _compute_gradients(self, rank: int, *, is_check: bool) -> list[int]:
+        """Return the gradient of each block; a fault spoils one of a spot check, once per microbatch."""
+        model = hash(tuple(self._memory.parameters))
+        blocks = range(self._world.shape.layout.blocks)
+        gradients = [compute_gradient(self.step, rank, block, model) for block in blocks]
+        place = self.step, rank
+        if is_check and self.worker.spoils and place not in self._spoilt:
+            self._spoilt.add(place)
+            gradients[-1] ^= 1 + self.worker.worker
+            self._world.checker.spoilt.add(self.step)
+        return gradients
+
+    def _plan_partial_sum(self, gradient: int, block: int, assignment: int) -> Callable[[], None]:
         def finish() -> None:
             if self.worker.state == "leaving":
                 return
-            self._memory.add(block, compute_gradient(self.step, rank, block, model))
+            self._memory.add(block, gradient)
             self.worker.handle(events.PartialSumsFinal(assignment, (block,), self._memory.list_parts()))
 
         return finish
 
-    def _finish_gradients(self, rank: int, model: int, blocks: list[int]) -> None:
+    def _finish_gradients(self, rank: int, gradients: list[int], prints: tuple[str, ...]) -> None:
         if self.worker.state == "leaving":
             return
-        for block in blocks:
-            self._memory.add(block, compute_gradient(self.step, rank, block, model))
-        self._finish_leaf(rank)
+        for block, gradient in enumerate(gradients):
+            self._memory.add(block, gradient)
+        self._finish_leaf(rank, prints)
 
-    def _finish_leaf(self, rank: int) -> None:
+    def _finish_leaf(self, rank: int, prints: tuple[str, ...] = ()) -> None:
         self._computing = False
         if self.worker.state == "leaving":
             return
         step = self.step if self.kind == "train" else self._member.step
-        self.worker.handle(events.Computed(compute_leaf(self.kind, step, rank, self.worker.worker)))
+        leaf = compute_leaf(self.kind, step, rank, self.worker.worker)
+        self.worker.handle(events.Computed(msgspec.structs.replace(leaf, fingerprints=prints)))
+        self._compute_next()
+
+    def _finish_check(self, rank: int, prints: tuple[str, ...]) -> None:
+        self._computing = False
+        if self.worker.state == "leaving":
+            return
+        leaf = compute_leaf(self.kind, self.step, rank, self.worker.worker)
+        self.worker.handle(events.Recomputed(msgspec.structs.replace(leaf, fingerprints=prints)))
         self._compute_next()
 
     def finish_round(self, commit: actions.CommitRound) -> None:

@@ -7,6 +7,7 @@ event. It drops a message with memory that it cannot reach because the sender is
 import msgspec
 
 from elastane.run.nouns.control import (
+    FOUND_WRONG,
     Acknowledge,
     Dismiss,
     ModelWritten,
@@ -24,6 +25,7 @@ from elastane.run.nouns.membership import Generation, WorkerId
 from elastane.run.protocol import actions, events, messages
 from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
+from elastane.run.protocol.spot_checks import Finding
 from tests.run.simulator.checkpoint_writer import CheckpointWriter
 from tests.run.simulator.exchange import Exchange
 from tests.run.simulator.memory import Memory
@@ -207,11 +209,14 @@ class SimWorker(WorkerProcess):
                 self._training.begin(action)
                 self.world.trace(lambda: f"worker {self.worker} begins {action}")
                 self._narrate_begin()
-            case actions.Compute(virtual_ranks, assignment):
+            case actions.Compute(virtual_ranks, assignment, checked):
                 self.world.narrate(
                     lambda: f"{self._format_position()} computes {' '.join(map(str, virtual_ranks))}"
                 )
-                self._training.compute(virtual_ranks, assignment)
+                self._training.compute(virtual_ranks, assignment, checked)
+            case actions.Recompute(virtual_rank):
+                self.world.narrate(lambda: f"{self._format_position()} computes {virtual_rank} once more")
+                self._training.recompute(virtual_rank)
             case actions.Measure():
                 self.schedule(
                     self.draw_duration(self.world.pace.measure_s), lambda: self._answer_measurement(action)
@@ -245,6 +250,17 @@ class SimWorker(WorkerProcess):
                 raise AssertionError(f"all simulated workers run one script, but {why}")
             case actions.FailDivergence(why):
                 raise AssertionError(why)
+            case actions.FailSpotCheck(finding):
+                self._fail_spot_check(finding)
+
+    def _fail_spot_check(self, finding: Finding) -> None:
+        self.world.narrate(lambda: f"{self._format_position()} finds {finding}")
+        self.world.checker.check_finding(finding)
+        if finding.wrong is None:
+            self.world.send_to_coordinator(WorkerFailed(worker=self.worker, traceback=f"{finding}"))
+            self.schedule(0.1, lambda: self.die(1))
+        elif finding.wrong == self.worker:
+            self.die(FOUND_WRONG)
 
     def _narrate_begin(self) -> None:
         generation = self.member.generation

@@ -15,6 +15,7 @@ from elastane.common.addresses import (
     find_default_address,
     find_interface_address,
     is_address,
+    list_interfaces,
 )
 from elastane.common.errors import BadInput
 from elastane.run.nouns.machine_address import MachineAddress, count_needed_ports
@@ -23,14 +24,6 @@ DEFAULT_ADDRESS = "default"
 """The value of ``--listen`` without an address."""
 _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
 
-Interface: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Listen at the address of this network interface, such as eth1; in place of --listen ADDRESS.",
-        rich_help_panel=WORKERS,
-    ),
-]
 Advertise: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -71,39 +64,35 @@ def complete_listen(words: Sequence[str], valued: AbstractSet[str], *, script_la
     while place < len(completed) and completed[place] != "--":
         if script_last and not completed[place].startswith("-"):
             break
-        if completed[place] == "--listen" and not is_address("".join(completed[place + 1 : place + 2])):
+        if completed[place] == "--listen" and not _names_address("".join(completed[place + 1 : place + 2])):
             completed.insert(place + 1, DEFAULT_ADDRESS)
         place += 2 if spell_with_hyphens(completed[place]) in valued else 1
     return completed
 
 
+def _names_address(word: str) -> bool:
+    return is_address(word) or word in list_interfaces()
+
+
 def build_machine_address(
     listen: str | None,
-    interface: str | None,
     advertise: str | None,
     ports: str | None,
     find_address: Callable[[], str] = find_default_address,
 ) -> MachineAddress:
     """Return where this machine listens, from the values of its options.
 
-    ``find_address`` returns the address if neither ``--listen`` nor ``--interface`` names one.
+    ``find_address`` returns the address if ``--listen`` names neither one nor a network interface.
 
     Raises:
-        BadInput: an option is not valid, or two contradict each other.
+        BadInput: an option is not valid.
     """
-    address = None if listen == DEFAULT_ADDRESS else listen
-    if address is not None and interface is not None:
-        raise BadInput(
-            "--interface cannot be combined with --listen ADDRESS",
-            means="each of them names the address of this machine",
-            do="omit one of the two",
-        )
-    if interface is not None:
-        host = find_interface_address(interface)
-    elif address is None:
+    if listen in {None, DEFAULT_ADDRESS}:
         host = find_address()
+    elif is_address(listen):
+        host = check_own_address("--listen", listen, may_be_any=advertise is not None)
     else:
-        host = check_own_address("--listen", address, may_be_any=advertise is not None)
+        host = find_interface_address(listen)
     advertised = "" if advertise is None else str(check_address("--advertise", advertise))
     return MachineAddress(host, advertised, read_ports(ports))
 

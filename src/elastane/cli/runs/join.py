@@ -17,7 +17,7 @@ import typer
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.options import WORKERS
-from elastane.cli.runs.address_options import Advertise, Interface, Ports, build_machine_address, check_ports
+from elastane.cli.runs.address_options import Advertise, Ports, build_machine_address, check_ports
 from elastane.cli.runs.requests import LOOK_S, send_request
 from elastane.cli.scripts import check_script
 from elastane.common.addresses import find_own_address
@@ -59,11 +59,11 @@ def join_run(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Where the other machines reach this one. Default: the address that reaches the run.",
+            help="Address or network interface, such as eth1, at which the other machines reach this one. "
+            "Default: the address that reaches the run.",
             rich_help_panel=WORKERS,
         ),
     ] = None,
-    interface: Interface = None,
     advertise: Advertise = None,
     ports: Ports = None,
     as_json: AsJson = False,
@@ -98,7 +98,7 @@ def join_run(
     node = _choose_name(name)
     _check_run(directory, record)
     most = _choose_slots(slots)
-    address = build_machine_address(listen, interface, advertise, ports, partial(_find_address, directory))
+    address = build_machine_address(listen, advertise, ports, partial(_find_address, directory))
     check_ports(address, most)
     run_dir = RunDir(directory.root, node)
     with _hold_name(run_dir):

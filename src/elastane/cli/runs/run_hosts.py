@@ -51,8 +51,7 @@ def choose_machine_address(options: RunOptions, hosts: tuple[RunHost, ...]) -> M
     Raises:
         BadInput: an option is not valid, or this machine does not reach the first of the hosts.
     """
-    listen = (options.listen, options.interface)
-    if not hosts and listen == (None, None):
+    if not hosts and options.listen is None:
         if options.advertise is not None or options.ports is not None:
             raise BadInput(
                 "--advertise and --ports need --listen",
@@ -61,7 +60,7 @@ def choose_machine_address(options: RunOptions, hosts: tuple[RunHost, ...]) -> M
             )
         return None
     find_address = partial(_find_address, hosts) if hosts else find_default_address
-    return build_machine_address(*listen, options.advertise, options.ports, find_address)
+    return build_machine_address(options.listen, options.advertise, options.ports, find_address)
 
 
 def _find_address(hosts: tuple[RunHost, ...]) -> str:

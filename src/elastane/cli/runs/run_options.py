@@ -7,8 +7,9 @@ import typer
 
 from elastane.cli.completion import complete_runs
 from elastane.cli.options import OUTPUT, RESUME, WORKERS
-from elastane.cli.runs.address_options import Advertise, Interface, Ports
+from elastane.cli.runs.address_options import Advertise, Ports
 from elastane.cli.train_options import WORKERS_HELP, TrainOptions
+from elastane.run.nouns.spec import SpotChecks
 
 
 class RunOptions(TrainOptions, frozen=True, kw_only=True):
@@ -45,12 +46,11 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         typer.Option(
             metavar="[ADDRESS]",
             help="Let other machines take part with elastane join: they reach this one at ADDRESS, such as "
-            "10.0.0.5; without ADDRESS at that of its default route. Gradients between machines are "
-            "encrypted only with --encrypt.",
+            "10.0.0.5 or, for a network interface, eth1; without it at that of the default route. Gradients "
+            "between machines are encrypted only with --encrypt.",
             rich_help_panel=WORKERS,
         ),
     ] = None
-    interface: Interface = None
     advertise: Advertise = None
     ports: Ports = None
     encrypt: Annotated[
@@ -103,6 +103,15 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         typer.Option(
             metavar="shared|tcp",
             help="Transport of gradients within a machine: shared memory (default) or TCP.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
+    spot_checks: Annotated[
+        SpotChecks | None,
+        typer.Option(
+            metavar="auto|off|every",
+            help="Let another worker compute a microbatch once more, and compare the bits: in the first "
+            "steps after a join and then for 0.5 % of the time (auto, the default), or in every step.",
             rich_help_panel=WORKERS,
         ),
     ] = None

@@ -74,6 +74,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "convergence": options.convergence,
         "numerics": options.numerics,
         "digest_every": options.digest_every,
+        "spot_checks": options.spot_checks,
         "transport": options.transport,
         "hosts": hosts,
         "ssh": read_ssh(options),
@@ -176,6 +177,7 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         host_discovery=discovery,
         copies=spec.copies if options.copies is None else read_copies(options.copies),
         transport=options.transport or spec.transport,
+        spot_checks=options.spot_checks or spec.spot_checks,
         hosts=hosts,
         ssh=read_ssh(options) or (SSH if hosts else ()),
         checkpoints=_change_policy(spec.checkpoints, options),
@@ -302,7 +304,7 @@ def _choose_limits(
     if options.workers is not None:
         return read_worker_range(options.workers, virtual_ranks)
     slots = [host.slots for host in hosts]
-    if options.listen or options.interface or None in slots:
+    if options.listen or None in slots:
         return 1, NO_LIMIT
     most = sum(filter(None, slots)) or max(cpus, 2)
     return 1, most if virtual_ranks is None else min(most, virtual_ranks)

@@ -15,6 +15,7 @@ from elastane.common.errors import BadInput
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.compare import Comparison, compare_runs
 from elastane.run.observability.coverage import EpochCoverage
+from elastane.run.observability.quantities import describe_agreement
 from elastane.run.observability.run_files import read_run
 from elastane.run.observability.verify import Verdict
 
@@ -127,6 +128,8 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
         show(f"  {problem.kind}: {where}{problem.text}")
     if len(verdict.problems) > SHOWN:
         show(f"  and {len(verdict.problems) - SHOWN} more")
+    if verdict.agreed:
+        show(f"  {describe_agreement(verdict.agreed)}")
     if verdict.files:
         show(f"  {verdict.files} file{'s' * (verdict.files != 1)} of the finished model unchanged")
     for remark in verdict.remarks:

@@ -16,7 +16,7 @@ from elastane.run.coordinator.event_summary import ENDS
 from elastane.run.coordinator.hearing import list_unplaced
 from elastane.run.coordinator.roster import Roster, find_forgotten_workers, find_unended_workers
 from elastane.run.coordinator.turn import Turn
-from elastane.run.nouns.control import CANNOT_GO_ON, LARGEST_SCRIPT_CODE, KillWorker, WorkerExit
+from elastane.run.nouns.control import CANNOT_GO_ON, FOUND_WRONG, LARGEST_SCRIPT_CODE, KillWorker, WorkerExit
 from elastane.run.nouns.membership import WorkerId
 from elastane.run.nouns.resources import RESOURCES
 
@@ -107,6 +107,8 @@ def describe_exit(ended: WorkerExit) -> str:
         return ended.why
     if (resource := RESOURCES.get(ended.code)) is not None:
         return f"it ran out of {resource.name} ({resource.do}; see logs/worker-{ended.worker}.log)"
+    if ended.code == FOUND_WRONG:
+        return f"a spot check found its results wrong, see logs/worker-{ended.worker}.log"
     if ended.code == CANNOT_GO_ON:
         return f"a thread of Elastane died in it, see logs/worker-{ended.worker}.log"
     if ended.code >= 0:

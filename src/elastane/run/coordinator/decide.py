@@ -47,7 +47,7 @@ from elastane.run.coordinator.generations import begin_first_generation, plan_ge
 from elastane.run.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.run.coordinator.placement import build_orders, is_order_known
 from elastane.run.coordinator.reachability import exclude_unreachable, receive_peer_lost
-from elastane.run.coordinator.requests import answer_request, drain_noticed, request_stop
+from elastane.run.coordinator.requests import answer_request, drain_noticed, leave_wrong_place, request_stop
 from elastane.run.coordinator.roster import Roster, find_worker_node, list_named_nodes
 from elastane.run.coordinator.run_end import (
     count_exhausted,
@@ -61,6 +61,7 @@ from elastane.run.coordinator.traffic import record_traffic
 from elastane.run.coordinator.turn import Turn
 from elastane.run.coordinator.warnings import warn_of_unjoined
 from elastane.run.nouns.control import (
+    FOUND_WRONG,
     AgentReport,
     AskStop,
     CheckpointKept,
@@ -469,6 +470,8 @@ def _handle_exit(turn: Turn, ended: WorkerExit, node: NodeName) -> None:
             record_death(turn, ended, how)
     if worker in roster.joined:
         count_exhausted(turn, ended)
+    if ended.code == FOUND_WRONG:
+        leave_wrong_place(turn, worker, node)
 
 
 def _is_end_recorded(roster: Roster, worker: WorkerId) -> bool:

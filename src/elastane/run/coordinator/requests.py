@@ -8,6 +8,7 @@ from elastane.run.coordinator.checkpointing import request_checkpoint
 from elastane.run.coordinator.event_summary import DRAINED_NODE
 from elastane.run.coordinator.generations import list_leaving
 from elastane.run.coordinator.nodes import describe_node
+from elastane.run.coordinator.placement import list_open_nodes
 from elastane.run.coordinator.refusals import Changeable, find_refusal
 from elastane.run.coordinator.roster import Roster
 from elastane.run.coordinator.status import build_status
@@ -120,16 +121,31 @@ def drain_noticed(turn: Turn) -> None:
         turn.set_target(roster.wanted.target, roster.wanted.draining | {report.worker for report in noticed})
 
 
-def _drain_node(turn: Turn, node: NodeName) -> None:
-    """Order the agent of a node to leave; its next report says so, and lets the workers leave."""
+def _drain_node(turn: Turn, node: NodeName, *, who: str = "user", because: str = "") -> None:
+    """Order the agent of a node to leave; its next report says so, and lets the workers leave.
+
+    Args:
+        because: the reason, if no user has asked for it; completes "... must leave".
+    """
     roster = turn.roster
     if node in roster.nodes.drained or roster.wanted.target is None:
         return
     # The next coordinator must know it too, even if this one dies before its order has gone out.
-    why = f"{describe_node(node)} must leave"
-    turn.record("drain.requested", who="user", why=why, detail={DRAINED_NODE: node})
+    why = f"{describe_node(node)} must leave{because}"
+    turn.record("drain.requested", who=who, why=why, detail={DRAINED_NODE: node})
     turn.roster = replace(roster, nodes=replace(roster.nodes, drained=roster.nodes.drained | {node}))
     turn.set_target(roster.wanted.target, roster.wanted.draining)
+
+
+def leave_wrong_place(turn: Turn, worker: WorkerId, node: NodeName) -> None:
+    """Use the machine of a worker no more that a spot check has found wrong; the only one, with one less."""
+    roster = turn.roster
+    because = f", because a spot check found the results of worker {worker} wrong"
+    if list_open_nodes(roster) - {node}:
+        _drain_node(turn, node, who="coordinator", because=because)
+    elif roster.wanted.target is not None and roster.wanted.target > 1:
+        turn.record("resize.requested", who="coordinator", why=f"no worker replaces it{because}")
+        turn.set_target(roster.wanted.target - 1, roster.wanted.draining, by_hand=True)
 
 
 def _evict(turn: Turn) -> None:

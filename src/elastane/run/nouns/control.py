@@ -293,6 +293,10 @@ CANNOT_GO_ON = 170
 its script cannot follow those of the others."""
 
 
+FOUND_WRONG = 169
+"""Exit code of a worker that a spot check has found wrong."""
+
+
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a worker's process.
 

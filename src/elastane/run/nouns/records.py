@@ -67,6 +67,10 @@ Shares: TypeAlias = dict[int, tuple[tuple[Position, Position], ...]]
 """The virtual ranks that each worker computes, as ``[start, stop)`` pairs."""
 
 
+SPOT_CHECK_FAILED = "spot_check.failed"
+"""The kind of the event about a worker that computed a virtual rank wrongly."""
+
+
 class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One committed step. Written once, in order, without gaps.
 
@@ -77,7 +81,8 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scaled gradient overflowed: the optimizer did not run, and the scale was lowered. ``loss`` reads back as
     None if it was not finite, because JSON has no such number; ``loss_hex`` holds the exact value. ``logged``
     has the values that the script passed to ``run.log``, None for those that were not finite; ``artifacts``
-    has the files that it wrote through ``run.artifact``, by name.
+    has the files that it wrote through ``run.artifact``, by name. ``agreed`` is the number of its virtual
+    ranks that another worker computed once more, in a spot check, with the same bits.
     """
 
     step: Steps
@@ -94,6 +99,7 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: Digest | None = None
     logged: Mapping[str, float | None] = {}
     artifacts: Mapping[str, WrittenFile] = {}
+    agreed: int = 0
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,7 +110,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``data.awaited``, ``coordinator.started``, ``coordinator.died``, ``resize.requested``,
     ``drain.requested``, ``stop.requested``, ``stop.announced`` (to the processes of an unmodified script),
     ``generation.started``, ``generation.unheard``, ``claim.waiting``, ``shares.rebalanced``,
-    ``evaluation``, ``message``, ``digest``,
+    ``evaluation``, ``message``, ``digest``, ``spot_check.failed``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
     ``checkpoint.restored``, ``traffic.measured``, ``model.failing``, ``warning``, ``trackers.requested``,
     ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.

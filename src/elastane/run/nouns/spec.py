@@ -1,7 +1,7 @@
 """The description of a run: the request, its limits and the choices pinned for all its attempts."""
 
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -69,6 +69,11 @@ NO_LIMIT = 1 << 16
 """``max_workers`` of a run on several machines that grows with them."""
 
 
+SpotChecks: TypeAlias = Literal["auto", "off", "every"]
+"""When another worker computes a virtual rank once more; ``auto``: in the first steps of workers that have
+joined, and afterwards so rarely that it costs at most 0.5 % of the time; ``every``: in each step."""
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """The request for one elastic run; the ``spec`` of ``run.json``.
 
@@ -92,6 +97,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         seed: seed of the sample order, dropout and (through ``elastane.join``) the initial weights.
         threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
         digest_every: steps between two digests of the state in the ledger.
+        spot_checks: how often another worker computes a virtual rank once more, to compare the bits.
         checkpoints: when to save checkpoints; None: never.
         listen: the address of the first machine of a run on several ones; empty: only this one takes part.
         advertised: the address at which the others reach the first machine; empty: ``listen``.
@@ -135,6 +141,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed: int = 0
     threads: int = 1
     digest_every: int = 50
+    spot_checks: SpotChecks = "auto"
     checkpoints: CheckpointPolicy | None = None
     listen: str = ""
     advertised: str = ""

@@ -15,6 +15,11 @@ def format_size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TB"
 
 
+def describe_agreement(microbatches: int) -> str:
+    """Describe the spot checks of a run, at least one."""
+    return f"{microbatches:,} microbatch{'es' * (microbatches != 1)} computed by two workers: the same bits"
+
+
 def format_copies(copies: int | None) -> str:
     """Return a number of copies of the optimizer state; None: every worker keeps one."""
     return "one on every worker" if copies is None else f"{copies:,}"

@@ -19,7 +19,7 @@ from elastane.run.observability.curves import build_series, write_curve_cards
 from elastane.run.observability.drawing import format_number
 from elastane.run.observability.evaluations import read_evaluation_means
 from elastane.run.observability.facts import Facts, collect_facts
-from elastane.run.observability.quantities import format_copies, format_ms
+from elastane.run.observability.quantities import describe_agreement, format_copies, format_ms
 from elastane.run.observability.report_sections import (
     build_checkpoint_tile,
     render_attempts_table,
@@ -144,6 +144,7 @@ def list_run_options(spec: RunSpec) -> list[str]:
         "--threads": "threads",
         "--transport": "transport",
         "--digest-every": "digest_every",
+        "--spot-checks": "spot_checks",
         "--max-shard-size": "max_shard_bytes",
     }
     wanted += [
@@ -355,6 +356,8 @@ def render_proof(verdict: Verdict | None) -> Iterable[str]:
     yield "</tbody></table></div>"
     if verdict.ok:
         yield '<p class="good">Verified: no step is missing, no sample was lost or repeated.</p>'
+    if verdict.agreed:
+        yield f'<p class="good">Spot checks: {describe_agreement(verdict.agreed)}.</p>'
     for problem in verdict.problems[:20]:
         where = "" if problem.step is None else f"step {problem.step}: "
         yield f'<p class="bad">{escape(where + problem.text)}</p>'

@@ -27,6 +27,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         samples: samples trained on, in all epochs together.
         problems: all problems, in the order of the steps.
         not_finite: steps with a loss that was infinite or NaN; this breaks no promise.
+        agreed: number of microbatches that a second worker computed too, in spot checks, with the same bits.
         files: number of files of the finished model that are, to the byte, as the run wrote them.
         remarks: parts that could not be checked or are taken on trust, in words.
     """
@@ -39,6 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     epochs: tuple[EpochCoverage, ...]
     problems: tuple[LedgerProblem, ...]
     not_finite: tuple[int, ...]
+    agreed: int = 0
     files: int = 0
     remarks: tuple[str, ...] = ()
 
@@ -90,6 +92,7 @@ def verify_ledger(
         epochs=epochs,
         problems=sort_problems(problems),
         not_finite=tuple(line.step for line in ledger if not is_finite_line(line)),
+        agreed=sum(line.agreed for line in ledger),
         remarks=remarks,
     )
 

@@ -6,6 +6,7 @@ import msgspec
 
 from elastane.run.nouns.checkpoints import UNORDERED, WriteAttempt
 from elastane.run.protocol import messages
+from elastane.run.protocol.spot_checks import Finding
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -67,6 +68,7 @@ class BeginRound(msgspec.Struct, frozen=True):
     Args:
         workers: the number of its members.
         cursors: the position of each virtual rank's stream after the last committed step.
+        afresh: all that was computed for the round before is void.
     """
 
     round: int
@@ -74,13 +76,26 @@ class BeginRound(msgspec.Struct, frozen=True):
     generation: int
     workers: int
     cursors: dict[int, str] = {}
+    afresh: bool = False
 
 
 class Compute(msgspec.Struct, frozen=True):
-    """Compute these virtual ranks too; ``assignment`` is the number of the new assignment."""
+    """Compute these virtual ranks too.
+
+    Args:
+        assignment: the number of the new assignment.
+        checked: the virtual rank of the step's spot check, with fingerprints in its results; None: none.
+    """
 
     virtual_ranks: tuple[int, ...]
     assignment: int
+    checked: int | None = None
+
+
+class Recompute(msgspec.Struct, frozen=True):
+    """Compute a virtual rank for a spot check, add nothing to the sums, then answer `Recomputed`."""
+
+    virtual_rank: int
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -164,6 +179,12 @@ class FailDivergence(msgspec.Struct, frozen=True):
     why: str
 
 
+class FailSpotCheck(msgspec.Struct, frozen=True):
+    """End the worker that a spot check has found wrong; if it is not known which one is, fail."""
+
+    finding: Finding
+
+
 Action: TypeAlias = (
     Send
     | SendState
@@ -174,6 +195,7 @@ Action: TypeAlias = (
     | TakeValues
     | BeginRound
     | Compute
+    | Recompute
     | Measure
     | TakeSnapshot
     | RestoreState
@@ -185,4 +207,5 @@ Action: TypeAlias = (
     | FailLostState
     | FailDisagreement
     | FailDivergence
+    | FailSpotCheck
 )

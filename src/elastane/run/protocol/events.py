@@ -37,6 +37,12 @@ class Computed(msgspec.Struct, frozen=True):
     leaf: messages.Leaf
 
 
+class Recomputed(msgspec.Struct, frozen=True):
+    """The answer to `Recompute`; without fingerprints, the results are not compared."""
+
+    leaf: messages.Leaf
+
+
 class PartialSumsFinal(msgspec.Struct, frozen=True):
     """This worker's partial sums of ``blocks`` are final for this ``assignment`` (see `Compute`)."""
 
@@ -123,6 +129,7 @@ Event: TypeAlias = (
     GenerationProposed
     | RoundEntered
     | Computed
+    | Recomputed
     | PartialSumsFinal
     | SumsMerged
     | Measured

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from elastane.run.nouns.spec import SpotChecks
+
 FRESH = -1
 """The value of ``committed`` for a worker without any state."""
 
@@ -31,6 +33,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         digest_every: the training steps between two digests of the state; 0: only when the run settles.
         compared: workers also digest a second copy of each block, because copies must be equal bit for bit.
         checkpoints: the run takes checkpoints when it settles, and on request.
+        spot_checks: how often another worker computes a virtual rank once more.
     """
 
     virtual_ranks: int
@@ -42,6 +45,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     digest_every: int = 0
     compared: bool = False
     checkpoints: bool = False
+    spot_checks: SpotChecks = "off"
 
     @property
     def everything(self) -> frozenset[int]:

@@ -22,6 +22,7 @@ from elastane.run.protocol.events import (
     Measured,
     PartialSumsFinal,
     Received,
+    Recomputed,
     RewriteRequested,
     RoundEntered,
     ScriptEnded,
@@ -55,6 +56,7 @@ from elastane.run.protocol.transitions.votes import (
     commit_round,
     compare_votes,
     request_measurements,
+    vote_again,
 )
 
 
@@ -78,6 +80,8 @@ class MemberMachine(MemberState):
                 self.round.entered = event
             case Computed(leaf):
                 self.round.leaves[leaf.virtual_rank] = leaf
+            case Recomputed(leaf):
+                self.round.recomputed += (leaf,)
             case PartialSumsFinal(assignment, blocks, parts):
                 if assignment == self.assignment:
                     self.round.final.update(blocks)
@@ -125,4 +129,5 @@ class MemberMachine(MemberState):
         send_requested_state(self)
         take_snapshot(self)
         request_measurements(self)
+        vote_again(self)
         commit_round(self)

@@ -24,6 +24,8 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
         sums: the sums of an evaluation, in fp64.
         weighted: its gradient is that of a sum, which the step divides by its weight.
         cursor: the position of its stream after its samples; None: the stream has not moved.
+        fingerprints: the digest of each parameter's gradient, then of the change of each buffer; empty unless
+            a spot check compares them.
     """
 
     virtual_rank: int
@@ -36,6 +38,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     sums: dict[str, float] = {}
     weighted: bool = False
     cursor: str | None = None
+    fingerprints: tuple[str, ...] = ()
 
 
 class PartialSum(msgspec.Struct, frozen=True, array_like=True):
@@ -68,6 +71,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
         filled: the number of virtual ranks with samples.
         cursors: the position of each virtual rank's stream; empty without streams.
         refused: the members that could not write their last part of a checkpoint.
+        agreed: the number of virtual ranks that another worker has computed once more, with the same bits.
     """
 
     round: int
@@ -89,6 +93,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
     filled: int = 0
     cursors: dict[int, str] = {}
     refused: tuple[int, ...] = ()
+    agreed: int = 0
 
 
 BEGINNING = RoundOutcome(
@@ -128,6 +133,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
         keeps: the held units that it still holds if the next round was committed with its vote.
         behind: the units of which it lacks the values, after ``committed``.
         released: its script has continued since ``committed``, so its values may have changed.
+        void: the work of the next round is void, because a worker that was a member computed wrong results.
     """
 
     worker: int
@@ -140,6 +146,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     keeps: tuple[Span, ...] = ()
     behind: tuple[Span, ...] = ()
     released: bool = False
+    void: bool = False
 
 
 class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
@@ -174,6 +181,8 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         kind: the kind of the round, as the sender's script entered it.
         replicated: the digests of values outside the blocks that all workers must share, by name.
         refused: storage refused the sender's last part of a checkpoint: others should write the next one.
+        recomputed: the results of spot checks that the sender has made, in their order. If results differ, it
+            votes again with those of further ones.
     """
 
     round: int
@@ -187,6 +196,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     kind: str = "train"
     replicated: dict[str, str] = {}
     refused: bool = False
+    recomputed: tuple[Leaf, ...] = ()
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

@@ -109,6 +109,7 @@ def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: 
         fetch_bytes=PORTION_BYTES if updates_elementwise(parts.state.optimizer) else EVERYTHING_BYTES,
         digest_every=spec.digest_every,
         compared=spec.convergence == "exact",
+        spot_checks=spec.spot_checks,
         checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
     )
 

@@ -110,16 +110,17 @@ def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
 # -- the exit of a worker that cannot continue: another worker replaces it, and the run continues --------
 
 
-def exit_for_replacement(why: str, resource: Resource | None = None) -> NoReturn:
+def exit_for_replacement(why: str, resource: Resource | None = None, *, code: int = CANNOT_GO_ON) -> NoReturn:
     """End this process at once, from any thread; the run handles it as any other death.
 
     Args:
         why: the reason, for the log.
         resource: the exhausted resource, from which the exit code follows; None: no resource.
+        code: the exit code if no resource is exhausted.
     """
     cause = "" if resource is None else f" ran out of {resource.name}: it"
     remedy = "" if resource is None else f"; {resource.do}"
     sys.stderr.write(f"{why}\nthis worker{cause} ends, and another one replaces it{remedy}\n")
     sys.stderr.flush()
     sys.stdout.flush()
-    os._exit(CANNOT_GO_ON if resource is None else resource.exit_code)
+    os._exit(code if resource is None else resource.exit_code)

@@ -20,15 +20,18 @@ import msgspec
 
 from elastane.common.errors import RunFailed, StateLost
 from elastane.common.safe_text import escape_line
+from elastane.run.nouns.control import FromWorker
 from elastane.run.nouns.membership import Generation
 from elastane.run.protocol import actions, events, messages
 from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
+from elastane.run.protocol.spot_checks import Finding
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.links.traffic import TrafficMeter
 from elastane.run.worker.payloads import ArenaIds, Payloads
+from elastane.run.worker.spot_checks import build_undecided_error, build_wrong_event, end_wrong_worker
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.state_meter import StateMeter
@@ -43,6 +46,7 @@ class ReactorFailure(msgspec.Struct, frozen=True):
 Directive: TypeAlias = (
     actions.BeginRound
     | actions.Compute
+    | actions.Recompute
     | actions.CommitRound
     | actions.ReleaseScript
     | actions.LeaveTraining
@@ -54,6 +58,7 @@ RESULTS = (
     events.RoundEntered,
     events.PartialSumsFinal,
     events.Computed,
+    events.Recomputed,
     events.Applied,
     events.Measured,
     events.SumsMerged,
@@ -65,6 +70,7 @@ class CoordinatorSink(Protocol):
     """The receiver of the reactor's reports to the coordinator."""
 
     def report_lost_peer(self, peer: int) -> None: ...
+    def send(self, message: FromWorker) -> None: ...
     def request_report(self) -> None: ...
 
 
@@ -334,7 +340,7 @@ class Reactor:
             case actions.BeginRound():
                 self._begin(action)
                 self.directives.put(action)
-            case actions.Compute() | actions.ReleaseScript() | actions.LeaveTraining():
+            case actions.Compute() | actions.Recompute() | actions.ReleaseScript() | actions.LeaveTraining():
                 self.directives.put(action)
             case actions.CommitRound():
                 if self.checkpoints is not None:
@@ -362,11 +368,22 @@ class Reactor:
                 self.directives.put(ReactorFailure(_build_disagreement_error(why)))
             case actions.FailDivergence(why):
                 self.directives.put(ReactorFailure(_build_divergence_error(why)))
+            case actions.FailSpotCheck(finding):
+                self._fail_spot_check(finding)
+
+    def _fail_spot_check(self, finding: Finding) -> None:
+        me, step, layout = self.member.worker, self.member.step + 1, self._gradients.layout
+        if finding.wrong is None:
+            self.directives.put(ReactorFailure(build_undecided_error(finding, step, layout)))
+        elif finding.wrong == me:
+            end_wrong_worker(finding, step, layout)
+        elif self._coordinator is not None:
+            self._coordinator.send(build_wrong_event(finding, me, step, layout))
 
     def _begin(self, begin: actions.BeginRound) -> None:
         assert self._entered is not None, "a round begins after it is entered"
         alone = self._has_no_peers()
-        if begin.round != self._payloads.round:
+        if begin.round != self._payloads.round or begin.afresh:
             self._payloads.round = begin.round
             self._gradients.begin_round(self._entered.size, alone=alone)
             self._state.buffers.restore()

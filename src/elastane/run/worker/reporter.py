@@ -213,6 +213,7 @@ class Reporter:
             skipped=skipped,
             learning_rates=learning_rates,
             logged=logged,
+            agreed=outcome.agreed,
         )
         report = control.StepReport(
             worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy

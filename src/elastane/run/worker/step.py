@@ -25,6 +25,7 @@ from elastane.run.worker.losses import (
     check_weight,
     explain_second_pass,
 )
+from elastane.run.worker.spot_checks import SpotCheckPass
 from elastane.run.worker.state.devices import LateNumber
 from elastane.run.worker.state.run_keep import do_nothing
 from elastane.run.worker.step_record import check_unused_names, compute_means, weigh_values
@@ -168,13 +169,19 @@ class TrainingStep:
         versions: list[int] | None = None
         for rank in round_:
             self._check_number(round_.step)
+            if round_.recomputes and not self._source.can_check(rank):
+                round_.finish_leaf(Leaf(rank, trainer.worker))
+                continue
             batch = self._load_batch(round_, rank)
             # A worker that joins has its values only after the round has begun.
             if versions is None:
                 versions = trainer.state.read_versions()
             began_s = time.perf_counter()
-            announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
-            trainer.gradients.begin_leaf(rank, announce, round_.following)
+            check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None
+            if check is None:
+                announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
+                checked = rank == round_.checked
+                trainer.gradients.begin_leaf(rank, announce, round_.following, checked=checked)
             checksum, cursor = batch.checksum, batch.cursor
             leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=checksum, cursor=cursor)
             if not batch.samples:
@@ -189,16 +196,17 @@ class TrainingStep:
                 trainer.state.check_versions(versions)
                 trainer.state.replicated.restore_flags()
                 changes = trainer.state.buffers.take_changes()
-            untouched = trainer.gradients.end_leaf(changes)
+            end = trainer.gradients.end_leaf if check is None else check.end
+            untouched, fingerprints = end(changes)
             round_.seconds["compute"] += time.perf_counter() - began_s
-            round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched))
+            round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints))
 
     def _load_batch(self, round_: WorkerRound, rank: int) -> Batch:
         assert round_.begin is not None, "a round begins before it is computed"
         heartbeat = self._trainer.heartbeat
         with round_.measure("deal"):
             heartbeat.beat(Phase.DATA)
-            self._source.expect(round_.begin, (rank, *round_.waiting))
+            self._source.expect(round_.begin, () if round_.recomputes else (rank, *round_.waiting))
             order = self._source.describe_order(self._number)
             if not self._trainer.state.replicated.take_order(order):
                 raise build_order_error(self.epoch)

@@ -35,6 +35,8 @@ class WorkerRound:
         seconds: the time spent in each phase.
         entered_at: the time of entry, by ``time.perf_counter``.
         newcomer: this worker has waited for its admission, so no other worker has waited for it so far.
+        recomputes: the current virtual rank is computed for a spot check.
+        checked: the virtual rank among those to compute that a spot check compares; None: none.
     """
 
     def __init__(
@@ -50,6 +52,9 @@ class WorkerRound:
         self._heartbeat = heartbeat
         self._entered = events.RoundEntered(kind, size, checkpoint)
         self._waiting_ranks: deque[int] = deque()
+        self._waiting_checks: deque[int] = deque()
+        self.recomputes = False
+        self.checked: int | None = None
         self.assignment = 0
         self.begin: actions.BeginRound | None = None
         self.commit: actions.CommitRound | None = None
@@ -68,11 +73,13 @@ class WorkerRound:
     def __iter__(self) -> Iterator[int]:
         self._enter()
         while self.commit is None:
-            directive = self._get_directive(wait=not self._waiting_ranks)
+            directive = self._get_directive(wait=not (self._waiting_ranks or self._waiting_checks))
             self._heartbeat.beat(Phase.STEP)
             if directive is None:
                 self._heartbeat.beat(Phase.COMPUTE)
-                yield self._waiting_ranks.popleft()
+                # Other workers wait for the sums of a step first, and for its check only then.
+                self.recomputes = not self._waiting_ranks
+                yield (self._waiting_ranks or self._waiting_checks).popleft()
             else:
                 self._take(directive)
 
@@ -92,9 +99,11 @@ class WorkerRound:
                     if self.newcomer:
                         self.newcomer = False
                         self.seconds["reduce"], self.entered_at = 0.0, time.perf_counter()
-                case actions.Compute(virtual_ranks, assignment):
+                case actions.Compute(virtual_ranks, assignment, checked):
                     self._waiting_ranks.extend(virtual_ranks)
-                    self.assignment = assignment
+                    self.assignment, self.checked = assignment, checked
+                case actions.Recompute(virtual_rank):
+                    self._waiting_checks.append(virtual_rank)
                 case actions.CommitRound():
                     self.commit = directive
                 case actions.ReleaseScript():
@@ -152,6 +161,9 @@ class WorkerRound:
 
     def finish_leaf(self, leaf: Leaf) -> None:
         """Report that the current virtual rank is computed."""
+        if self.recomputes:
+            self._reactor.post_result(events.Recomputed(leaf))
+            return
         self.computed += 1
         self._reactor.post_result(events.Computed(leaf))
 

@@ -20,6 +20,8 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from elastane.run.checkpoints.storage import local
 from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.nouns import control
@@ -131,6 +133,40 @@ def corrupt(number: int, step: int) -> None:
 
     if worker_settings.get_settings().worker == number:
         _around(TrainingState, "apply", after=spoil)
+
+
+def flip_bits(parameter: torch.nn.Parameter, number: str, step: str, times: str = "") -> None:
+    """Flip one bit of a gradient in each microbatch of a spot check that a worker computes from ``step`` on.
+
+    Args:
+        times: ``once``: not when it computes the same microbatch again.
+    """
+    if worker_settings.get_settings().worker != int(number):
+        return
+    loaded: list[tuple[int, int]] = [(0, 0)]
+    checks = False
+    done: set[tuple[int, int]] = set()
+
+    def note(_source: MapBatchSource, at: int, rank: int) -> None:
+        loaded.append((at, rank))
+
+    def note_check(now: gradients.Gradients, *_args: Any, **_options: Any) -> None:
+        nonlocal checks
+        checks = now._fingerprints is not None
+
+    def flip(gradient: torch.Tensor) -> torch.Tensor:
+        place = loaded[-1]
+        if not checks or place[0] < int(step) or (times == "once" and place in done):
+            return gradient
+        done.add(place)
+        wrong = gradient.clone()
+        wrong.view(torch.int32).view(-1)[0] ^= 1 << 20
+        return wrong
+
+    _around(MapBatchSource, "load", before=note)
+    _around(gradients.Gradients, "begin_leaf", after=note_check)
+    _around(gradients.Gradients, "begin_check", after=note_check)
+    parameter.register_hook(flip)
 
 
 def corrupt_values(number: int, step: int) -> None:

@@ -32,6 +32,9 @@ parser.add_argument("--keep-at", type=int, help="the script asks for a checkpoin
 parser.add_argument("--apply-late", help="WORKER:STEP; this worker waits for the file apply")
 parser.add_argument("--corrupt", help="WORKER:STEP; after it this worker's optimizer state is wrong")
 parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is wrong")
+parser.add_argument(
+    "--flip", help="WORKER:STEP[:once]; then a bit of the gradients that are checked is wrong"
+)
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 parser.add_argument("--withhold-from", type=int, help="the first machine reports no step from this one on")
 parser.add_argument("--unfit", help="the script cannot be imported on this machine")
@@ -86,6 +89,9 @@ optimizer = torch.optim.AdamW(
 )
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
 model, optimizer = run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=0.5)
+
+if options.flip is not None:
+    faults.flip_bits(model[4].weight, *options.flip.split(":"))
 
 generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(LENGTH, 12, generator=generator)

@@ -2,9 +2,11 @@
 
 from elastane.run.protocol.actions import BeginRound, Compute
 from elastane.run.protocol.shares import assign_ranks
+from elastane.run.protocol.spot_checks import choose_spot_check, move_spot_check
 from elastane.run.protocol.transitions.state import MemberState, RoundPhase
 from elastane.run.protocol.transitions.sums import pass_on_sums
 from elastane.run.protocol.transitions.transfer import fetch_more
+from elastane.run.protocol.transitions.votes import request_recomputation
 
 
 def assign_round(me: MemberState) -> None:
@@ -27,6 +29,11 @@ def assign_round(me: MemberState) -> None:
         # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
         assigned, known = me.assigned_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
     ranks = assign_ranks(size, speeds, me.nodes, assigned, known)
+    if any(assigned.values()) or known:
+        round_.spot_check = move_spot_check(round_.spot_check, ranks, me.newcomers)
+    elif round_.entered.kind == "train" and me.layout.compared:
+        rule, before = me.layout.spot_checks, me.step - me.generation_step
+        round_.spot_check = choose_spot_check(rule, me.step + 1, ranks, me.newcomers, before)
     round_.node_ranks = sum(len(ranks[w]) for w, node in me.nodes.items() if node == me.nodes[me.worker])
     new = tuple(sorted(ranks[me.worker] - round_.assigned))
     if new:
@@ -47,8 +54,15 @@ def start_computing(me: MemberState) -> None:
     if round_.phase < RoundPhase.COMPUTING:
         round_.phase = RoundPhase.COMPUTING
         workers = len(generation.members)
-        begin = BeginRound(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
+        begin = BeginRound(
+            me.committed + 1, me.step + 1, generation.number, workers, me.cursors, round_.afresh
+        )
+        round_.afresh = False
         me.actions.append(begin)
+    check = round_.spot_check
     if round_.to_compute:
-        me.actions.append(Compute(round_.to_compute, me.assignment))
+        checked = check.virtual_rank if check is not None else None
+        me.actions.append(Compute(round_.to_compute, me.assignment, checked))
         round_.to_compute = ()
+    if check is not None and check.worker == me.worker and not round_.requested:
+        request_recomputation(me, check.virtual_rank)

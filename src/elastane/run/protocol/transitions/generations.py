@@ -1,5 +1,7 @@
 """Generations: a member adopts a proposal, begins it with the statuses of all members, and may leave."""
 
+import msgspec
+
 from elastane.run.nouns.membership import Generation
 from elastane.run.protocol import messages
 from elastane.run.protocol.actions import EndProcess, FailLostState, LeaveTraining, Send
@@ -88,6 +90,7 @@ def send_status(me: MemberState, generation: Generation) -> None:
         keeps=find_spans(me.held & me.find_units_to_hold()) if me.has_voted_for(me.committed + 1) else (),
         behind=find_spans(me.behind),
         released=me.released,
+        void=round_.void,
     )
     me.statuses.setdefault(generation.number, {})[me.worker] = status
     peers = list_awaited_workers(generation)
@@ -104,6 +107,7 @@ def begin_generation(me: MemberState) -> None:
     if any(worker not in received for worker in awaited):
         return
     statuses = {worker: received[worker] for worker in awaited}
+    me.newcomers = frozenset(w for w in generation.workers if received[w].committed == FRESH)
     if me.origin is None:
         statuses = add_origin(me.layout, generation.workers, statuses)
     else:
@@ -123,12 +127,21 @@ def begin_generation(me: MemberState) -> None:
     mine = statuses[me.worker]
     if mine.committed == newest:
         me.held, me.behind = set(expand_spans(mine.held)), set(expand_spans(mine.behind))
+    if any(status.void and status.committed == newest for status in statuses.values()):
+        statuses = {worker: forget_work(status) for worker, status in statuses.items()}
+        me.round.begin_afresh()
     if me.worker in generation:
         resume_round(me, generation, statuses, newest)
     else:
         leave_training(me)
+    me.generation_step = me.step
     me.begun = True
     retry_early_messages(me)
+
+
+def forget_work(status: messages.Status) -> messages.Status:
+    """Return a status without the work of a round that is void; no member can have committed it."""
+    return msgspec.structs.replace(status, assigned=(), leaves=(), rooted=())
 
 
 def is_left_behind(

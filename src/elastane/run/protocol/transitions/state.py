@@ -10,6 +10,7 @@ from elastane.run.protocol.events import Received, RoundEntered
 from elastane.run.protocol.layout import FRESH, Layout
 from elastane.run.protocol.ownership import Holders
 from elastane.run.protocol.roles import Roles
+from elastane.run.protocol.spot_checks import SpotCheck
 
 
 class RoundPhase(IntEnum):
@@ -49,6 +50,11 @@ class RoundState:
         measure_request: the number of the request for the measurement; 0: none.
         snapshot_request: the number of the request for the snapshot; 0: none.
         snapshot_taken: the shell has made the snapshot.
+        spot_check: the check of the round; None: it has none.
+        requested: the number of results for spot checks that this worker has been asked for.
+        recomputed: those that it has made.
+        void: the sums have results of a worker that is wrong, so the work of the round is void.
+        afresh: the round begins again, without any of that work.
     """
 
     def __init__(self) -> None:
@@ -70,6 +76,10 @@ class RoundState:
         self.measure_request = 0
         self.snapshot_request = 0
         self.snapshot_taken = False
+        self.spot_check: SpotCheck | None = None
+        self.requested = 0
+        self.recomputed: tuple[messages.Leaf, ...] = ()
+        self.void = self.afresh = False
 
     def restart(self) -> None:
         """Forget the work of the previous generation: the new one repeats the round.
@@ -84,6 +94,17 @@ class RoundState:
         self.merged.clear()
         self.available_sums.clear()
         self.votes.clear()
+
+    def begin_afresh(self) -> None:
+        """Forget all work of the round: results of a worker that is wrong are in it."""
+        self.assigned.clear()
+        self.leaves.clear()
+        self.rooted.clear()
+        self.final.clear()
+        self.to_compute = self.parts = self.recomputed = ()
+        self.requested = 0
+        self.spot_check = None
+        self.void, self.afresh = False, True
 
 
 class MemberState:
@@ -114,6 +135,8 @@ class MemberState:
         left: this worker has left training or is about to; it may still send state.
         leave_announced: the script knows that it has left.
         first_generation: the number of the first generation of this worker; 0: none yet.
+        generation_step: the number of committed training steps when the generation began.
+        newcomers: its members that had no state then.
         statuses: the statuses for the present and later generations, by number, then by worker.
         begun: all statuses of ``generation`` are here.
         cannot_commit: this generation cannot commit: some state is lost, or scripts disagree.
@@ -151,6 +174,8 @@ class MemberState:
         self.left = False
         self.leave_announced = False
         self.first_generation = 0
+        self.generation_step = 0
+        self.newcomers: frozenset[int] = frozenset()
         self.applied = True
         self.released = True
         self.released_at: set[int] = set()

@@ -3,9 +3,17 @@
 import msgspec
 
 from elastane.run.protocol import messages
-from elastane.run.protocol.actions import CommitRound, FailDisagreement, FailDivergence, Measure
+from elastane.run.protocol.actions import (
+    CommitRound,
+    FailDisagreement,
+    FailDivergence,
+    FailSpotCheck,
+    Measure,
+    Recompute,
+)
 from elastane.run.protocol.commit import compute_outcome, find_disagreement, find_divergence
 from elastane.run.protocol.events import Measured, RoundKind
+from elastane.run.protocol.spot_checks import judge_results
 from elastane.run.protocol.transitions.audits import find_audited_blocks, find_witnessed_blocks
 from elastane.run.protocol.transitions.checkpoints import is_checkpoint_due
 from elastane.run.protocol.transitions.inbox import retry_early_messages
@@ -41,6 +49,7 @@ def request_measurements(me: MemberState) -> None:
         or not (entered and me.roles)
         or me.wanted_values
         or me.wanted_states
+        or len(round_.recomputed) < round_.requested
         or (is_checkpoint_due(me, entered.kind) and not round_.snapshot_taken)
     ):
         return
@@ -86,11 +95,24 @@ def cast_vote(me: MemberState, measured: Measured) -> None:
         kind=round_.entered.kind,
         replicated=measured.replicated,
         refused=me.storage_refused,
+        recomputed=round_.recomputed,
     )
-    round_.votes[me.worker] = vote
-    for peer in generation.workers:
+    send_vote(me, vote)
+
+
+def send_vote(me: MemberState, vote: messages.Vote) -> None:
+    assert me.generation is not None, "only members of a generation vote"
+    me.round.votes[me.worker] = vote
+    for peer in me.generation.workers:
         if peer != me.worker:
             me.send(peer, vote)
+
+
+def vote_again(me: MemberState) -> None:
+    """Vote again with a further result of a spot check; until then no member can commit the round."""
+    mine = me.round.votes.get(me.worker)
+    if mine is not None and len(me.round.recomputed) > len(mine.recomputed):
+        send_vote(me, msgspec.structs.replace(mine, recomputed=me.round.recomputed))
 
 
 def find_ready_generation(me: MemberState) -> int:
@@ -111,8 +133,26 @@ def commit_round(me: MemberState) -> None:
     compare_votes(me)
     if me.cannot_commit or any(worker not in round_.votes for worker in generation.workers):
         return
+    since = {member.worker: member.since for member in generation.members}
+    judgement = judge_results(round_.leaves, round_.votes, since)
+    if judgement.finding is not None:
+        me.cannot_commit = True
+        wrong = judgement.finding.wrong
+        round_.void = wrong == round_.leaves[judgement.finding.virtual_rank].worker
+        me.actions.append(FailSpotCheck(judgement.finding))
+        return
+    if judgement.needed:
+        if me.worker in judgement.needed and round_.requested == len(round_.recomputed):
+            request_recomputation(me, judgement.virtual_rank)
+        return
     step = me.step + (round_.entered.kind == "train")
-    conclude_round(me, compute_outcome(me.committed + 1, step, round_.leaves, round_.votes, me.cursors))
+    outcome = compute_outcome(me.committed + 1, step, round_.leaves, round_.votes, me.cursors)
+    conclude_round(me, msgspec.structs.replace(outcome, agreed=judgement.agreed))
+
+
+def request_recomputation(me: MemberState, virtual_rank: int) -> None:
+    me.round.requested += 1
+    me.actions.append(Recompute(virtual_rank))
 
 
 def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:

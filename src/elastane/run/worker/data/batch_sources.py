@@ -115,6 +115,10 @@ class BatchSource(ABC):
         seed_everything(derive_random_key(self._seed, step, virtual_rank))
         return batch
 
+    def can_check(self, _virtual_rank: int) -> bool:
+        """Return whether loading the batch of another worker's virtual rank, for a spot check, is cheap."""
+        return True
+
     def load_step(self, step: int, *, present: tuple[int, Any]) -> Iterable[Any]:
         """Yield the batches of all virtual ranks of a step that have samples, without a trace.
 

@@ -203,6 +203,12 @@ class StreamBatchSource(BatchSource):
         self._open_shards = {rank: shard for rank, shard in self._open_shards.items() if rank in ranks}
         self._checked_rank = min(ranks, default=0)
 
+    def can_check(self, virtual_rank: int) -> bool:
+        # Without a state, a shard is read from its beginning.
+        text = self._cursors.get(virtual_rank)
+        has_state = text is not None and decode_cursor(text).state is not None and not self._source.replay
+        return has_state or self._positions[virtual_rank].position < CHECKED_UNTIL
+
     def count_samples(self, step: int) -> int | None:
         return None
 

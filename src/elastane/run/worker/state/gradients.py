@@ -75,6 +75,8 @@ class Gradients:
         self._hooks = [self._make_hook(number) for number in range(len(layout.parameters))]
         # Parameters that have had a sparse gradient.
         self._sparse: set[int] = set()
+        # The digests of the gradients of a virtual rank that a spot check compares, by number.
+        self._fingerprints: list[str] | None = None
 
     @runs_script
     def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
@@ -90,6 +92,10 @@ class Gradients:
         if self._leaf is None:
             self._in_parts |= {number for number, parts in self._parts.items() if parts > 1}
             self._parts.clear()
+            if self._fingerprints is not None:
+                self._fingerprints = list(self.compute_fingerprints())
+                # As in a step: the script must not change gradients.
+                self.mark_consumed()
             return
         self._in_parts |= self._late
         for number in range(len(self.layout.parameters)):
@@ -145,13 +151,32 @@ class Gradients:
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
-    def begin_leaf(self, rank: int, announce: Announce | None, following: int | None = None) -> None:
+    def begin_check(self) -> None:
+        """Begin a virtual rank that is computed for a spot check: nothing is added to sums."""
+        self.forget()
+        self._fingerprints = [""] * len(self.layout.parameters)
+
+    def end_check(self, buffers: Iterable[torch.Tensor]) -> tuple[str, ...]:
+        """End such a virtual rank, and return its fingerprints, as `end_leaf` does.
+
+        Raises:
+            BadInput: the script ran its own backward pass after that of the virtual rank.
+        """
+        self.refuse_late_gradients()
+        self.forget()
+        return self._take_fingerprints(buffers)
+
+    def begin_leaf(
+        self, rank: int, announce: Announce | None, following: int | None = None, *, checked: bool = False
+    ) -> None:
         """Begin a virtual rank: the next backward pass belongs to it.
 
         Args:
             announce: receives blocks as they become final; None: not the worker's last virtual rank.
             following: the virtual rank that this worker computes next; None: not known.
+            checked: a spot check compares its gradients.
         """
+        self._fingerprints = [""] * len(self.layout.parameters) if checked else None
         self._touched.clear()
         self._small = {}
         self.forget()
@@ -164,19 +189,18 @@ class Gradients:
             self._leaf = LeafWriter(self.slots, rank, announce, waiting)
 
     def compute_fingerprints(self) -> tuple[str, ...]:
-        """Return digests of the gradients that a rehearsal's backward pass has computed."""
+        """Return digests of the gradients in ``.grad``, after a backward pass that adds nothing to sums."""
         return tuple(
-            xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense()))
-            if parameter.grad is not None
-            else ""
+            _compute_fingerprint(parameter.grad.to_dense()) if parameter.grad is not None else ""
             for parameter in self.layout.parameters
         )
 
-    def end_leaf(self, buffers: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    def end_leaf(self, buffers: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """End the virtual rank: add zeros for parameters without a gradient, and the changes of buffers.
 
         Returns:
-            The parameters that got no gradient.
+            The parameters that got no gradient; if a spot check compares them, the digest of each gradient,
+            empty where there is none, then that of the change of each buffer.
 
         Raises:
             BadInput: the script ran its own backward pass after that of the virtual rank.
@@ -188,10 +212,15 @@ class Gradients:
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
         for number in untouched:
             leaf.add({number: None})
-        leaf.finish(list(buffers))
+        changes = list(buffers)
+        leaf.finish(changes)
         self.slots.memory.end_leaf(self.slots.lock)
         self._leaf = None
-        return untouched
+        return untouched, self._take_fingerprints(changes)
+
+    def _take_fingerprints(self, buffers: Iterable[torch.Tensor]) -> tuple[str, ...]:
+        found, self._fingerprints = self._fingerprints, None
+        return () if found is None else (*found, *map(_compute_fingerprint, buffers))
 
     def _make_hook(self, number: int) -> Callable[[torch.Tensor], None]:
         def take_gradient(_parameter: torch.Tensor) -> None:
@@ -220,6 +249,8 @@ class Gradients:
         if gradient.is_sparse:
             self._note_sparse(number)
         dense = gradient.to_dense() if gradient.is_sparse else gradient
+        if self._fingerprints is not None:
+            self._fingerprints[number] = _compute_fingerprint(dense)
         if dense.nbytes > SMALL_BYTES or not self.slots.memory.can_wait():
             self._add({number: dense})
         else:
@@ -248,6 +279,10 @@ class Gradients:
     def _add(self, gradients: GradientsByNumber) -> None:
         assert self._leaf is not None, "only a virtual rank's gradients are delivered"
         self.slots.memory.deliver(gradients, self._leaf.add)
+
+
+def _compute_fingerprint(tensor: torch.Tensor) -> str:
+    return xxhash.xxh3_64_hexdigest(raw_bytes(tensor))
 
 
 def _read_current_pass() -> int:

@@ -89,9 +89,10 @@ class UntrainedTensors:
             module, name = self._buffers[full]
             module._buffers[name] = copied
 
-    def copy_buffers(self) -> dict[str, torch.Tensor]:
-        """Return copies of the buffers, which a forward pass may change."""
-        return {name: tensor.clone() for name, tensor in self.find_tensors().items() if name in self._buffers}
+    def copy_buffers(self, *, caches_only: bool = False) -> dict[str, torch.Tensor]:
+        """Return copies of the buffers, or of the non-persistent ones, which a forward pass may change."""
+        wanted = self._caches if caches_only else self._buffers.keys()
+        return {name: tensor.clone() for name, tensor in self.find_tensors().items() if name in wanted}
 
     def digest_tensors(self) -> dict[str, str]:
         """Return the XXH3-128 of each tensor, by name; tensors on a device only if they have changed."""

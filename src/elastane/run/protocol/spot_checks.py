@@ -1,0 +1,185 @@
+"""Spot checks: another worker computes a virtual rank once more, and both must find the same bits.
+
+They find faults of hardware that change results in silence, and scripts with gradients that depend on what
+a worker has computed before. A step commits only after its check. If two workers differ, a third one computes
+the virtual rank too; without a third one, both compute it again, and a worker that then differs from itself
+is wrong. If none does, the one that has joined later ends: the bits of a run are those of its older members.
+
+Faults of the first kind are common at scale: Dixit et al., Silent Data Corruptions at Scale,
+arXiv:2102.11245, 2021.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from elastane.run.nouns.spec import SpotChecks
+from elastane.run.protocol.messages import Leaf, Vote
+from elastane.run.protocol.sampling import mix
+
+FIRST_STEPS = 3
+"""So many steps after workers have joined are checked."""
+
+MAJORITY_OF = 3
+"""Fewer workers cannot outvote one of them."""
+
+RARELY = 200
+"""One microbatch in so many of a worker is recomputed: 0.5 % of its time."""
+
+
+class SpotCheck(msgspec.Struct, frozen=True):
+    """One check: ``worker`` computes ``virtual_rank`` once more, which another one computes for the step."""
+
+    virtual_rank: int
+    worker: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Different results of one virtual rank.
+
+    Args:
+        workers: the workers that have computed it.
+        wrong: the worker among them that is wrong; None: that cannot be decided.
+        tied: it only counts as wrong because it has joined later than the other one.
+        parameter: the number of the first parameter with different gradients, buffers after all parameters;
+            None: the gradients are equal, but not the loss or a value that was logged.
+    """
+
+    virtual_rank: int
+    workers: tuple[int, ...]
+    wrong: int | None
+    parameter: int | None
+    tied: bool = False
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What the recomputed virtual ranks of a round show.
+
+    Args:
+        agreed: the number of results of other workers with the same bits.
+        virtual_rank: one with results that differ, so that ``needed`` must compute it before it is decided.
+        needed: the workers that must compute it once more; empty: nothing is open.
+        finding: the results differ for good, so the round cannot commit.
+    """
+
+    agreed: int = 0
+    virtual_rank: int = 0
+    needed: frozenset[int] = frozenset()
+    finding: Finding | None = None
+
+
+def choose_spot_check(
+    rule: SpotChecks,
+    step: int,
+    shares: Mapping[int, frozenset[int]],
+    newcomers: Collection[int],
+    steps_before: int,
+) -> SpotCheck | None:
+    """Return the check of a training step, the same on every member; None: the step has none.
+
+    Args:
+        step: the number of the step, from 1.
+        shares: the virtual ranks of each member.
+        newcomers: the members that joined with this generation. They check others in their first steps.
+        steps_before: the number of steps that the generation has made before this one.
+    """
+    is_first = bool(newcomers) and steps_before < FIRST_STEPS
+    total = sum(map(len, shares.values()))
+    usual = max(total // len(shares), 1)
+    if rule == "off" or not (rule == "every" or is_first or step % -(-RARELY // usual) == 0):
+        return None
+    turn = mix(step)
+    able = sorted(newcomers if is_first else shares)
+    for worker in (able[(turn + i) % len(able)] for i in range(len(able))):
+        others = sorted(rank for other, ranks in shares.items() if other != worker for rank in ranks)
+        if others:
+            return SpotCheck(others[(turn >> 16) % len(others)], worker)
+    return None
+
+
+def move_spot_check(
+    check: SpotCheck | None, shares: Mapping[int, frozenset[int]], newcomers: Collection[int]
+) -> SpotCheck | None:
+    """Return the check of a round that goes on after a death: another member makes it, if that is needed.
+
+    Newcomers cannot, as they do not know the check.
+    """
+    if check is None or check.virtual_rank not in shares.get(check.worker, {check.virtual_rank}):
+        return check
+    able = [
+        worker
+        for worker, ranks in sorted(shares.items())
+        if worker not in newcomers and check.virtual_rank not in ranks
+    ]
+    return SpotCheck(check.virtual_rank, able[check.virtual_rank % len(able)]) if able else None
+
+
+def judge_results(
+    leaves: Mapping[int, Leaf], votes: Mapping[int, Vote], since: Mapping[int, int]
+) -> Judgement:
+    """Compare all results of the virtual ranks that were recomputed, when all members have voted.
+
+    Args:
+        leaves: the results of the round, one per virtual rank.
+        since: the generation that each member joined with.
+    """
+    agreed = 0
+    for rank, results in sorted(_collect_results(leaves, votes).items()):
+        if len({_encode(leaf) for some in results.values() for leaf in some}) > 1:
+            return _decide(rank, results, since)
+        agreed += len(results) - 1
+    return Judgement(agreed=agreed)
+
+
+def _collect_results(
+    leaves: Mapping[int, Leaf], votes: Mapping[int, Vote]
+) -> dict[int, dict[int, list[Leaf]]]:
+    """Return the comparable results by virtual rank, then by worker, each in the order of computation."""
+    found: dict[int, dict[int, list[Leaf]]] = {}
+    for _, vote in sorted(votes.items()):
+        for again in vote.recomputed:
+            first = leaves[again.virtual_rank]
+            # A worker that took over the virtual rank of a dead one may have computed it without digests, and
+            # a checker may have no cheap way to load the samples.
+            if first.fingerprints and first.samples and again.fingerprints:
+                results = found.setdefault(again.virtual_rank, {first.worker: [first]})
+                results.setdefault(again.worker, []).append(again)
+    return {rank: results for rank, results in found.items() if len(results) > 1}
+
+
+def _encode(leaf: Leaf) -> bytes:
+    """Return the bytes of a result; those of equal results are equal, also if a value is not a number."""
+    # Numbers that have crossed a connection are floats.
+    weight, sums = float(leaf.weight), {name: float(term) for name, term in sorted(leaf.sums.items())}
+    return msgspec.msgpack.encode(
+        msgspec.structs.replace(leaf, worker=0, cursor=None, weight=weight, sums=sums)
+    )
+
+
+def _decide(rank: int, results: Mapping[int, list[Leaf]], since: Mapping[int, int]) -> Judgement:
+    firsts = {worker: _encode(some[0]) for worker, some in results.items()}
+    others = sorted(since.keys() - results.keys())
+    unstable = [worker for worker, some in results.items() if len(set(map(_encode, some))) > 1]
+    wrong: list[int] = []
+    if len(unstable) == 1:
+        wrong = unstable
+    elif len(firsts) >= MAJORITY_OF:
+        value, most = Counter(firsts.values()).most_common(1)[0]
+        wrong = [worker for worker, first in firsts.items() if first != value] if most > 1 else []
+    elif others:
+        return Judgement(virtual_rank=rank, needed=frozenset({others[rank % len(others)]}))
+    elif once := [worker for worker in since if len(results.get(worker, ())) == 1]:
+        return Judgement(virtual_rank=rank, needed=frozenset(once))
+    tied = not wrong and since.keys() == results.keys() and len(set(since.values())) > 1
+    if tied:
+        wrong = [max(results, key=lambda worker: since[worker])]
+    # One that has died cannot be judged: the round would wait for its end.
+    culprit = wrong[0] if len(wrong) == 1 and wrong[0] in since else None
+    return Judgement(finding=Finding(rank, tuple(sorted(results)), culprit, _find_parameter(results), tied))
+
+
+def _find_parameter(results: Mapping[int, list[Leaf]]) -> int | None:
+    """Return the number of the first gradient, or change of a buffer, that differs; None: none does."""
+    rows = zip(*(leaf.fingerprints for some in results.values() for leaf in some), strict=False)
+    return next((number for number, row in enumerate(rows) if len(set(row)) > 1), None)

@@ -1,0 +1,148 @@
+"""The choice of spot checks, and the judgement of their results."""
+
+import math
+
+import msgspec
+import pytest
+
+from elastane.run.protocol.messages import Leaf, Vote
+from elastane.run.protocol.spot_checks import (
+    FIRST_STEPS,
+    Finding,
+    Judgement,
+    SpotCheck,
+    choose_spot_check,
+    judge_results,
+)
+
+EVEN = {worker: frozenset((2 * worker, 2 * worker + 1)) for worker in range(4)}
+PRINTS = ("a", "b", "c")
+
+
+def make_leaf(worker, prints=PRINTS, rank=5, **values):
+    return Leaf(rank, worker, loss=0.5, weight=2.0, samples=2, fingerprints=prints, **values)
+
+
+def judge(owned, *recomputed, workers=(0, 1, 2), since=None):
+    """Judge the results of virtual rank 5: that of its worker, then those of all workers in their order."""
+    votes = {worker: Vote(generation=1, round=1, leaves=()) for worker in workers}
+    for leaf in recomputed:
+        vote = votes[leaf.worker]
+        votes[leaf.worker] = msgspec.structs.replace(vote, recomputed=(*vote.recomputed, leaf))
+    return judge_results({5: owned}, votes, dict.fromkeys(workers, 1) | (since or {}))
+
+
+# -- the choice ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["auto", "every"])
+@pytest.mark.parametrize("step", range(1, 60))
+def test_a_worker_checks_a_virtual_rank_of_another(rule, step):
+    check = choose_spot_check(rule, step, EVEN, {1, 3}, 0)
+    assert check is not None
+    assert check.virtual_rank not in EVEN[check.worker]
+    assert check.worker in {1, 3}, "newcomers check others in their first steps"
+
+
+def test_every_worker_and_every_virtual_rank_has_its_turn():
+    checks = [choose_spot_check("every", step, EVEN, (), 0) for step in range(200)]
+    assert {check.worker for check in checks} == set(EVEN)
+    assert {check.virtual_rank for check in checks} == set(range(8))
+
+
+@pytest.mark.parametrize(("shares", "interval"), [(EVEN, 100), ({0: {0}, 1: {1}}, 200)])
+def test_after_the_first_steps_one_microbatch_in_two_hundred_is_computed_once_more(shares, interval):
+    shares = {worker: frozenset(ranks) for worker, ranks in shares.items()}
+    for newcomers in ((), (0, 1)):
+        checked = [
+            step
+            for step in range(1, 1001)
+            if choose_spot_check("auto", step, shares, newcomers, FIRST_STEPS + step) is not None
+        ]
+        assert checked == list(range(interval, 1001, interval))
+
+
+def test_no_check_without_another_worker_or_if_they_are_off():
+    assert choose_spot_check("every", 7, {3: frozenset(range(8))}, {3}, 0) is None
+    assert choose_spot_check("off", 7, EVEN, EVEN, 0) is None
+
+
+def test_a_worker_without_virtual_ranks_checks_one_of_another():
+    shares = {0: frozenset((0,)), 1: frozenset[int]()}
+    assert {choose_spot_check("every", step, shares, (), 0) for step in range(50)} == {SpotCheck(0, 1)}
+
+
+# -- the judgement ------------------------------------------------------------------------------------------
+
+
+def test_equal_results_agree_also_if_a_logged_value_is_not_a_number():
+    sums = {"logged": math.nan}
+    assert judge(make_leaf(0, sums=sums), make_leaf(1, sums=sums)) == Judgement(agreed=1)
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        pytest.param(make_leaf(1, ("a", "x", "c")), id="a gradient"),
+        pytest.param(msgspec.structs.replace(make_leaf(1), loss=0.25), id="the loss"),
+        pytest.param(msgspec.structs.replace(make_leaf(1), samples=3), id="the samples"),
+        pytest.param(make_leaf(1, sums={"logged": 1.0}), id="a logged value"),
+    ],
+)
+def test_a_third_worker_computes_what_two_disagree_about(leaf):
+    judgement = judge(make_leaf(0), leaf)
+    assert judgement == Judgement(virtual_rank=5, needed=frozenset({2}))
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_of_three_workers_the_one_that_differs_is_wrong(wrong):
+    leaves = [make_leaf(worker, ("a", "x" if worker == wrong else "b", "c")) for worker in range(3)]
+    if wrong == 2:
+        # The first two agree, so the third is not asked; it has computed the virtual rank before a death.
+        assert judge(*leaves).finding == Finding(5, (0, 1, 2), 2, 1)
+        return
+    assert judge(*leaves).finding == Finding(5, (0, 1, 2), wrong, 1)
+
+
+def test_three_different_results_cannot_be_decided():
+    leaves = [make_leaf(worker, (f"{worker}", "b", "c")) for worker in range(3)]
+    assert judge(*leaves).finding == Finding(5, (0, 1, 2), None, 0)
+
+
+def test_two_workers_compute_again_and_the_unstable_one_is_wrong():
+    first, other = make_leaf(0), make_leaf(1, ("a", "b", "x"))
+    assert judge(first, other, workers=(0, 1)).needed == {0, 1}
+    assert judge(first, other, make_leaf(0), workers=(0, 1)).needed == {1}
+    again = judge(first, other, make_leaf(0), make_leaf(1), workers=(0, 1))
+    assert again.finding == Finding(5, (0, 1), 1, 2)
+    stable = judge(first, other, make_leaf(0), other, workers=(0, 1))
+    assert stable.finding == Finding(5, (0, 1), None, 2)
+
+
+def test_of_two_stable_workers_the_one_that_has_joined_later_ends():
+    leaves = make_leaf(0), make_leaf(1, ("x",)), make_leaf(0), make_leaf(1, ("x",))
+    for newcomer in (0, 1):
+        judgement = judge(*leaves, workers=(0, 1), since={newcomer: 7})
+        assert judgement.finding == Finding(5, (0, 1), newcomer, 0, tied=True)
+
+
+def test_a_worker_that_contradicts_itself_is_wrong_whoever_else_agrees_with_it():
+    """It was wrong as a checker, and then took over the virtual rank of a dead worker."""
+    assert judge(make_leaf(0), make_leaf(0, ("x",)), make_leaf(1)).finding == Finding(5, (0, 1), 0, 0)
+
+
+def test_another_loss_with_the_same_gradients_names_no_parameter():
+    leaf = msgspec.structs.replace(make_leaf(1), loss=0.25)
+    assert judge(make_leaf(0), leaf, make_leaf(2)).finding == Finding(5, (0, 1, 2), 1, None)
+
+
+def test_a_worker_that_has_died_is_not_named_as_the_wrong_one():
+    """The others would wait for its end for ever."""
+    leaves = make_leaf(3), make_leaf(0, ("x",)), make_leaf(1, ("x",))
+    assert judge(*leaves, workers=(0, 1)).finding == Finding(5, (0, 1, 3), None, 0)
+
+
+def test_results_without_digests_or_of_one_worker_alone_are_not_compared():
+    assert judge(make_leaf(0, ()), make_leaf(1)) == Judgement()
+    assert judge(make_leaf(1), make_leaf(1, ("x",))) == Judgement()
+    assert judge(Leaf(5, 0, fingerprints=PRINTS), Leaf(5, 1, fingerprints=PRINTS)) == Judgement()
