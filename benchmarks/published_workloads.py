@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pollux.applications import read_applications
 from pollux.baselines import Optimus, Tiresias
-from pollux.elastane_policy import Elastane
+from pollux.elastane_policy import Elastane, cut_batches
 from pollux.simulation import Outcome, Policy, Submission, read_workload, simulate
 
 KNOWLEDGE: dict[str, dict[str, bool]] = {
@@ -89,6 +89,8 @@ def main() -> None:
 
 def measure(name: str, workloads: list[list[Submission]], resize_s: float) -> Row:
     """Run the workloads, each by a policy of its own."""
+    if name in KNOWLEDGE:
+        workloads = [[*map(cut_batches, one)] for one in workloads]
     outcomes = [simulate(one, make_policy(name, resize_s), resize_s) for one in workloads]
     completions = [sorted(outcome.completions_s) for outcome in outcomes]
     return Row(

@@ -79,13 +79,23 @@ class Application:
         """Return the most devices among which a batch can be divided; ncf was measured on one only."""
         return 1 if self.name == "ncf" else samples // self.least_local
 
-    def divide(self, samples: int, devices: int) -> Batch:
-        """Divide a batch among devices as Pollux does, with as few accumulations as possible."""
-        share = math.ceil(samples / devices - 1e-8)
+    def divide(self, samples: int, devices: int, virtual_ranks: int = 0) -> Batch:
+        """Divide a batch among devices as Pollux does, with as few accumulations as possible.
+
+        Args:
+            virtual_ranks: into which the batch is cut, and a device has whole ones: a step lasts as long as
+                the largest share. 0: the batch is divided evenly, and grows by what is rounded up.
+        """
+        if virtual_ranks:
+            share = math.ceil(virtual_ranks / devices) * samples // virtual_ranks
+        else:
+            share = math.ceil(samples / devices - 1e-8)
         accumulations = math.ceil(share / self.most_local - 1e-8) - 1
         if devices == 1 and samples > self.least_batch:
             accumulations = max(1, accumulations)
         local = math.ceil(share / (accumulations + 1) - 1e-8)
+        if virtual_ranks:
+            return Batch(local, accumulations, samples)
         count = devices * (accumulations + 1)
         local = min(local, self._batches[-1] // count)
         return Batch(local, accumulations, local * count)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from elastane.cluster.controller.jobs.size_history import SizeHistory, record_decision
 from elastane.cluster.engines.local.pace import Pace, add_line_to_pace
 from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
-from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from elastane.cluster.nouns.job_records import UNMEASURED_RESIZE_S
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.cluster.nouns.plans import Decision
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.plan import plan
@@ -15,7 +16,7 @@ from elastane.cluster.scheduler.speed_model import Speeds, pass_on_speeds, selec
 from elastane.run.nouns.records import LedgerLine, Samples
 
 from pollux.applications import MOST_NODES, NODE_DEVICES, Placement
-from pollux.simulation import TICK_S, Job, Nodes
+from pollux.simulation import TICK_S, Job, Nodes, Submission
 
 POOL = "t4"
 DEVICES = MOST_NODES * NODE_DEVICES
@@ -102,9 +103,11 @@ class Elastane:
             speeds=speeds,
             weights=weights,
             prior=_list_true_speeds(job, known.spec) if self._oracle else known.prior,
-            resize_s=self._resize_s,
+            resize_s=self._resize_s if job.resizes > 0 else UNMEASURED_RESIZE_S,
+            virtual_ranks=known.spec.training.virtual_ranks or 0,
             trained=known.trained,
-            remaining=job.count_samples_left() if self._remaining else None,
+            # A run says how many steps it will make once it has begun.
+            remaining=job.count_samples_left() if self._remaining and known.trained else None,
         )
 
     def _keep_prior(self, known: Known) -> None:
@@ -115,10 +118,11 @@ class Elastane:
     def _learn(self, job: Job) -> None:
         """Measure the last tick of a job, as its run directory would show it."""
         if job.name not in self._known:
-            most = min(DEVICES, job.application.count_most_devices(job.submission.samples))
+            most = _count_most_workers(job.submission)
             policy = ElasticPolicy(min_replicas=1, max_replicas=most)
             script = f"{job.application.name}.py"
-            spec = JobSpec(name=job.name, script=script, team="all", elastic_policy=policy)
+            training = JobTraining(virtual_ranks=job.submission.virtual_ranks or None)
+            spec = JobSpec(name=job.name, script=script, team="all", elastic_policy=policy, training=training)
             self._known[job.name] = Known(spec, prior=self._priors.get(script, ()) if self._prior else ())
         known = self._known[job.name]
         if job.trained_s > 0:
@@ -138,9 +142,22 @@ class Elastane:
             )
 
 
+def cut_batches(submission: Submission) -> Submission:
+    """Return the submission with the fewest virtual ranks that divide its batch and give each worker one."""
+    ranks = _count_most_workers(submission)
+    while submission.samples % ranks:
+        ranks += 1
+    return submission._replace(virtual_ranks=ranks)
+
+
+def _count_most_workers(submission: Submission) -> int:
+    return min(DEVICES, submission.application.count_most_devices(submission.samples))
+
+
 def _list_true_speeds(job: Job, spec: JobSpec) -> Speeds:
     """Return the speed at each legal size, packed on as few nodes as possible."""
-    legal = (size for run in list_legal_sizes(spec.elastic_policy, NODE_DEVICES, 0) for size in run)
+    ranks = spec.training.virtual_ranks or 0
+    legal = (size for run in list_legal_sizes(spec.elastic_policy, NODE_DEVICES, ranks) for size in run)
     return tuple((size, job.compute_speed(_pack(size))) for size in legal)
 
 

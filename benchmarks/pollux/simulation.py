@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-from pollux.applications import MOST_NODES, NODE_DEVICES, Application, Placement
+from pollux.applications import MOST_NODES, NODE_DEVICES, Application, Batch, Placement
 
 TICK_S = 60
 Nodes: TypeAlias = tuple[int, ...]
@@ -26,6 +26,8 @@ class Submission(NamedTuple):
         submitted_s: when.
         devices: how many its user asks for; only policies without elasticity use it.
         samples: of a global batch.
+        virtual_ranks: into which a global batch is cut; 0: a batch is divided evenly among any number of
+            devices.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Submission(NamedTuple):
     submitted_s: int
     devices: int
     samples: int
+    virtual_ranks: int = 0
 
 
 class Job:
@@ -78,8 +81,11 @@ class Job:
 
     def compute_speed(self, placement: Placement) -> float:
         """Return the true samples per second in a placement."""
-        batch = self.application.divide(self.submission.samples, sum(placement))
+        batch = self.divide(sum(placement))
         return batch.samples / self.application.compute_step_s(placement, batch)
+
+    def divide(self, devices: int) -> Batch:
+        return self.application.divide(self.submission.samples, devices, self.submission.virtual_ranks)
 
     def count_samples_left(self) -> float:
         samples = self.submission.samples
@@ -103,7 +109,7 @@ class Job:
         self.resized_s += delay * devices
         self.attained_s += delay * devices
         now_s, seconds = now_s + delay, seconds - delay
-        batch = self.application.divide(self.submission.samples, devices)
+        batch = self.divide(devices)
         step_s = self.application.compute_step_s(self.placement, batch)
         self.trained_s, self.trained_samples = seconds, batch.samples * seconds / step_s
         while seconds > 0:

@@ -2,12 +2,17 @@
 
 import csv
 import math
+from itertools import groupby
 
 import pytest
+from pollux import elastane_policy
 from pollux.applications import Application
 from pollux.baselines import Tiresias, place_on_freest
-from pollux.elastane_policy import Elastane, place_packed
+from pollux.elastane_policy import Elastane, cut_batches, place_packed
 from pollux.simulation import Submission, simulate
+
+from elastane.cluster.nouns.job_records import UNMEASURED_RESIZE_S
+from elastane.cluster.scheduler.plan import plan
 
 SAMPLES_PER_S = 10.0
 """Of one device; devices share a batch without loss."""
@@ -55,6 +60,14 @@ def test_a_batch_is_divided_into_equal_shares_that_are_rounded_up(application):
     assert application.divide(20, 3) == (7, 0, 21)
 
 
+@pytest.mark.parametrize(
+    ("devices", "batch"),
+    [(1, (40, 1, 80)), (3, (30, 0, 80)), (4, (20, 0, 80)), (5, (20, 0, 80)), (8, (10, 0, 80))],
+)
+def test_a_step_lasts_as_long_as_the_largest_share_of_the_virtual_ranks(application, devices, batch):
+    assert application.divide(80, devices, virtual_ranks=8) == batch
+
+
 def test_the_remaining_steps_are_those_of_the_remaining_epochs(application):
     assert application.count_steps_left(20, 1, 90.0) == 30.0
     assert application.count_steps_left(20, 2, 120.0) == 0.0
@@ -71,6 +84,24 @@ def test_elastane_gives_a_job_alone_more_than_one_device(application, remaining)
     policy = Elastane(1.0, remaining=remaining)
     [alone] = simulate([submit(application)], policy, resize_s=1.0).completions_s
     assert alone < 60 + 2 * STEPS_OF_AN_EPOCH * 20 / SAMPLES_PER_S / 3
+
+
+def test_the_plan_knows_of_a_job_what_production_would_know(application, monkeypatch):
+    seen = []
+
+    def record_job(snapshot):
+        seen.extend(snapshot.jobs)
+        return plan(snapshot)
+
+    monkeypatch.setattr(elastane_policy, "plan", record_job)
+    simulate([cut_batches(submit(application, samples=80))], Elastane(7.0, remaining=True), resize_s=7.0)
+    assert {state.virtual_ranks for state in seen} == {80}
+    assert {(state.trained > 0, state.remaining is not None) for state in seen} == {
+        (False, False),
+        (True, True),
+    }
+    # The cost of a resize is assumed until the first one was measured.
+    assert [cost_s for cost_s, _ in groupby(state.resize_s for state in seen)] == [UNMEASURED_RESIZE_S, 7.0]
 
 
 def test_packing_takes_whole_nodes_and_moves_no_other_job():
