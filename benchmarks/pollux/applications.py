@@ -84,7 +84,7 @@ class Application:
 
         Args:
             virtual_ranks: into which the batch is cut, and a device has whole ones: a step lasts as long as
-                the largest share. 0: the batch is divided evenly, and grows by what is rounded up.
+                the largest share. 0: the batch is divided evenly, rounded up to whole samples.
         """
         if virtual_ranks:
             share = math.ceil(virtual_ranks / devices) * samples // virtual_ranks

@@ -232,8 +232,7 @@ def legal_sizes(state: JobState, *, one_node: bool = False) -> list[int]:
         fills_nodes = one_node or n <= on_a_node or n % on_a_node == 0 or n == ranks
         share = math.ceil(ranks / n)
         is_faster = not ranks or all(share < math.ceil(ranks / smaller) for smaller in sizes)
-        is_even = not ranks or ranks / n / share >= 0.9
-        if fills_nodes and is_faster and is_even:
+        if fills_nodes and is_faster:
             sizes.append(n)
     return sizes
 

@@ -1,8 +1,9 @@
 """The legal sizes of a job, in workers.
 
 A user may write them, as a list or with a step. Otherwise a size above one node is legal if it fills whole
-nodes, and every size must give the job's virtual ranks to its workers in nearly equal shares: a step lasts as
-long as the largest share, so with 8 virtual ranks a fifth worker brings nothing.
+nodes, and every size must have a smaller largest share of the job's virtual ranks than the one below: a step
+lasts as long as the largest share, so with 8 virtual ranks a fifth worker brings nothing. Shares may be
+unequal: the measured speed of a size decides whether its workers are worth their devices.
 """
 
 from bisect import bisect_right
@@ -14,10 +15,6 @@ from elastane.cluster.nouns.jobs import ElasticPolicy
 
 Sizes: TypeAlias = tuple[Sequence[int], ...]
 """Legal sizes in ascending order, as one or more sequences, none of them empty."""
-
-EVENNESS = 0.9
-"""The mean share of the virtual ranks is at least this part of the largest share, at a size that is not the
-user's."""
 
 
 @lru_cache(maxsize=2**16)
@@ -34,7 +31,7 @@ def list_legal_sizes(policy: ElasticPolicy, node_workers: int, virtual_ranks: in
     if policy.replica_increment_step is not None:
         return (range(low, high + 1, policy.replica_increment_step),)
     if virtual_ranks:
-        return (tuple(_iterate_even_sizes(low, high, node_workers, virtual_ranks)),)
+        return (tuple(_iterate_faster_sizes(low, high, node_workers, virtual_ranks)),)
     on_one_node = range(low, max(low, min(high, node_workers)) + 1)
     whole_nodes = range(_round_up(on_one_node[-1] + 1, node_workers), high + 1, node_workers)
     return (on_one_node, whole_nodes) if whole_nodes else (on_one_node,)
@@ -65,13 +62,12 @@ def find_next_size(sizes: Sizes, workers: int) -> int | None:
     return None
 
 
-def _iterate_even_sizes(low: int, high: int, node_workers: int, virtual_ranks: int) -> Iterator[int]:
-    """Yield ``low``, and each larger size that is faster than those below it and shares the ranks evenly."""
+def _iterate_faster_sizes(low: int, high: int, node_workers: int, virtual_ranks: int) -> Iterator[int]:
+    """Yield ``low``, and each larger size with a smaller largest share than those below it."""
     size = low
     while size <= high:
+        yield size
         largest_share = -(-virtual_ranks // size)
-        if size == low or virtual_ranks >= EVENNESS * size * largest_share:
-            yield size
         if largest_share == 1:
             return
         # With fewer workers than this, the largest share stays the same.

@@ -25,16 +25,21 @@ def list_sizes(low, high, virtual_ranks=0, node=NODE, **policy):
         (1, 5, 0, [1, 2, 3, 4, 5]),
         (6, 30, 0, [6, 7, 8, 16, 24]),
         (11, 30, 0, [11, 16, 24]),
-        (1, 8, 8, [1, 2, 4, 8]),
-        (1, 7, 8, [1, 2, 4]),
+        (1, 8, 8, [1, 2, 3, 4, 8]),
+        (1, 7, 8, [1, 2, 3, 4]),
         (3, 8, 8, [3, 4, 8]),
-        (1, 64, 64, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64]),
+        (1, 64, 64, [1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 64]),
         (1, 12, 12, [1, 2, 3, 4, 6, 12]),
         (5, 5, 8, [5]),
     ],
 )
-def test_sizes_fill_nodes_and_share_the_virtual_ranks_evenly(low, high, virtual_ranks, sizes):
+def test_sizes_fill_nodes_and_lower_the_largest_share_of_the_virtual_ranks(low, high, virtual_ranks, sizes):
     assert list_sizes(low, high, virtual_ranks) == sizes
+
+
+def test_whole_nodes_are_legal_if_they_lower_the_largest_share():
+    assert list_sizes(1, 64, 64, node=4) == [1, 2, 3, 4, 8, 12, 16, 24, 32, 64]
+    assert list_sizes(1, 64, 256, node=4) == [1, 2, 3, *range(4, 33, 4), 40, 44, 52, 64]
 
 
 def test_the_sizes_of_the_user_win():
