@@ -1,6 +1,5 @@
 """Elastane's scheduler as a policy of the simulated cluster: the production plan, measurements, history."""
 
-from collections import Counter
 from typing import NamedTuple
 
 from elastane.cluster.controller.jobs.size_history import SizeHistory, record_decision
@@ -16,6 +15,7 @@ from elastane.cluster.scheduler.speed_model import Speeds, pass_on_speeds, selec
 from elastane.run.nouns.records import LedgerLine, Samples
 
 from pollux.applications import MOST_NODES, NODE_DEVICES, Placement
+from pollux.placement import place_on_whole_nodes
 from pollux.simulation import TICK_S, Job, Nodes, Submission
 
 POOL = "t4"
@@ -24,6 +24,9 @@ MOST_PLANS = 5
 """Plans within a tick: the next one grants what the one before took back, as workers leave within a step."""
 BEGIN_S = 1.7e9
 """The simulation begins at this time, because a plan counts seconds since 1970."""
+RANKS_OF_A_WORKER = 2
+"""Virtual ranks of each worker, at the most workers that a job may have. With one, 20 workers of 64 are no
+faster than 16."""
 
 
 class Known(NamedTuple):
@@ -78,7 +81,7 @@ class Elastane:
                     history = record_decision(known.history, decision, self._now_s)
                     self._known[decision.job] = known._replace(history=history)
                 sizes[decision.job] = sum(decision.workers.values())
-        return place_packed({job.name: job.nodes for job in jobs}, sizes)
+        return place_on_whole_nodes({job.name: job.nodes for job in jobs}, sizes)
 
     def _plan(self, jobs: list[Job], sizes: dict[str, int]) -> tuple[Decision, ...]:
         states = tuple(self._describe(number, job, sizes[job.name]) for number, job in enumerate(jobs))
@@ -143,9 +146,10 @@ class Elastane:
 
 
 def cut_batches(submission: Submission) -> Submission:
-    """Return the submission with the fewest virtual ranks that divide its batch and give each worker one."""
-    ranks = _count_most_workers(submission)
-    while submission.samples % ranks:
+    """Return the submission with the number of virtual ranks that docs/scheduling.md recommends."""
+    workers, samples = _count_most_workers(submission), submission.samples
+    ranks = min(samples, RANKS_OF_A_WORKER * workers) if workers > 1 else 1
+    while samples % ranks:
         ranks += 1
     return submission._replace(virtual_ranks=ranks)
 
@@ -164,36 +168,3 @@ def _list_true_speeds(job: Job, spec: JobSpec) -> Speeds:
 def _pack(devices: int) -> Placement:
     nodes, rest = divmod(devices, NODE_DEVICES)
     return (NODE_DEVICES,) * nodes + ((rest,) if rest else ())
-
-
-def place_packed(before: dict[str, Nodes], sizes: dict[str, int]) -> dict[str, Nodes]:
-    """Place jobs of a new size on as few nodes as possible; all others stay.
-
-    Larger jobs come first. A job takes free nodes whole, and the rest where it fits best.
-    """
-    placed = {name: nodes for name, nodes in before.items() if nodes and len(nodes) == sizes[name]}
-    free = [NODE_DEVICES] * MOST_NODES
-    for nodes in placed.values():
-        for node in nodes:
-            free[node] -= 1
-    changed = sorted(
-        (name for name in sizes if sizes[name] and name not in placed), key=lambda one: -sizes[one]
-    )
-    for name in changed:
-        placed[name] = _take_nodes(free, sizes[name], Counter(before[name]))
-    return placed
-
-
-def _take_nodes(free: list[int], devices: int, present: Counter[int]) -> Nodes:
-    nodes: list[int] = []
-    while len(nodes) < devices:
-        need = devices - len(nodes)
-        fitting = [node for node in range(MOST_NODES) if free[node] >= need]
-        if fitting:
-            node = min(fitting, key=lambda one: (free[one], -present[one]))
-        else:
-            node = max(range(MOST_NODES), key=lambda one: (free[one], present[one]))
-        taken = min(need, free[node])
-        nodes += [node] * taken
-        free[node] -= taken
-    return tuple(nodes)

@@ -2,13 +2,17 @@
 
 import csv
 import math
+from collections import Counter
 from itertools import groupby
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pollux import elastane_policy
-from pollux.applications import Application
+from pollux.applications import MOST_NODES, NODE_DEVICES, Application
 from pollux.baselines import Tiresias, place_on_freest
-from pollux.elastane_policy import Elastane, cut_batches, place_packed
+from pollux.elastane_policy import Elastane, cut_batches
+from pollux.placement import place_on_whole_nodes
 from pollux.simulation import Submission, simulate
 
 from elastane.cluster.nouns.job_records import UNMEASURED_RESIZE_S
@@ -105,9 +109,50 @@ def test_the_plan_knows_of_a_job_what_production_would_know(application, monkeyp
 
 
 def test_packing_takes_whole_nodes_and_moves_no_other_job():
-    placed = place_packed({"stays": (0,), "grows": (1, 1)}, {"stays": 1, "grows": 8})
+    placed = place_on_whole_nodes({"stays": (0,), "grows": (1, 1)}, {"stays": 1, "grows": 8})
     assert placed["stays"] == (0,)
     assert len(set(placed["grows"])) == 2
+
+
+def test_a_small_job_moves_aside_for_one_that_fills_a_node():
+    before = {f"small-{node}": (node,) for node in range(MOST_NODES)} | {"new": ()}
+    placed = place_on_whole_nodes(before, {name: len(nodes) or 8 for name, nodes in before.items()})
+    assert sorted(Counter(placed["new"]).values()) == [4, 4]
+    moved = {name for name, nodes in before.items() if nodes and placed[name] != nodes}
+    assert len(moved) == 2
+    assert not set(placed["new"]) & {placed[name][0] for name in moved}
+
+
+def test_a_small_job_moves_aside_so_that_another_is_on_one_node():
+    before = {f"large-{node}": (node,) * 4 for node in range(2, MOST_NODES)}
+    before |= {"one": (0,), "two": (1,), "new": ()}
+    placed = place_on_whole_nodes(before, {name: len(nodes) or 4 for name, nodes in before.items()})
+    assert len(set(placed["new"])) == 1
+    assert placed["one"] == placed["two"]
+    assert all(placed[name] == nodes for name, nodes in before.items() if name.startswith("large"))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((0, 1, 2, 3, 4, 8, 12)), st.sampled_from((0, 1, 2, 3, 4, 8))), max_size=20
+    )
+)
+def test_each_job_has_its_devices_and_no_node_has_more_than_it_holds(changes):
+    names = [f"job-{i}" for i in range(len(changes))]
+    before: dict[str, tuple[int, ...]] = {}
+    for turn in (0, 1):
+        left = MOST_NODES * NODE_DEVICES
+        sizes = {}
+        for name, change in zip(names, changes, strict=True):
+            sizes[name] = change[turn] if change[turn] <= left else 0
+            left -= sizes[name]
+        placed = place_on_whole_nodes({name: before.get(name, ()) for name in names}, sizes)
+        assert {name: len(nodes) for name, nodes in placed.items()} == {
+            n: size for n, size in sizes.items() if size
+        }
+        used = Counter(node for nodes in placed.values() for node in nodes)
+        assert max(used.values(), default=0) <= NODE_DEVICES
+        before = placed
 
 
 def test_the_freest_nodes_come_first():
