@@ -4,6 +4,7 @@ import re
 
 from elastane.cli.devices import count_cores, count_devices, count_gpus
 from elastane.cli.option_values import check_at_least, read_duration_s
+from elastane.cli.options import spell_option
 from elastane.cli.train_options import TrainOptions
 from elastane.common.errors import BadInput
 from elastane.run.nouns.spec import TorchrunContract
@@ -30,6 +31,7 @@ NOT_WITH_CONTRACT = (
     "max_shard_size",
     "debug",
     "accept_changes",
+    "from_",
 )
 """Options about the state of the model, which only the script knows."""
 ON_OTHER_MACHINES = (
@@ -140,6 +142,4 @@ def read_stall_timeout_s(options: TrainOptions) -> float | None:
 
 def list_typed(options: TrainOptions, names: tuple[str, ...]) -> list[str]:
     """Return the options of these names that the user typed, as they are written."""
-    return [
-        "--" + name.replace("_", "-") for name in names if getattr(options, name, None) not in (None, False)
-    ]
+    return [spell_option(name) for name in names if getattr(options, name, None) not in (None, False)]

@@ -16,7 +16,7 @@ LIMITS = "Deadline, budget and retries"
 TRAINING = "Training (the trained bytes depend on these)"
 CHECKPOINTS = "Checkpoints"
 CONTRACT = "Unmodified scripts"
-RESUME = "Resume a run"
+RESUME = "Resume a run, or begin from one"
 OUTPUT = "Output"
 AFTER = "After submission"
 PANELS = ("", NAMES, WORKERS, CONTRACT, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFTER)
@@ -82,6 +82,11 @@ def spell_with_hyphens(word: str) -> str:
     """Return an option as its help spells it: torchrun and Accelerate also take underscores."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value
+
+
+def spell_option(field: str) -> str:
+    """Return the option of a field, which ends with an underscore if Python reserves the word."""
+    return "--" + field.rstrip("_").replace("_", "-")
 
 
 def replace_given(before: S, /, **changes: object) -> S:

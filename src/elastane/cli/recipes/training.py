@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from elastane.cli.command import AsJson, open_console
+from elastane.cli.contract_options import ONLY_WITH_CONTRACT
 from elastane.cli.jobs.job_file import anchor_paths
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.submission import apply_options
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks")
+OF_UNMODIFIED_SCRIPTS = ("contract", *ONLY_WITH_CONTRACT)
+"""Options of scripts for torchrun, which no recipe is."""
+HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks", *OF_UNMODIFIED_SCRIPTS)
 """Options of ``elastane run`` that a recipe decides, or that need no recipe."""
 
 
@@ -163,7 +166,7 @@ def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:
     )
 
 
-recipe_submit = expand_options(submit_recipe, left_out=("module", "virtual_ranks"))
+recipe_submit = expand_options(submit_recipe, left_out=("module", "virtual_ranks", *OF_UNMODIFIED_SCRIPTS))
 
 
 def prepare_for_run(recipe: Recipe, console: "Console") -> None:

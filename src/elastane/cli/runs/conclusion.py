@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from elastane.cli.command import print_json
-from elastane.cli.options import spell_with_hyphens
+from elastane.cli.options import spell_option
 from elastane.cli.runs.run_display import format_logged
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.terminal import write_paragraphs
@@ -62,7 +62,7 @@ def advise_on_arguments(run_dir: RunDir, error: str) -> str:
     if not error.startswith(WRONG_ARGUMENTS):
         return ""
     spec = read_record(run_dir).spec
-    ours = {f"--{spell_with_hyphens(name)}" for name in RunOptions.__struct_fields__}
+    ours = set(map(spell_option, RunOptions.__struct_fields__))
     typed = [word for argument in spec.args if (word := argument.partition("=")[0]) in ours]
     if not typed:
         return ""

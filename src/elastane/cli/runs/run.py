@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_cores, count_devices
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
 from elastane.cli.options import expand_options, list_explicit_options
-from elastane.cli.run_lookup import find_own_run
+from elastane.cli.run_lookup import find_own_run, find_trained_run
 from elastane.cli.run_names import generate_name
 from elastane.cli.runs.address_options import DEFAULT_ADDRESS, CommandWithListen
 from elastane.cli.runs.conclusion import conclude_run
@@ -24,6 +24,7 @@ from elastane.cli.runs.run_spec import (
     change_spec,
     check_pinned_options,
     check_run_name,
+    inherit_settings,
     list_dropped_commands,
     list_remarks,
     restrict_sizes,
@@ -31,9 +32,10 @@ from elastane.cli.runs.run_spec import (
 from elastane.cli.scripts import check_script, check_text, find_script
 from elastane.cluster.controller.run_controller import RunController
 from elastane.common.atomic_file import replace_file
-from elastane.common.errors import BadInput, ElastaneError
+from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.common.extras import require
 from elastane.common.home import find_runs_home
+from elastane.run.attempts.beginnings import OriginState, prepare_beginning, read_origin, split_step
 from elastane.run.attempts.host_discovery import FollowedHosts, discover_capacity
 from elastane.run.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.run.attempts.run_directory import (
@@ -101,6 +103,10 @@ def run(
     one with any number of workers; the trained bytes are the same:
 
       $ elastane run --resume demo --start 2
+
+    Train on in a new run, with more epochs or other settings:
+
+      $ elastane run --from demo train.py --epochs 6
 
     A script for torchrun needs no change. It restarts at each new size, from
     its own snapshot:
@@ -193,6 +199,9 @@ def open_new_run(
     """
     find_script(script, module=options.module, do=_advise_on_script(script, options))
     check_text(*args)
+    origin = None if options.from_ is None or options.contract else find_origin_state(options.from_)
+    if origin is not None:
+        options = inherit_settings(options, origin.record.spec)
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)
@@ -225,7 +234,29 @@ def open_new_run(
             os.chdir(spec.directory)
         for remark in list_remarks(spec):
             console.print(f"note: {remark}", markup=False)
+        if origin is not None:
+            prepare_beginning(directory, origin, make_printer(console))
         yield directory, read_record(directory)
+
+
+def find_origin_state(text: str) -> OriginState:
+    """Return the state that ``--from RUN[@STEP]`` names; a run with the whole text as its name wins.
+
+    Raises:
+        NoSuchRun: there is no such run.
+        BadInput: it has no such checkpoint, or no state of its own.
+    """
+    name, step = split_step(text)
+    if "://" in name:
+        raise BadInput(
+            f"--from {text} is a URL",
+            means="a new run needs the records of the other one, which say how its data was divided",
+            do="name the run, or its directory; its checkpoints may be at a URL",
+        )
+    if step is not None:
+        with suppress(NoSuchRun):
+            return read_origin(find_trained_run(text, "checkpoints"), None)
+    return read_origin(find_trained_run(name, "checkpoints"), step)
 
 
 def _prepare_claims_of_new_run(run_dir: RunDir, spec: RunSpec) -> None:

@@ -125,6 +125,17 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=RESUME,
         ),
     ] = None
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN[@STEP]",
+            autocompletion=complete_runs,
+            help="Begin a new run of SCRIPT from the state of RUN: of its newest checkpoint, or of the one "
+            "after STEP. Steps and epochs count on from there.",
+            rich_help_panel=RESUME,
+        ),
+    ] = None
     accept_changes: Annotated[
         bool,
         typer.Option(
@@ -199,6 +210,7 @@ PINNED = (
     "threads",
     "encrypt",
     "claims",
+    "from_",
     "name",
     "run_dir",
     "digest_every",

@@ -9,6 +9,7 @@ import msgspec
 
 from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
+from elastane.cli.options import spell_option
 from elastane.cli.runs.address_options import check_ports
 from elastane.cli.runs.run_hosts import SSH, choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
@@ -228,7 +229,7 @@ def check_pinned_options(options: RunOptions) -> None:
     """
     typed = [name for name in PINNED if getattr(options, name) not in (None, False)]
     if typed:
-        names = ", ".join("--" + name.replace("_", "-") for name in typed)
+        names = ", ".join(map(spell_option, typed))
         raise BadInput(
             f"--resume cannot be combined with {names}",
             means="a run keeps these settings from its first step to its last",
@@ -243,6 +244,18 @@ def build_checkpoint_policy(before: CheckpointSettings, options: RunOptions) -> 
         BadInput: the error names the option to change.
     """
     return parse_checkpoint_policy(change_checkpoints(before, options), CHECKPOINT_OPTIONS)
+
+
+def inherit_settings(options: RunOptions, spec: RunSpec) -> RunOptions:
+    """Return the options of a run that begins from another: settings that decide the bits are those of it.
+
+    Args:
+        options: as typed; they win.
+        spec: of the other run.
+    """
+    settings = ("seed", "threads", "convergence", "numerics", "virtual_ranks")
+    given = {name: getattr(spec, name) for name in settings if getattr(options, name) is None}
+    return msgspec.structs.replace(options, **given)
 
 
 def check_run_name(name: str) -> None:

@@ -11,9 +11,8 @@ import msgspec
 
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, Damaged, ElastaneError, FileDamage, NoSuchFile
+from elastane.run.attempts.beginnings import open_checkpoints
 from elastane.run.attempts.software import read_software
-from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.checkpoints.storage.urls import open_run_storage
 from elastane.run.machines.claims.history import number_next_term
 from elastane.run.machines.claims.urls import find_claims, open_claim_list
 from elastane.run.nouns.checkpoints import Manifest
@@ -68,7 +67,7 @@ def prepare_resumption(
     if not adapted:
         _check_unchanged(record, spec)
     lines = len(read_ledger(run_dir, torn_tail=True))
-    manifest = find_newest_valid(run_dir, spec, say, within=lines)
+    manifest = find_newest_valid(run_dir, spec, say, within=record.began_at.step + lines)
     before = record.resumed
     # An attempt after an adapted one begins with the same checkpoint, if that one has saved none.
     accepted = adapted or (before is not None and before.adapted and before.checkpoint == manifest.name)
@@ -98,7 +97,9 @@ def prepare_next_attempt(
     try:
         return prepare_resumption(run_dir, spec, say, begun_by=begun_by, why=why)
     except NoSuchFile:
-        if any(event.kind == "checkpoint.saved" for event in read_events(run_dir, torn_tail=True)):
+        has_saved = any(event.kind == "checkpoint.saved" for event in read_events(run_dir, torn_tail=True))
+        # A run with an origin begins with a checkpoint.
+        if has_saved or read_record(run_dir).origin is not None:
             raise
         return prepare_restart(run_dir, spec, say, begun_by=begun_by, why=why)
 
@@ -182,7 +183,7 @@ def _record_begin(run_dir: RunDir, record: RunRecord, begun_by: str, why: str, l
     resumed = record.resumed
     assert resumed is not None, "the caller has set it"
     now, last_record_s = time.time(), _find_last_timestamp(run_dir)
-    lost = _cut_ledger(run_dir, resumed.step, lines)
+    lost = _cut_ledger(run_dir, max(0, resumed.step - record.began_at.step), lines)
     # No two attempts may have the same number, even after a power cut.
     replace_file(
         run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
@@ -217,9 +218,9 @@ def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int |
         Damaged: there are complete ones, and none is valid.
         StorageError: the storage does not answer.
     """
-    if spec.checkpoints is None:
+    if spec.checkpoints is None and read_record(run_dir).origin is None:
         raise BadInput("the run was started with --checkpoint-every never", means="it has no checkpoint")
-    catalog = Catalog(open_run_storage(run_dir, spec.checkpoints))
+    catalog = open_checkpoints(run_dir, spec.checkpoints)
 
     def check(manifest: Manifest) -> None:
         damages: tuple[FileDamage, ...]
@@ -265,13 +266,13 @@ def _adapt_pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
     return None if record.pinned is None else msgspec.structs.replace(record.pinned, copies=spec.copies)
 
 
-def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
-    """Move the lines after ``step`` out of the ledger; return their number."""
+def _cut_ledger(run_dir: RunDir, kept: int, lines: int) -> int:
+    """Move the lines after the first ``kept`` out of the ledger; return their number."""
     if not lines:
         return 0
     with run_dir.files.open(run_dir.ledger) as file:
         text = file.read().split(b"\n")
-    remaining, lost = text[:step], text[step:lines]
+    remaining, lost = text[:kept], text[kept:lines]
     if lost:
         with run_dir.lost_ledger.open("ab") as file:
             file.write(b"\n".join(lost) + b"\n")

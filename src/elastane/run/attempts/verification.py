@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import msgspec
 
 from elastane.run.nouns.records import ENDS_WITH_MODEL, SCRIPT
+from elastane.run.nouns.spec import Pinned
 from elastane.run.observability.coverage import LedgerProblem, SampleRules, find_stream_position_problems
-from elastane.run.observability.digests import find_digest_problems
-from elastane.run.observability.facts import find_outcome, find_outcome_event
+from elastane.run.observability.digests import WHOLE, find_digest_problems
+from elastane.run.observability.facts import find_outcome, find_outcome_event, is_origin_digest
 from elastane.run.observability.model_files import ModelFiles, check_model, is_plain_name, measure_file
 from elastane.run.observability.run_files import Recorded
 from elastane.run.observability.verify import Verdict, sort_problems, verify_ledger
@@ -34,10 +35,45 @@ def verify_samples(run: Recorded) -> Verdict:
     rules = SampleRules(find_sample_index, hash_sample, hash_stream_sample)
     ended_at = next((e.step for e in run.events if e.kind == "run.finished" and e.who == SCRIPT), None)
     verdict = verify_ledger(
-        run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at
+        run.record.pinned,
+        run.ledger,
+        rules,
+        finished=outcome == "finished",
+        ended_at=ended_at,
+        began_at=run.record.began_at,
     )
-    problems = sort_problems((*verdict.problems, *find_run_problems(run)))
-    return msgspec.structs.replace(verdict, ok=not problems, problems=problems)
+    origin_problems, origin_remarks = check_origin(run)
+    problems = sort_problems((*verdict.problems, *find_run_problems(run), *origin_problems))
+    remarks = (*origin_remarks, *verdict.remarks)
+    return msgspec.structs.replace(verdict, ok=not problems, problems=problems, remarks=remarks)
+
+
+def check_origin(run: Recorded) -> tuple[tuple[LedgerProblem, ...], tuple[str, ...]]:
+    """Compare the state with which a run began with the ledger of its origin; return problems and remarks."""
+    origin = run.record.origin
+    if origin is None:
+        return (), ()
+    trusted = f"steps 1 to {origin.step} are those of {origin.run}, and taken on trust"
+    events = [event for event in run.events if is_origin_digest(event, run)]
+    if not events:
+        found = "no step has been made from its state, so its digest is not known"
+    elif not origin.parameters_sha256:
+        found = f"its ledger has no digest of step {origin.step}, so the state is taken on trust too"
+    else:
+        expected = origin.parameters_sha256, origin.optimizer_sha256
+        began = {tuple(event.detail.get(name) for name in WHOLE) for event in events}
+        if began == {expected}:
+            found = f"the state after step {origin.step} has the digest of its ledger"
+        elif run.record.pinned is not None and is_same_script(origin.pinned, run.record.pinned):
+            text = f"the state with which the run began is not the one in the ledger of {origin.run}"
+            return (LedgerProblem("origin", text, origin.step),), (trusted,)
+        else:
+            found = "the state has another digest than in its ledger, perhaps because the script has changed"
+    return (), (f"began from {origin}: {found}", trusted)
+
+
+def is_same_script(first: Pinned, second: Pinned) -> bool:
+    return first.script_digest == second.script_digest
 
 
 # -- verification of the files that a script wrote through ``run.artifact`` ------------------------------
@@ -76,7 +112,7 @@ def find_run_problems(run: Recorded) -> tuple[LedgerProblem, ...]:
     """Find the problems that `elastane.run.observability.verify`, which reads only the ledger, cannot see."""
     pinned = run.record.pinned
     is_stream = pinned is not None and not pinned.dataset_length
-    streams = find_stream_position_problems(run.ledger) if is_stream else ()
+    streams = find_stream_position_problems(run.ledger, run.record.began_at) if is_stream else ()
     return (*find_digest_problems(run), *streams, *find_end_problems(run))
 
 
@@ -86,7 +122,7 @@ def find_end_problems(run: Recorded) -> Iterable[LedgerProblem]:
     if event is None or event.kind not in ENDS_WITH_MODEL or pinned is None:
         return
     finished = event.kind == "run.finished"
-    last = run.ledger[-1].step if run.ledger else 0
+    last = run.ledger[-1].step if run.ledger else run.record.began_at.step
     # The number of steps of other finished runs is pinned, and checked with the ledger.
     counted = finished and (pinned.steps > 0 or event.who == SCRIPT)
     if event.step is not None and event.step != last and not counted:

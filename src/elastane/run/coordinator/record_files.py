@@ -165,6 +165,7 @@ class Ledger:
         path: the path of the file; writing continues after the last whole line in it.
         open_file: opens the file; see `AppendFile`.
         write: writes like `os.write`.
+        began_at: the step after which the run began; the first line is that of the next step.
 
     Attributes:
         file: the file itself.
@@ -175,12 +176,14 @@ class Ledger:
         path: Path,
         open_file: OpenFile = open_to_append,
         write: Callable[[int, bytes], int] = os.write,
+        *,
+        began_at: int = 0,
     ) -> None:
         self.file = AppendFile(path, open_file, write)
         self._early: dict[int, LedgerLine] = {}
         last = self.file.last_line
         self.last = None if last is None else decode_ledger_line(last)
-        self._taken = 0 if self.last is None else self.last.step
+        self._taken = began_at if self.last is None else self.last.step
 
     @property
     def step(self) -> int:

@@ -87,7 +87,7 @@ class Coordinator:
         self._stalled = False
         self._durable_step: int | None = None
         open_file = open_to_append if takeover.from_node is None else open_copy_to_append
-        self._ledger = Ledger(run_dir.ledger, open_file)
+        self._ledger = Ledger(run_dir.ledger, open_file, began_at=self._record.began_at.step)
         self._events = AppendFile(run_dir.events, open_file)
         self._secret = read_secret(run_dir)
         self._connections = Connections()
@@ -108,7 +108,11 @@ class Coordinator:
         resumed = self._record.resumed
         first = 1 if resumed is None else resumed.first_term
         if term == 1:
-            self._record_event("run.started", now, why=self._record.spec.script)
+            script, detail = self._record.spec.script, dict[str, float | int | str]()
+            if (origin := self._record.origin) is not None:
+                script = f"{script}, from {origin}"
+                detail = {"origin": origin.directory, "checkpoint": origin.checkpoint, "step": origin.step}
+            self._record_event("run.started", now, why=script, detail=detail)
         elif term > first:
             self._record_event("coordinator.died", now, why=f"term {term - 1}")
         claimed, outcome = self._claims.read() if self._record.spec.listen else ((), None)

@@ -235,13 +235,61 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     probe: Probe | None = None
 
 
+class DataPosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the data stands after a step: the next step begins there.
+
+    Args:
+        step: the step; 0: the data is at its beginning.
+        epoch: number of the epoch of the next sample, from 0.
+        start: position of the next sample in that epoch; in a stream, the sum over its shards.
+        shards: position in each shard of a stream that is not at the beginning of the epoch.
+    """
+
+    step: Steps = 0
+    epoch: Position = 0
+    start: Position = 0
+    shards: dict[int, Position] = {}
+
+
+DATA_START = DataPosition()
+
+
+class RunOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """The run and the step with the state of which another run began (``elastane run --from``).
+
+    Args:
+        run: name of that run.
+        directory: its directory, on the machine where the run began.
+        checkpoint: name of the checkpoint there, of which this run has a copy.
+        position: the step, and where the data stood after it.
+        pinned: the pinned facts of that run; those of this run may differ.
+        parameters_sha256: digest of the parameters in that run's ledger; empty: it has none of that step.
+        optimizer_sha256: digest of the optimizer state there; empty likewise.
+    """
+
+    run: str
+    directory: str
+    checkpoint: str
+    position: DataPosition
+    pinned: Pinned
+    parameters_sha256: str = ""
+    optimizer_sha256: str = ""
+
+    @property
+    def step(self) -> int:
+        return self.position.step
+
+    def __str__(self) -> str:
+        return f"{self.run} at step {self.step}"
+
+
 class Resumed(msgspec.Struct, frozen=True):
     """The state with which the current attempt of a run began.
 
     Args:
         checkpoint: its name; empty: there was none, and all steps are made again.
         step: of the checkpoint.
-        times: how often the run has been resumed.
+        times: how often the run has been resumed; 0: its first attempt, which has an origin.
         first_worker: number of the first worker of this attempt; none is used twice.
         first_term: term of the first coordinator of this attempt; none is used twice.
         adapted: the user has accepted changes of the script or the software since that checkpoint.
@@ -285,7 +333,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         schema: version of the file's format.
         pinned: None before the first worker has loaded the script.
         created: time of creation, UTC.
-        resumed: how the current attempt began; None in the first attempt.
+        resumed: how the current attempt began; None in the first attempt, unless the run has an origin.
+        origin: the state of another run with which this one began; None: it began from nothing.
         typed: the options of ``elastane run`` that the user typed; None: the run was not started by that
             command.
         software: of the machine on which the present attempt began; None: no other machine can take part.
@@ -296,5 +345,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     pinned: Pinned | None = None
     created: str
     resumed: Resumed | None = None
+    origin: RunOrigin | None = None
     typed: tuple[str, ...] | None = None
     software: RunSoftware | None = None
+
+    @property
+    def began_at(self) -> DataPosition:
+        """The step after which the run began, and where the data stood then."""
+        return DATA_START if self.origin is None else self.origin.position

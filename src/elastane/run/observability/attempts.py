@@ -7,7 +7,7 @@ import msgspec
 
 from elastane.run.nouns.records import EventLine, LedgerLine
 
-RESUMED, RESTORED = "run.resumed", "checkpoint.restored"
+STARTED, RESUMED, RESTORED = "run.started", "run.resumed", "checkpoint.restored"
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def compute_attempt_costs(
 def _compute_attempt_cost(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> AttemptCost:
     resumed = events[0]
     detail = resumed.detail
-    step = _read_count(detail.get("step", resumed.step))
+    step = find_first_step(resumed)
     away_s = detail.get("away_s")
     return AttemptCost(
         checkpoint=str(detail.get("name") or resumed.why),
@@ -93,9 +93,15 @@ def find_restored(events: Iterable[EventLine]) -> Restored | None:
     )
 
 
-def is_beginning(event: EventLine, step: int, attempts: Sequence[AttemptCost]) -> bool:
+def is_beginning(event: EventLine, step: int, events: Sequence[EventLine]) -> bool:
     """Return whether an event at this step belongs to the beginning of an attempt, not to a change in it."""
-    return event.kind == "worker.joined" and step in {0, *(attempt.step for attempt in attempts)}
+    beginnings = (event for event in events if event.kind in (STARTED, RESUMED))
+    return event.kind == "worker.joined" and step in {0, *map(find_first_step, beginnings)}
+
+
+def find_first_step(beginning: EventLine) -> int:
+    """Return the step after which an attempt began, by its event; 0: from nothing."""
+    return _read_count(beginning.detail.get("step", beginning.step))
 
 
 def _read_count(value: float | str | None) -> int:

@@ -165,7 +165,9 @@ def list_training_rows(
     yield "script", format_code(" ".join(program))
     if pinned:
         yield "script SHA-256", format_code(pinned.script_digest)
-        planned = f" of {pinned.steps:,}" if pinned.steps else ""
+        if facts.origin:
+            yield "began from", escape_word(facts.origin)
+        planned = f" of {facts.planned_steps:,}" if facts.planned_steps else ""
         parts = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.microbatch:,}"
         yield "steps", f"{facts.steps:,}{planned}, {pinned.global_batch:,} samples each, {parts}"
         epochs = (
@@ -269,7 +271,7 @@ def write_events_section(run: Recorded, metrics: Metrics) -> Iterable[str]:
     changes = [
         event
         for event in run.events
-        if is_counted(event) and not is_beginning(event, find_step(event, run.ledger), metrics.attempts)
+        if is_counted(event) and not is_beginning(event, find_step(event, run.ledger), run.events)
     ]
     counts = Counter(event.kind for event in changes)
     sums = [

@@ -135,7 +135,7 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
         )
     parts += draw_step_ticks(x, bottom)
     # The first workers do not count as a change; workers that join or leave later do.
-    changes = [event for event in events if not is_beginning(event, find_step(event, ledger), attempts)]
+    changes = [event for event in events if not is_beginning(event, find_step(event, ledger), events)]
     marks = find_marks(changes, ledger, x)
     height = bottom + 40
     svg = (

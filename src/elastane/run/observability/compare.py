@@ -113,7 +113,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_runs(first: Recorded, second: Recorded) -> Comparison:
-    """Compare two runs; their final models are read from their directories."""
+    """Compare two runs, from the later of their beginnings on; their final models are read, too."""
+    begun = max(first.record.began_at.step, second.record.began_at.step)
+    first, second = (cut_before(run, begun) for run in (first, second))
     pinned = compare_pinned(first.record.pinned, second.record.pinned)
     comparable = not any(difference.decides for difference in pinned)
     steps = (len(first.ledger), len(second.ledger))
@@ -122,7 +124,7 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
     ledger = compare_ledgers(complete[0].ledger, complete[1].ledger, one_sided) if comparable else ()
     named = frozenset(difference.step for difference in one_sided)
     problems = (*list_run_problems(first, named), *list_run_problems(second, named))
-    remarks = list(describe_lengths(steps))
+    remarks = list(describe_lengths(steps, begun))
     tensors: tuple[TensorDifference, ...] = ()
     compared = 0
     models = [(run.run_dir.root, find_finished_model(run.run_dir)) for run in (first, second)]
@@ -320,10 +322,24 @@ def find_first_difference(a: Sequence[str], b: Sequence[str]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def describe_lengths(steps: tuple[int, int]) -> Sequence[str]:
-    if steps[0] == steps[1]:
-        return ()
-    ended, other = ("first", "second") if steps[0] < steps[1] else ("second", "first")
-    return (
-        f"the {ended} run ended first, after step {min(steps)}; the {other} continued to step {max(steps)}",
-    )
+def cut_before(run: Recorded, begun: int) -> Recorded:
+    """Return a run with only the ledger lines after a step."""
+    ledger = tuple(line for line in run.ledger if line.step > begun) if begun else run.ledger
+    return msgspec.structs.replace(run, ledger=ledger)
+
+
+def describe_lengths(steps: tuple[int, int], begun: int) -> Iterable[str]:
+    """Describe which steps are not compared.
+
+    Args:
+        steps: how many each run has made since both have begun.
+        begun: the step after which the later one began.
+    """
+    if begun:
+        yield f"compared from step {begun + 1} on: one of the runs began there, from the state of another"
+    if steps[0] != steps[1]:
+        ended, other = ("first", "second") if steps[0] < steps[1] else ("second", "first")
+        yield (
+            f"the {ended} run ended first, after step {begun + min(steps)}; the {other} continued to step "
+            f"{begun + max(steps)}"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from elastane.run.nouns.records import LedgerLine, Samples
-from elastane.run.nouns.spec import Pinned
+from elastane.run.nouns.spec import DATA_START, DataPosition, Pinned
 
 
 class SampleRules(msgspec.Struct, frozen=True):
@@ -60,20 +60,24 @@ class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_coverage(
-    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
+    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules, began_at: DataPosition = DATA_START
 ) -> tuple[tuple[EpochCoverage, ...], list[LedgerProblem]]:
     """Count how often each sample was seen, and find the problems.
 
     For each step the function compares the recorded positions, the recorded count, and the checksum that the
     workers summed over the indices that they actually loaded. If the script chooses the order, no index can
-    be computed; then the checksums of each whole epoch must add up to that of all samples.
+    be computed; then the checksums of each whole epoch must add up to that of all samples. Samples before
+    ``began_at``, which another run has trained on, count as seen.
     """
     length, end = pinned.dataset_length, pinned.dataset_length - pinned.dropped
     is_ordered = bool(pinned.order_digest)
     loaded: defaultdict[int, int] = defaultdict(int)
-    problems = [*find_position_problems(ledger, pinned)]
+    problems = [*find_position_problems(ledger, pinned, began_at)]
     seen: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(length))
     ended: set[int] = set()
+    for position in range(min(began_at.start, end)):
+        index = position if is_ordered else rules.index(position, length, pinned.seed, began_at.epoch)
+        seen[began_at.epoch][index] = 1
     for line in ledger:
         samples = line.samples
         if not 0 <= samples.start < samples.stop <= end:
@@ -101,9 +105,10 @@ def check_coverage(
             ended.add(samples.epoch)
     # Which samples an order leaves out is not known, so only whole epochs have a known sum.
     if is_ordered and not pinned.dropped:
-        problems += find_ordered_problems(loaded, ended, sum(map(rules.hash, range(length))) % 2**64)
+        whole = ended - {began_at.epoch} if began_at.start else ended
+        problems += find_ordered_problems(loaded, whole, sum(map(rules.hash, range(length))) % 2**64)
     newest = max(seen, default=-1)
-    if newest >= 0 and sorted(seen) != [*range(len(seen))]:
+    if newest >= 0 and sorted(seen) != [*range(began_at.epoch, began_at.epoch + len(seen))]:
         text = f"some epochs before the last are missing; trained on: {', '.join(map(str, sorted(seen)))}"
         problems.append(LedgerProblem("samples", text))
     epochs = tuple(count_epoch(e, seen[e], e < newest or e in ended) for e in sorted(seen))
@@ -138,9 +143,12 @@ def find_ordered_problems(
             yield LedgerProblem("checksum", text)
 
 
-def find_position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[LedgerProblem]:
+def find_position_problems(
+    ledger: Sequence[LedgerLine], pinned: Pinned, began_at: DataPosition
+) -> Iterable[LedgerProblem]:
     """Find the steps with positions that do not follow those of the previous step."""
-    length, step, epoch, start = pinned.dataset_length - pinned.dropped, 1, 0, 0
+    length = pinned.dataset_length - pinned.dropped
+    step, epoch, start = began_at.step + 1, began_at.epoch, began_at.start
     for line in ledger:
         samples = line.samples
         # After a gap in the steps, which another check reports, no position can be predicted.
@@ -204,11 +212,13 @@ class _Shards:
 
 
 def check_stream_coverage(
-    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
+    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules, began_at: DataPosition = DATA_START
 ) -> tuple[tuple[EpochCoverage, ...], list[LedgerProblem]]:
     """Count how often each sample of a stream was drawn; each shard must continue without a gap."""
     problems: list[LedgerProblem] = []
     epochs: defaultdict[int, _Shards] = defaultdict(_Shards)
+    if began_at.shards:
+        epochs[began_at.epoch].at.update(began_at.shards)
     for line in ledger:
         samples = line.samples
         found = epochs[samples.epoch].move(samples, pinned.virtual_ranks)
@@ -222,7 +232,9 @@ def check_stream_coverage(
             text = f"the loaded samples sum to {samples.checksum}, the assigned ones to {assigned}"
             problems.append(LedgerProblem("checksum", text, line.step))
     unfinished = [
-        epoch for epoch in range(max(epochs, default=0)) if epoch not in epochs or not epochs[epoch].ended
+        epoch
+        for epoch in range(began_at.epoch, max(epochs, default=0))
+        if epoch not in epochs or not epochs[epoch].ended
     ]
     if unfinished:
         text = f"epochs {', '.join(map(str, unfinished))} did not end before the next began"
@@ -230,8 +242,12 @@ def check_stream_coverage(
     return tuple(shards.count_epoch(epoch) for epoch, shards in sorted(epochs.items())), problems
 
 
-def compare_stream_epochs(ledger: Sequence[LedgerLine]) -> tuple[list[LedgerProblem], tuple[str, ...]]:
+def compare_stream_epochs(
+    ledger: Sequence[LedgerLine], began_at: DataPosition = DATA_START
+) -> tuple[list[LedgerProblem], tuple[str, ...]]:
     """Compare the finished epochs of a stream, because nothing says which samples a stream has.
+
+    An epoch that another run has begun is left out: this ledger has only its end.
 
     Returns:
         The epochs that are longer or shorter than the first one, and the facts that are taken on trust.
@@ -240,7 +256,8 @@ def compare_stream_epochs(ledger: Sequence[LedgerLine]) -> tuple[list[LedgerProb
     for line in ledger:
         counts[line.samples.epoch] += line.samples.count
         contents[line.samples.epoch] += read_checksum(line.samples.content)
-    ended = sorted({line.samples.epoch for line in ledger if line.samples.ended})
+    partial = {began_at.epoch} if began_at.shards else set[int]()
+    ended = sorted({line.samples.epoch for line in ledger if line.samples.ended} - partial)
     if len(ended) <= 1:
         which = "only one epoch has ended" if ended else "no epoch has ended"
         return [], (f"that an epoch has every sample of the stream is taken on trust: {which}",)
@@ -262,9 +279,11 @@ def compare_stream_epochs(ledger: Sequence[LedgerLine]) -> tuple[list[LedgerProb
     )
 
 
-def find_stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[LedgerProblem]:
+def find_stream_position_problems(
+    ledger: Sequence[LedgerLine], began_at: DataPosition = DATA_START
+) -> Iterable[LedgerProblem]:
     """Find the steps of a stream with a ``start`` or ``stop`` that is not the sum over all shards."""
-    epoch, at = 0, dict[int, int]()
+    epoch, at = began_at.epoch, dict(began_at.shards)
     for line in ledger:
         samples = line.samples
         if samples.epoch != epoch:

@@ -36,7 +36,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         outcome: ``running``, ``finished``, ``stopped``, ``failed``, or ``interrupted``: its processes ended
             without recording why.
         why: the reason in the last event of the run.
-        planned_steps: planned steps; None while unknown.
+        planned_steps: planned steps of this run; None while unknown.
         loss: of the last step, None if it was not finite or there is none.
         workers: fewest and most in one step, None without steps.
         changes: events other than evaluations, messages and checkpoints.
@@ -51,6 +51,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         restored: the restore of the newest resume; None without one.
         digest: SHA-256 of the parameters at the newest digest, and its step.
         phases: share of each phase in the step time; the shares sum to 1, and ``other`` is the rest.
+        origin: the state with which the run began: run, step and digest; empty: it began from nothing.
     """
 
     outcome: str
@@ -72,6 +73,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     restored: Restored | None
     digest: tuple[str, int] | None
     phases: dict[str, float]
+    origin: str = ""
 
 
 def collect_facts(run: Recorded) -> Facts:
@@ -85,7 +87,9 @@ def collect_facts(run: Recorded) -> Facts:
         outcome=outcome,
         why=why,
         steps=len(ledger),
-        planned_steps=run.record.pinned.steps if run.record.pinned else None,
+        planned_steps=(
+            max(0, run.record.pinned.steps - run.record.began_at.step) if run.record.pinned else None
+        ),
         loss=ledger[-1].loss if ledger else None,
         samples=sum(line.samples.count for line in ledger),
         workers=(min(sizes), max(sizes)) if sizes else None,
@@ -101,7 +105,23 @@ def collect_facts(run: Recorded) -> Facts:
         restored=attempts[-1].restored if attempts else None,
         digest=find_newest_digest(ledger, run.events),
         phases=compute_phase_shares(ledger),
+        origin=describe_origin(run),
     )
+
+
+def describe_origin(run: Recorded) -> str:
+    """Return the run and the step of the state with which a run began, and the digest of its parameters."""
+    origin = run.record.origin
+    if origin is None:
+        return ""
+    digests = (event.detail.get("parameters_sha256") for event in run.events if is_origin_digest(event, run))
+    digest = next(digests, "") or origin.parameters_sha256
+    return f"{origin}" + (f", parameters {digest}" if digest else "")
+
+
+def is_origin_digest(event: EventLine, run: Recorded) -> bool:
+    """Return whether an event has the digest of the state from which the run began."""
+    return event.kind == "digest" and run.record.origin is not None and event.step == run.record.origin.step
 
 
 def find_outcome(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
@@ -152,7 +172,7 @@ def find_newest_digest(ledger: Sequence[LedgerLine], events: Sequence[EventLine]
     found += [
         (str(event.detail["parameters_sha256"]), event.step)
         for event in events
-        if event.kind == "digest" and event.step == len(ledger)
+        if event.kind == "digest" and ledger and event.step == ledger[-1].step
     ]
     return max(found, key=lambda digest: digest[1], default=None)
 

@@ -115,6 +115,8 @@ def render_heading(run: Recorded, facts: Facts) -> Iterable[str]:
     yield f"<header><h1>{escape(spec.name)}</h1>"
     yield f'<span class="badge {facts.outcome}">{facts.outcome}</span></header>'
     yield f'<p class="command mono">{escape(format_command(run.record))}</p>'
+    if facts.origin:
+        yield f'<p class="soft">Began from {escape(facts.origin)}</p>'
     if facts.why and (facts.outcome != "finished" or facts.steps != facts.planned_steps):
         tracebacks = (event.detail.get("traceback") for event in reversed(run.events))
         words = next((str(text) for text in tracebacks if text), facts.why)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from elastane.run.nouns.records import LedgerLine
-from elastane.run.nouns.spec import Pinned
+from elastane.run.nouns.spec import DATA_START, DataPosition, Pinned
 from elastane.run.observability.coverage import (
     EpochCoverage,
     LedgerProblem,
@@ -22,7 +22,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         ok: no problem was found.
-        planned_steps: planned steps; None if no worker has loaded the script.
+        planned_steps: planned steps of this run; None if no worker has loaded the script.
         generations: number of different generations in the ledger.
         samples: samples trained on, in all epochs together.
         problems: all problems, in the order of the steps.
@@ -52,6 +52,7 @@ def verify_ledger(
     *,
     finished: bool,
     ended_at: int | None = None,
+    began_at: DataPosition = DATA_START,
 ) -> Verdict:
     """Verify one run by its ledger.
 
@@ -61,11 +62,12 @@ def verify_ledger(
         rules: the functions that map positions to samples.
         finished: the run has recorded that it reached its last step.
         ended_at: the step after which, by the events, the script ended the run; None: it did not.
+        began_at: how far another run had come, with the state of which this one began.
     """
-    problems = [*find_order_problems(ledger), *find_line_problems(ledger, pinned)]
+    problems = [*find_order_problems(ledger, began_at.step), *find_line_problems(ledger, pinned)]
     last = pinned.steps if pinned is not None and ended_at is None else ended_at
-    if finished and last and len(ledger) != last:
-        text = f"the run finished, but {len(ledger)} of its {last} steps are in the ledger"
+    if finished and last and len(ledger) != last - began_at.step:
+        text = f"the run finished, but {len(ledger)} of its {last - began_at.step} steps are in the ledger"
         problems.append(LedgerProblem("steps", text))
     epochs: tuple[EpochCoverage, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -73,11 +75,11 @@ def verify_ledger(
         problems += find_share_problems(ledger, pinned.virtual_ranks)
         # A dataset without a length is a stream.
         epochs, found = (check_coverage if pinned.dataset_length else check_stream_coverage)(
-            ledger, pinned, rules
+            ledger, pinned, rules, began_at
         )
         problems += found
         if not pinned.dataset_length:
-            found, remarks = compare_stream_epochs(ledger)
+            found, remarks = compare_stream_epochs(ledger, began_at)
             problems += found
     elif ledger:
         problems.append(
@@ -86,7 +88,7 @@ def verify_ledger(
     return Verdict(
         ok=not problems,
         steps=len(ledger),
-        planned_steps=pinned.steps if pinned else None,
+        planned_steps=max(0, pinned.steps - began_at.step) if pinned else None,
         generations=len({line.generation for line in ledger}),
         samples=sum(line.samples.count for line in ledger),
         epochs=epochs,
@@ -106,9 +108,9 @@ def is_finite_line(line: LedgerLine) -> bool:
     return line.loss is not None and math.isfinite(line.loss)
 
 
-def find_order_problems(ledger: Iterable[LedgerLine]) -> Iterable[LedgerProblem]:
-    """Find the lines where steps do not count 1, 2, 3, ... or generations go back."""
-    generation, expected = 0, 1
+def find_order_problems(ledger: Iterable[LedgerLine], began_at: int = 0) -> Iterable[LedgerProblem]:
+    """Find the lines where steps do not count 1, 2, 3, ... from ``began_at`` on, or generations go back."""
+    generation, expected = 0, began_at + 1
     for line in ledger:
         if line.step != expected:
             yield LedgerProblem("steps", f"expected step {expected}, found step {line.step}", line.step)

@@ -32,6 +32,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         fetch_bytes: the most optimizer state that a joiner fetches during one step; at least one unit.
         digest_every: the training steps between two digests of the state; 0: only when the run settles.
         compared: workers also digest a second copy of each block, because copies must be equal bit for bit.
+        began_at: the step of another run's state with which the run began; its digest is due; 0: none.
         checkpoints: the run takes checkpoints when it settles, and on request.
         spot_checks: how often another worker computes a virtual rank once more.
     """
@@ -44,6 +45,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     fetch_bytes: int = 16 << 20
     digest_every: int = 0
     compared: bool = False
+    began_at: int = 0
     checkpoints: bool = False
     spot_checks: SpotChecks = "off"
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from elastane.run.nouns.spec import DATA_START, DataPosition
+
 MASK = (1 << 64) - 1
 LOADING = 0x10AD5A3B1E5EED
 SHARDED = 0x5A4D5EED0F57BEA3
@@ -96,11 +98,40 @@ def count_steps_per_epoch(length: int, global_batch: int) -> int:
     return -(-length // global_batch)
 
 
-def find_step_samples(step: int, length: int, global_batch: int) -> StepSamples:
-    """Return the samples of step ``step`` (from 1): steps tile each epoch and never span two."""
-    epoch, place = divmod(step - 1, count_steps_per_epoch(length, global_batch))
-    start = place * global_batch
-    return StepSamples(epoch, start, min(start + global_batch, length))
+def count_steps_to_end(epochs: int, length: int, global_batch: int, start: DataPosition = DATA_START) -> int:
+    """Return the number of the last step of some epochs, with the steps up to ``start``."""
+    rest = count_steps_per_epoch(max(0, length - start.start), global_batch)
+    following = max(0, epochs - start.epoch - 1) * count_steps_per_epoch(length, global_batch)
+    return start.step + (rest + following if epochs > start.epoch else 0)
+
+
+def find_step_samples(
+    step: int, length: int, global_batch: int, start: DataPosition = DATA_START
+) -> StepSamples:
+    """Return the samples of step ``step``: steps tile each epoch and never span two.
+
+    Args:
+        step: a step after that of ``start``; the first of all is 1.
+        start: where the tiling begins; before it, another one may have had another global batch.
+    """
+    number = step - start.step - 1
+    rest = count_steps_per_epoch(max(0, length - start.start), global_batch)
+    if number < rest:
+        epoch, first = start.epoch, start.start + number * global_batch
+    else:
+        epoch, number = divmod(number - rest, count_steps_per_epoch(length, global_batch))
+        epoch, first = start.epoch + 1 + epoch, number * global_batch
+    return StepSamples(epoch, first, min(first + global_batch, length))
+
+
+def find_position_after(step: int, length: int, global_batch: int, start: DataPosition) -> DataPosition:
+    """Return where the data of a dataset with a length stands after a step."""
+    found = find_step_samples(step, length, global_batch, start) if step > start.step else None
+    if found is None:
+        return start
+    if found.stop == length:
+        return DataPosition(step, found.epoch + 1)
+    return DataPosition(step, found.epoch, found.stop)
 
 
 # -- the positions of a stream's shards, one for each virtual rank; each step commits their cursors ------

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import elastane
+from elastane.run.attempts.beginnings import open_checkpoints
 from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.checkpoints.storage.urls import open_run_storage
 from elastane.run.nouns.checkpoints import Retention
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.spec import Pinned, number_attempt
@@ -108,6 +108,7 @@ def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: 
         # Others may couple parameters: a joiner runs them after it has all state.
         fetch_bytes=PORTION_BYTES if updates_elementwise(parts.state.optimizer) else EVERYTHING_BYTES,
         digest_every=spec.digest_every,
+        began_at=settings.began_at.step,
         compared=spec.convergence == "exact",
         spot_checks=spec.spot_checks,
         checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
@@ -156,11 +157,10 @@ def build_pinned(
 
 
 def open_run_catalog(settings: WorkerSettings) -> Catalog:
-    """Return the catalog of the run's checkpoints; the run has a directory and a policy."""
-    policy, run_dir = settings.spec.checkpoints, settings.run_dir
-    assert policy is not None, "only a run with checkpoints has a catalog"
+    """Return the catalog of the checkpoints of a run, which has a directory."""
+    run_dir = settings.run_dir
     assert run_dir is not None, "a process that trains alone has no checkpoints"
-    return Catalog(open_run_storage(run_dir, policy))
+    return open_checkpoints(run_dir, settings.spec.checkpoints)
 
 
 def open_starting_checkpoint(

@@ -17,7 +17,7 @@ from elastane.run.agent import priority
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.nouns import control
 from elastane.run.nouns.machine_address import LOOPBACK_ONLY, read_machine_address
-from elastane.run.nouns.records import EventLine, LedgerLine, Samples
+from elastane.run.nouns.records import Digest, EventLine, LedgerLine, Samples
 from elastane.run.nouns.spec import Pinned, Probe, number_attempt
 from elastane.run.observability import evaluations
 from elastane.run.protocol import events
@@ -176,6 +176,12 @@ class Reporter:
         self.send(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
         if self.tracking is not None and event.kind == evaluations.KIND:
             self.tracking.add_evaluation(stamped)
+
+    def report_digest(self, key: str, digest: Digest, step: int) -> None:
+        """Report the digest of the state after a step, if its line of the ledger cannot have it."""
+        detail = {"parameters_sha256": digest.parameters, "optimizer_sha256": digest.optimizer}
+        why = f"of parameters {digest.parameters[:16]}"
+        self.report_event(key, EventLine(time=0.0, kind="digest", why=why, step=step, detail=detail))
 
     def warn(self, key: str, text: str, *, step: int) -> None:
         """Warn once per run of a probable mistake in the script; all workers send the same warning."""

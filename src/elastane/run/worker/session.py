@@ -31,6 +31,7 @@ from elastane.run.worker.data.batch_sources import (
     make_plan,
     measure_length,
 )
+from elastane.run.worker.data.data_continuity import build_nothing_left_error, check_continuity
 from elastane.run.worker.data.dataset_checks import (
     check_collate,
     check_count,
@@ -232,8 +233,10 @@ class Run:
             drop_last=drop_last,
         )
         with closing(batches):
+            if (origin := self._settings.origin) is not None:
+                check_continuity(origin, plan, is_ordered=order is not None)
             trainer.start(plan, digest, batches.order_digest)
-            self._resume(batches)
+            self._resume(plan, batches)
             while not self._finished:
                 step = self._step = TrainingStep(trainer, plan, batches)
                 trainer.seeds.seed_ahead(trainer.step + 1)
@@ -315,6 +318,7 @@ class Run:
             virtual_ranks=spec.virtual_ranks,
             seed=spec.seed,
             drop_last=drop_last,
+            began_at=self._settings.began_at,
         )
         if not self._reporter.alone and plan.virtual_ranks < spec.least_ranks:
             raise BadInput(
@@ -324,13 +328,19 @@ class Run:
             )
         return plan
 
-    def _resume(self, batches: BatchSource) -> None:
-        """Note that the run is finished, if the checkpoint from which it resumes is its last one."""
+    def _resume(self, plan: BatchPlan, batches: BatchSource) -> None:
+        """Note that the run is finished, if the checkpoint from which it resumes is its last one.
+
+        Raises:
+            BadInput: a new run would end where it begins.
+        """
         trainer = self._get_trainer()
         self._reporter.leave_loop = self._leave_loop
         if trainer.start_checkpoint is not None:
             self._ending = trainer.start_checkpoint.ending
             self._finished = bool(self._ending) or batches.is_finished(trainer.start_checkpoint.outcome)
+        if self._finished and (origin := self._settings.origin) is not None and trainer.step == origin.step:
+            raise build_nothing_left_error(origin, plan)
         if self._finished:
             # No step is left to rehearse.
             trainer.end_rehearsal()
@@ -399,13 +409,7 @@ class Run:
         self._finished = True
         if early and trainer.digest is not None:
             # The ledger line of the last step was sent before the worker knew that it was the last.
-            detail = {
-                "parameters_sha256": trainer.digest.parameters,
-                "optimizer_sha256": trainer.digest.optimizer,
-            }
-            why = f"of parameters {trainer.digest.parameters[:16]}"
-            line = EventLine(time=0.0, kind="digest", why=why, step=trainer.step, detail=detail)
-            self._reporter.report_event("digest", line)
+            self._reporter.report_digest("digest", trainer.digest, trainer.step)
 
     def evaluate(self, dataset: MapDataset, *, microbatch: int, collate: Collate | None = None) -> Evaluation:
         """Return one pass over a dataset, which the workers share; iterate over it and call `Evaluation.add`.

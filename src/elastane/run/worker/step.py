@@ -389,7 +389,7 @@ class TrainingStep:
             BadInput: no microbatch of the first step has samples.
         """
         for rank in range(self._plan.virtual_ranks):
-            batch = self._source.load(1, rank)
+            batch = self._source.load(self._plan.began_at.step + 1, rank)
             self._present = rank, batch.inputs
             if batch.samples:
                 return batch.inputs

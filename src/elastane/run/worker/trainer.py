@@ -17,7 +17,7 @@ from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.nouns.membership import Generation, Member
 from elastane.run.nouns.records import Digest
 from elastane.run.nouns.rundir import GATHERED
-from elastane.run.nouns.spec import CheckpointPolicy, Probe
+from elastane.run.nouns.spec import CheckpointPolicy, Pinned, Probe, RunOrigin
 from elastane.run.protocol import actions, events
 from elastane.run.protocol.layout import REPLICATED_BLOCK
 from elastane.run.protocol.member_machine import MemberMachine
@@ -26,6 +26,7 @@ from elastane.run.worker import assembly
 from elastane.run.worker.arguments import check_arguments, check_not_wrapped, check_process_group
 from elastane.run.worker.checkpoints.state_reader import StartingCheckpoint
 from elastane.run.worker.data.batch_sources import BatchPlan
+from elastane.run.worker.data.data_continuity import describe_changes
 from elastane.run.worker.data.determinism import ScriptSeeds
 from elastane.run.worker.gathered_tensors import RoundFolders
 from elastane.run.worker.heartbeat import Heartbeat
@@ -157,11 +158,14 @@ class Trainer:
         if start_checkpoint is not None:
             self.step = start_checkpoint.outcome.step
         member = MemberMachine(self.worker, layout, start_checkpoint.outcome if start_checkpoint else None)
+        pinned = assembly.build_pinned(self._settings, self._parts, plan, dataset_digest, order_digest)
+        if self._settings.origin is not None:
+            self._compare_with_origin(self._settings.origin, pinned)
         self._reactor = reactor = self.reporter.connect(
             member,
             self.gradients,
             self.state,
-            assembly.build_pinned(self._settings, self._parts, plan, dataset_digest, order_digest),
+            pinned,
             measure_norms=self.clip_grad_norm is not None or self.scaling is not None,
         )
         reactor.source = start_checkpoint
@@ -172,6 +176,22 @@ class Trainer:
         if self.reporter.alone:
             member_alone = Member(self.worker, "", 0)
             reactor.post(events.GenerationProposed(Generation(1, 1, (member_alone,), planned=False)))
+
+    def _compare_with_origin(self, origin: RunOrigin, pinned: Pinned) -> None:
+        """Say which settings differ from those of the origin.
+
+        Raises:
+            BadInput: the optimizer is another one, so its state cannot be loaded.
+        """
+        kinds = [settings.partition("(")[0] for settings in (origin.pinned.optimizer, pinned.optimizer)]
+        if kinds[0] != kinds[1]:
+            raise BadInput(
+                f"the optimizer is {kinds[1]}, and {origin} has the state of {kinds[0]}",
+                means="the state of one optimizer has no meaning for another",
+                do=f"use {kinds[0]}; or start a new run from the exported weights: elastane export",
+            )
+        if changes := describe_changes(origin, msgspec.structs.asdict(pinned)):
+            self.reporter.warn("origin", f"differs from {origin}: {changes}", step=origin.step)
 
     def end_rehearsal(self, probe: Probe | None = None) -> None:
         """Report that this worker has rehearsed and is ready, with the bits that it computed."""
@@ -299,6 +319,9 @@ class Trainer:
         if len(outcome.digests.keys() - {REPLICATED_BLOCK}) == len(self.layout.blocks):
             self.digest = combine_digests(outcome.digests)
             self.reporter.steps.set_digest(step, self.digest)
+            if self._settings.origin is not None and step == self._settings.origin.step:
+                # No line of this run's ledger has it.
+                self.reporter.report_digest("origin-digest", self.digest, step)
 
     def settle(self) -> None:
         """Make the last round, in which all workers agree on the digest of the finished state."""

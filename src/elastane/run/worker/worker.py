@@ -60,7 +60,7 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> NoRet
     spec, present = record.spec, number_attempt(record.resumed)
     if present != attempt:
         raise AnotherAttempt(attempt, present)
-    worker_settings.set_settings(files, worker, spec, record.resumed)
+    worker_settings.set_settings(files, worker, spec, record.resumed, record.origin)
     assign_gpu(worker)
     # A script may build its model before it joins; every worker then has the same initial values.
     seed_everything(spec.seed)

@@ -3,7 +3,7 @@
 import msgspec
 
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import Resumed, RunSpec
+from elastane.run.nouns.spec import DATA_START, DataPosition, Resumed, RunOrigin, RunSpec
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,12 +13,19 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         spec: the spec of the run; the defaults when alone, so that both train the same bytes.
         run_dir: the run directory; None: the process trains alone.
         resumed: the start of this attempt of the run; None: it is the first attempt.
+        origin: the state of another run with which the run began; None: it began from nothing.
     """
 
     spec: RunSpec
     worker: int = 0
     run_dir: RunDir | None = None
     resumed: Resumed | None = None
+    origin: RunOrigin | None = None
+
+    @property
+    def began_at(self) -> DataPosition:
+        """The step after which the run began, and where the data stood then."""
+        return DATA_START if self.origin is None else self.origin.position
 
 
 _settings = WorkerSettings(spec=RunSpec(name="alone", script=""))
@@ -29,7 +36,13 @@ def get_settings() -> WorkerSettings:
     return _settings
 
 
-def set_settings(run_dir: RunDir, worker: int, spec: RunSpec, resumed: Resumed | None = None) -> None:
+def set_settings(
+    run_dir: RunDir,
+    worker: int,
+    spec: RunSpec,
+    resumed: Resumed | None = None,
+    origin: RunOrigin | None = None,
+) -> None:
     """Make this process a worker of a run, before its script begins."""
     global _settings  # noqa: PLW0603 - a process has one run, known before the script runs
-    _settings = WorkerSettings(spec=spec, worker=worker, run_dir=run_dir, resumed=resumed)
+    _settings = WorkerSettings(spec=spec, worker=worker, run_dir=run_dir, resumed=resumed, origin=origin)

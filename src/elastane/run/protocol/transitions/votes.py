@@ -71,8 +71,9 @@ def request_measurements(me: MemberState) -> None:
 
 def has_due_digests(me: MemberState, kind: RoundKind) -> bool:
     """Return whether the vote carries digests of the state before the round; all members must agree on it."""
-    every = me.layout.digest_every
-    return kind == "settle" or (kind == "train" and every > 0 and me.step > 0 and me.step % every == 0)
+    every, began_at = me.layout.digest_every, me.layout.began_at
+    is_due = me.step == began_at or (every > 0 and me.step % every == 0)
+    return kind == "settle" or (kind == "train" and me.step > 0 and is_due)
 
 
 def cast_vote(me: MemberState, measured: Measured) -> None:

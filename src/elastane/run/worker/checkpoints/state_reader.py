@@ -20,6 +20,8 @@ from elastane.run.worker.state.replicated_state import UNTRAINED
 from elastane.run.worker.state.tensor_bytes import flatten_dense
 from elastane.run.worker.state.training_state import TrainingState
 
+SAME_MODEL = "build the model that was saved; to use its weights in another one: elastane checkpoint export"
+
 
 class StateReader:
     """Reads units of a worker's state from a checkpoint.
@@ -78,6 +80,24 @@ class StateReader:
                 state.replicated.load(read_replicated_state(self.manifest), extra)
         return sum(request.into.nbytes for request in requests)
 
+    def check_names(self, state: TrainingState) -> None:
+        """Refuse a model that lacks tensors of the checkpoint: their state would be lost in silence.
+
+        Raises:
+            BadInput: the checkpoint belongs to another model.
+        """
+        layout = state.layout
+        known = {extent.name for extent in (*layout.extents, *layout.buffer_extents)}
+        changed = read_replicated_state(self.manifest)["untrained"]
+        saved = {key.removeprefix(MODEL) for key in self._facts if key.startswith(MODEL)}
+        if lacking := sorted(saved - known - changed.keys()):
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            raise BadInput(
+                f"checkpoint {self.manifest.name} does not fit the model, which has no {lacking[0]}{more}",
+                means="the script builds another model than the saved one",
+                do=SAME_MODEL,
+            )
+
     def _find_replicated_keys(self) -> dict[str, str]:
         """Return the tensors of the replicated state, with their keys in the checkpoint."""
         extra = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
@@ -121,7 +141,7 @@ class StateReader:
                 f"checkpoint {self.manifest.name} does not fit the model: {extent.name} is "
                 f"{extent.shape} with strides {extent.stride} in the model and {stored} in the checkpoint",
                 means="the script builds another model than the saved one",
-                do="resume with the script that the run began with",
+                do=SAME_MODEL,
             )
 
     def _request_states(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
@@ -207,6 +227,8 @@ class StartingCheckpoint:
             cursors={int(rank): text for rank, text in self._manifest.plain.get("cursors", {}).items()},
         )
         self.ending: str = self._manifest.plain.get("ending", "")
+        with CheckpointReader(catalog.storage, self._manifest) as reader:
+            StateReader(reader, self._manifest).check_names(state)
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
         """Restore units in place; see `StateReader.restore`."""

@@ -10,11 +10,12 @@ from torch.utils.data import default_collate
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.records import Samples
+from elastane.run.nouns.spec import DATA_START, DataPosition
 from elastane.run.protocol.actions import BeginRound
 from elastane.run.protocol.messages import RoundOutcome
 from elastane.run.protocol.sampling import (
     StepSamples,
-    count_steps_per_epoch,
+    count_steps_to_end,
     derive_loading_key,
     derive_random_key,
     find_sample_index,
@@ -73,6 +74,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         steps: the number of steps; 0: the run ends when a stream has ended ``epochs`` times.
         epochs: the epochs of a stream; 0: the run ends after ``steps``.
         dropped: the samples at the end of each epoch that are left out; another epoch leaves out others.
+        began_at: where the data stood when the run began; the run has no step before.
     """
 
     length: int
@@ -83,6 +85,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     epochs: int = 0
     dropped: int = 0
+    began_at: DataPosition = DATA_START
 
     @property
     def samples_per_epoch(self) -> int:
@@ -90,7 +93,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def find_samples(self, step: int) -> StepSamples:
         """Return the positions of a step in its epoch."""
-        return find_step_samples(step, self.samples_per_epoch, self.global_batch)
+        return find_step_samples(step, self.samples_per_epoch, self.global_batch, self.began_at)
 
 
 class BatchSource(ABC):
@@ -181,6 +184,7 @@ def make_plan(
     virtual_ranks: int | None,
     seed: int,
     drop_last: bool = False,
+    began_at: DataPosition = DATA_START,
 ) -> BatchPlan:
     """Return the plan for the numbers that the script has passed.
 
@@ -191,6 +195,7 @@ def make_plan(
         until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
         virtual_ranks: V; None: it follows from the microbatch.
         drop_last: each epoch leaves out the samples that do not fill a step.
+        began_at: where the data stood when the run began; ``until`` counts what came before, too.
 
     Raises:
         BadInput: the numbers do not fit together.
@@ -216,7 +221,7 @@ def make_plan(
         _check_whole_step(length, global_batch)
     dropped = length % global_batch if drop_last else 0
     if length:
-        steps, epochs = steps or epochs * count_steps_per_epoch(length - dropped, global_batch), 0
+        steps, epochs = steps or count_steps_to_end(epochs, length - dropped, global_batch, began_at), 0
     return BatchPlan(
         length=length,
         global_batch=global_batch,
@@ -226,6 +231,7 @@ def make_plan(
         seed=seed,
         epochs=epochs,
         dropped=dropped,
+        began_at=began_at,
     )
 
 
@@ -306,7 +312,14 @@ class MapBatchSource(BatchSource):
         self._sorted_ranks: list[int] = []
         self._waiting: tuple[int, ...] = ()
         self._loaders = (
-            Loaders(self._load_samples, self._predict_requests, loaders, prefetch, vital=vital)
+            Loaders(
+                self._load_samples,
+                self._predict_requests,
+                loaders,
+                prefetch,
+                vital=vital,
+                rehearsed=(plan.began_at.step + 1, 0),
+            )
             if loaders
             else None
         )

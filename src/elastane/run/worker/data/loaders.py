@@ -29,7 +29,6 @@ from elastane.run.nouns.notices import withstand_notices
 Request: TypeAlias = tuple[int, int]
 """A request for a batch: ``(step, virtual rank)``."""
 
-REHEARSED: Request = (1, 0)
 PR_SET_PDEATHSIG = 1
 LOST_ITS_WORKER = 71
 SMALL_BYTES = 1 << 16
@@ -54,6 +53,7 @@ class Loaders:
         processes: the number of loaders.
         prefetch: the number of open requests of each loader.
         vital: this process dies if a loader dies, so that the run replaces it.
+        rehearsed: the request with which each loader begins, and which opens its files.
     """
 
     def __init__(
@@ -64,11 +64,12 @@ class Loaders:
         prefetch: int,
         *,
         vital: bool,
+        rehearsed: Request = (1, 0),
     ) -> None:
         self._predict = predict
         self._processes = processes
-        # Each loader begins with a rehearsal, which opens its files; other requests are not predicted yet.
-        self._rehearsals = [REHEARSED] * processes
+        # Other requests are not predicted yet.
+        self._rehearsals = [rehearsed] * processes
         self._open_requests: deque[Request | None] = deque()
         self._loaded: dict[Request, Any] = {}
         siblings = set(multiprocessing.active_children())

@@ -43,7 +43,11 @@ def merge_edits(
     edits: list[EditedValue] = []
     versions = zip(began["groups"], now["groups"], saved["groups"], strict=True)
     groups = [_merge_group(*group, edits) for group in versions]
-    schedule = _merge_schedule(began["schedule"], now["schedule"], saved["schedule"], edits)
+    was, at = began["schedule"], now["schedule"]
+    if (was is None) != (at is None):
+        names = {True: "none", False: "one"}
+        edits.append(EditedValue("schedule", names[was is None], names[at is None]))
+    schedule = _merge_schedule(was, at, saved["schedule"], edits)
     return {"groups": groups, "schedule": schedule}, tuple({str(edit): edit for edit in edits}.values())
 
 

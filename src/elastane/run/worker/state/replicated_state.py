@@ -159,6 +159,12 @@ class ReplicatedState:
 
     def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
+        if (saved := len(described["groups"])) != (now := len(self._optimizer.param_groups)):
+            raise BadInput(
+                f"the optimizer has {now} parameter groups, and the checkpoint has {saved}",
+                means="hyperparameters belong to groups, so those of the checkpoint cannot be assigned",
+                do="build the optimizer with the same groups",
+            )
         # Checkpoints of earlier versions do not say with which values the script began.
         if self._began is not None and (began := described.get(BEGAN)) is not None:
             merged, self.edits = merge_edits(began, self._began, described)

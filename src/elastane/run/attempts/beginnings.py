@@ -1,0 +1,218 @@
+"""The beginning of a run from the state of another one (``elastane run --from RUN[@STEP]``).
+
+The other run is only read. The new run gets a copy of one checkpoint, as its own first one: from then on it
+needs the other run no more, and resumes as any run does.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import msgspec
+
+from elastane.common.atomic_file import replace_file
+from elastane.common.errors import BadInput, Damaged, FileDamage, StorageError
+from elastane.common.safe_text import escape_line
+from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.interface import StoredFile
+from elastane.run.checkpoints.storage.urls import open_run_storage
+from elastane.run.nouns.checkpoints import (
+    MANIFEST,
+    MARKER,
+    METADATA,
+    PLAIN,
+    Manifest,
+    format_checkpoint_name,
+)
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import CheckpointPolicy, DataPosition, Resumed, RunOrigin, RunRecord
+from elastane.run.observability.digests import add_last_digest
+from elastane.run.observability.model_files import is_plain_name
+from elastane.run.observability.run_files import read_record, read_run
+from elastane.run.protocol.sampling import find_next_positions, find_position_after
+
+PIECE_BYTES = 8 << 20
+FIRST_TERM = 1
+
+
+class OriginState(msgspec.Struct, frozen=True):
+    """The state of another run with which a run is to begin.
+
+    Args:
+        catalog: the checkpoints of the other run.
+        manifest: of the one to begin with.
+        record: ``run.json`` of the other run.
+    """
+
+    origin: RunOrigin
+    catalog: Catalog
+    manifest: Manifest
+    record: RunRecord
+
+
+def split_step(text: str) -> tuple[str, int | None]:
+    """Split ``RUN@STEP`` into the run and the step; None: the newest checkpoint."""
+    run, _, step = text.rpartition("@")
+    return (run, int(step)) if run and step.isascii() and step.isdigit() else (text, None)
+
+
+def open_checkpoints(run_dir: RunDir, policy: CheckpointPolicy | None) -> Catalog:
+    """Return the checkpoints of a run, also of one that saves none but began with one."""
+    return Catalog(open_run_storage(run_dir, policy or CheckpointPolicy()))
+
+
+def read_origin(run_dir: RunDir, step: int | None) -> OriginState:
+    """Return the state of a run after a step; nothing of the run is changed, and nothing of it is run.
+
+    Args:
+        step: of an existing checkpoint; None: the newest intact one.
+
+    Raises:
+        BadInput: the run has no such checkpoint, or its files contradict each other.
+        StorageError: the storage of its checkpoints does not answer.
+    """
+    record = read_record(run_dir)
+    catalog, name = open_checkpoints(run_dir, record.spec.checkpoints), escape_line(record.spec.name)
+    manifest = _select_checkpoint(catalog, name, step)
+    if record.pinned is None:
+        raise BadInput(
+            f"{run_dir.run} does not say how the run {name} divides its data",
+            means="no worker of that run has loaded its script, so none can have saved this checkpoint",
+            do="name the directory of the run that saved it",
+        )
+    recorded = add_last_digest(read_run(run_dir))
+    digest = next((line.digest for line in recorded.ledger if line.step == manifest.step), None)
+    origin = RunOrigin(
+        run=name,
+        directory=str(run_dir.root),
+        checkpoint=manifest.name,
+        position=_find_position(record, manifest),
+        pinned=record.pinned,
+        parameters_sha256="" if digest is None else digest.parameters,
+        optimizer_sha256="" if digest is None else digest.optimizer,
+    )
+    return OriginState(origin, catalog, manifest, record)
+
+
+def _select_checkpoint(catalog: Catalog, name: str, step: int | None) -> Manifest:
+    summaries = catalog.list_summaries()
+    complete = [summary for summary in summaries if summary.state == "complete"]
+    if not complete:
+        raise BadInput(
+            f"the run {name} has no complete checkpoint in {catalog.storage.url}",
+            means="a run begins from the state in a checkpoint of another one",
+            do="save one: elastane checkpoint now RUN, if it is alive; or start the run without --from",
+        )
+    steps = sorted({summary.step for summary in complete})
+    if step is not None and step not in steps:
+        raise BadInput(
+            f"the run {name} has no complete checkpoint after step {step}",
+            means=f"there is one after step {', '.join(map(str, steps))}",
+            do=f"--from {name}@{min(steps, key=lambda known: abs(known - step))}",
+        )
+    newest = [summary for summary in summaries if summary.state != "unfinished"][-1]
+    if step is None and newest.state != "complete":
+        raise Damaged(
+            newest.name, newest.damages, means=f"complete are those after step {', '.join(map(str, steps))}"
+        )
+    # After a resume the newest checkpoint of a step is the one that the run went on from.
+    chosen = [summary for summary in complete if step in (None, summary.step)][-1]
+    manifest = catalog.load_manifest(chosen.name)
+    if (manifest.name, manifest.step) != (chosen.name, chosen.step):
+        why = f"describes {manifest.name}, step {manifest.step}"
+        raise Damaged(chosen.name, (FileDamage(MANIFEST, escape_line(why)),))
+    return manifest
+
+
+def _find_position(record: RunRecord, manifest: Manifest) -> DataPosition:
+    """Return where the data of a run stands after the step of a checkpoint."""
+    pinned = record.pinned
+    assert pinned is not None, "the caller has checked it"
+    try:
+        if pinned.dataset_length:
+            length = pinned.dataset_length - pinned.dropped
+            return find_position_after(manifest.step, length, pinned.global_batch, record.began_at)
+        cursors = {int(rank): str(text) for rank, text in manifest.plain["cursors"].items()}
+        places = find_next_positions(cursors, pinned.virtual_ranks)
+    except (AttributeError, KeyError, ValueError, ZeroDivisionError, msgspec.MsgspecError) as error:
+        damage = FileDamage(MANIFEST, f"the position in the data cannot be read: {escape_line(str(error))}")
+        raise Damaged(manifest.name, (damage,)) from error
+    return DataPosition(
+        step=manifest.step,
+        epoch=places[0].epoch,
+        start=sum(place.position for place in places),
+        shards={shard: place.position for shard, place in enumerate(places) if place.position},
+    )
+
+
+# -- the beginning in a new run directory ------------------------------------------------------------------
+
+
+def prepare_beginning(run_dir: RunDir, state: OriginState, say: Callable[[str], None]) -> RunRecord:
+    """Copy the state of another run into a new run directory; the caller holds its lock.
+
+    Raises:
+        BadInput: the place of the new run's checkpoints has some.
+        Damaged: the checkpoint is damaged, or was deleted while it was copied.
+        StorageError: a storage does not answer.
+    """
+    record, origin = read_record(run_dir), state.origin
+    into = open_checkpoints(run_dir, record.spec.checkpoints)
+    if into.list_names():
+        run_dir.run.unlink(missing_ok=True)
+        raise BadInput(
+            f"{into.storage.url} already has checkpoints",
+            means="the new run could not tell them from its own",
+            do="choose another --checkpoint-dir for the new run",
+        )
+    try:
+        manifest = copy_checkpoint(state.catalog, state.manifest, into)
+    except BaseException:
+        # Without these the directory is free for the same command.
+        with suppress(StorageError):
+            into.delete(format_checkpoint_name(state.manifest.step))
+        run_dir.run.unlink(missing_ok=True)
+        raise
+    beginning = Resumed(manifest.name, manifest.step, 0, 0, FIRST_TERM, adapted=True)
+    record = msgspec.structs.replace(record, origin=origin, resumed=beginning)
+    replace_file(
+        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
+    )
+    say(f"from {origin}: {manifest.bytes / 1e6:.1f} MB of {origin.checkpoint} copied and verified")
+    return record
+
+
+def copy_checkpoint(source: Catalog, manifest: Manifest, into: Catalog) -> Manifest:
+    """Copy a checkpoint, as the first one of a run, and verify every byte of it.
+
+    Files that only foreign readers use are left out: they are pickled, and another machine may have written
+    them.
+
+    Raises:
+        Damaged: a file has changed since the write, or is missing.
+        StorageError: a storage does not answer.
+    """
+    name = format_checkpoint_name(manifest.step)
+    parts = tuple(part for part in manifest.parts if part.name not in (METADATA, PLAIN))
+    for part in parts:
+        if not is_plain_name(part.name) or part.name in (MANIFEST, MARKER):
+            raise Damaged(manifest.name, (FileDamage(MANIFEST, f"names the file {part.name!r}"),))
+        with source.storage.open_file(f"{manifest.name}/{part.name}") as file:
+            if file.bytes != part.bytes:
+                why = f"has {file.bytes} bytes instead of {part.bytes}"
+                raise Damaged(manifest.name, (FileDamage(part.name, why),))
+            written = into.write(name, part.name, _read_pieces(file))
+        if written.checksum != part.checksum:
+            why = f"its checksum is {written.checksum} instead of {part.checksum}"
+            raise Damaged(manifest.name, (FileDamage(part.name, why),))
+    # The new run goes on where the script of the other one may have ended.
+    plain = {key: value for key, value in manifest.plain.items() if key != "ending"}
+    copied = msgspec.structs.replace(manifest, name=name, resumed=0, parts=parts, plain=plain)
+    into.publish(copied)
+    return copied
+
+
+def _read_pieces(file: StoredFile) -> Iterator[bytes]:
+    for offset in range(0, file.bytes, PIECE_BYTES):
+        piece = bytearray(min(PIECE_BYTES, file.bytes - offset))
+        file.read_into(offset, memoryview(piece))
+        yield bytes(piece)

@@ -1,0 +1,73 @@
+"""The check that the data of a run continues where that of its origin stood."""
+
+from elastane.common.errors import BadInput
+from elastane.run.nouns.spec import RunOrigin
+from elastane.run.worker.data.batch_sources import BatchPlan
+
+
+def check_continuity(origin: RunOrigin, plan: BatchPlan, *, is_ordered: bool) -> None:
+    """Refuse data that cannot continue at the position of the origin; at the end of an epoch most can.
+
+    Args:
+        is_ordered: the script chooses the order of each epoch.
+
+    Raises:
+        BadInput: samples would be lost, or trained on twice.
+    """
+    was, at = origin.pinned, origin.position
+    problem = ""
+    if bool(was.dataset_length) != bool(plan.length):
+        kinds = {True: "a dataset with a length", False: "a stream"}
+        problem = (
+            f"it trained on {kinds[bool(was.dataset_length)]}, and now run.steps was given the other kind"
+        )
+    elif not plan.length and was.virtual_ranks != plan.virtual_ranks:
+        problem = (
+            f"its stream has {was.virtual_ranks} shards, one for each virtual rank; now it has "
+            f"{plan.virtual_ranks}"
+        )
+    elif plan.length and at.start:
+        where = f"epoch {at.epoch} has begun there, up to sample {at.start}"
+        if was.dataset_length != plan.length:
+            problem = f"{where} of {was.dataset_length}, and the dataset now has {plan.length} samples"
+        elif was.seed != plan.seed:
+            problem = f"{where}, in the order of seed {was.seed}, not {plan.seed}"
+        elif bool(was.order_digest) != is_ordered:
+            problem = f"{where}, and the order of the epoch is now another one"
+    if problem:
+        raise BadInput(
+            f"the data cannot continue from {origin}: {problem}",
+            means="samples of the epoch would be lost, or trained on twice",
+            do="use the same data as that run; other data can begin at the end of an epoch: --from RUN@STEP",
+        )
+
+
+def build_nothing_left_error(origin: RunOrigin, plan: BatchPlan) -> BadInput:
+    """Return the error of a run that would end where it begins."""
+    end = f"after step {plan.steps}" if plan.steps else f"after {plan.epochs} epochs"
+    return BadInput(
+        f"the run begins from {origin}, and until= of run.steps ends it {end}",
+        means="until counts the steps and epochs of that run too, so nothing is left to train",
+        do="pass a larger until=, such as the epochs of both runs together",
+    )
+
+
+def describe_changes(origin: RunOrigin, now: dict[str, object]) -> str:
+    """Describe the settings that decide the bits and differ from those of the origin; empty: none does.
+
+    Args:
+        now: the pinned settings of this run, by name.
+    """
+    names = (
+        "global_batch", "microbatch", "virtual_ranks", "dataset_length", "dropped", "dataset_digest",
+        "seed", "threads", "convergence", "numerics", "steps",
+    )  # fmt: skip
+    found = []
+    for name in names:
+        was = getattr(origin.pinned, name)
+        if was != now[name]:
+            is_text = name == "dataset_digest"
+            found.append("other samples" if is_text else f"{name} {now[name]} (formerly {was})")
+    if origin.pinned.script_digest != now["script_digest"]:
+        found.append("another script")
+    return ", ".join(found)
