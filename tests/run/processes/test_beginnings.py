@@ -116,3 +116,90 @@ def test_the_copy_of_the_checkpoint_is_the_first_one_of_the_new_run(begin):
     assert run.catalog.verify(format_checkpoint_name(8)) == ()
     run.touch("gates")
     assert run.wait_for_end().outcome.code == 0
+
+
+# -- another script ----------------------------------------------------------------------------------------
+
+SMALL = """
+import sys
+import torch
+from torch import nn
+import elastane
+
+run = elastane.join()
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(20, 4))
+model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
+model[0].bias.requires_grad_(False)
+trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=0.1)
+epochs = 2
+exec(sys.argv[1] if len(sys.argv) > 1 else "")
+run.prepare(model, optimizer)
+for step in run.steps(data, global_batch=8, microbatch=4, until=f"{epochs} epochs"):
+    for (inputs,) in step:
+        step.backward(model(inputs).square().mean())
+"""
+
+
+@pytest.fixture(scope="module")
+def small(stage, tmp_path_factory):
+    """A finished run of two epochs, of three steps each, and its script."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "small.py").write_text(SMALL)
+    with Attempts(stage, folder) as run:
+        run.begin("--workers=1", "--checkpoint-every=2 steps", "--keep-last=9", script=folder / "small.py")
+        assert run.wait_for_exit() == 0, run.output
+        yield run.run_dir.root, folder / "small.py"
+
+
+@pytest.fixture
+def change(stage, tmp_path, small):
+    """Return a function that begins a run from the small one, with a changed script."""
+    root, script = small
+    with Attempts(stage, tmp_path) as run:
+
+        def start(changes, at=""):
+            run.begin("--workers=1", f"--from={root}{at}", script=script, args=(f"epochs = 4; {changes}",))
+            run.wait_for_exit()
+            return run
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("changes", "at", "said"),
+    [
+        ("model[2] = nn.Linear(6, 2)", "", "does not fit the model: 2.weight"),
+        ("model.pop(1); trained.pop(1); trained.pop(1)", "", "does not fit the model, which has no 1."),
+        ("optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)", "", "the optimizer is SGD"),
+        (
+            "optimizer = torch.optim.AdamW([dict(params=trained[:2]), dict(params=trained[2:])])",
+            "",
+            "2 parameter groups, and the checkpoint has 1",
+        ),
+        ("data = torch.utils.data.TensorDataset(torch.randn(24, 4))", "@4", "now has 24 samples"),
+    ],
+)
+def test_state_that_cannot_be_loaded_is_refused_in_words(change, changes, at, said):
+    if "optimizer" not in changes:
+        changes += (
+            "; optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1)"
+        )
+    run = change(changes, at)
+    assert said in run.output, run.output
+    assert run.find_events("run.failed")
+
+
+def test_other_data_and_another_learning_rate_are_named(change):
+    changes = (
+        "data = torch.utils.data.TensorDataset(torch.randn(24, 4)); optimizer.param_groups[0]['lr'] = 0.01"
+    )
+    run = change(changes)
+    ended = run.wait_for_end()
+    assert ended.outcome.code == 0, ended.describe()
+    warnings = "; ".join(event.why for event in ended.find_events("warning"))
+    assert "dataset_length 24 (formerly 20)" in warnings
+    assert "lr 0.01 (formerly 0.1)" in warnings
+    assert {line.learning_rates for line in ended.run.ledger} == {(0.01,)}
+    assert ended.verdict.problems == ()

@@ -90,10 +90,12 @@ class StateReader:
         known = {extent.name for extent in (*layout.extents, *layout.buffer_extents)}
         changed = read_replicated_state(self.manifest)["untrained"]
         saved = {key.removeprefix(MODEL) for key in self._facts if key.startswith(MODEL)}
-        if lacking := sorted(saved - known - changed.keys()):
+        lacking = saved - known - changed.keys()
+        # Frozen parameters and constant buffers are saved too, for foreign readers.
+        if lacking and (lacking := lacking - state.model.state_dict().keys()):
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             raise BadInput(
-                f"checkpoint {self.manifest.name} does not fit the model, which has no {lacking[0]}{more}",
+                f"checkpoint {self.manifest.name} does not fit the model, which has no {min(lacking)}{more}",
                 means="the script builds another model than the saved one",
                 do=SAME_MODEL,
             )

@@ -68,6 +68,8 @@ def describe_changes(origin: RunOrigin, now: dict[str, object]) -> str:
         if was != now[name]:
             is_text = name == "dataset_digest"
             found.append("other samples" if is_text else f"{name} {now[name]} (formerly {was})")
+    if origin.pinned.layout_digest != now["layout_digest"]:
+        found.append("other frozen parameters, or another layout of the state")
     if origin.pinned.script_digest != now["script_digest"]:
         found.append("another script")
     return ", ".join(found)
