@@ -68,6 +68,7 @@ class Evaluation:
                 self.outputs.keep(rank)
         self._values = None
         # What a forward pass of the evaluation left in modules does not come from the script.
+        trainer.state.replicated.caches.end_step()
         trainer.state.replicated.remember_values()
         trainer.seeds.end_evaluation(trainer.step)
         self.gathered.complete(outcome.sums)
@@ -111,6 +112,7 @@ class Evaluation:
         self._values = {}
         self.gathered.begin()
         self.outputs.begin()
+        trainer.state.replicated.caches.put_back()
         trainer.seeds.seed_evaluation(trainer.step, rank)
         versions = trainer.state.read_versions()
         yield batch.inputs

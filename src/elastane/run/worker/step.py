@@ -190,6 +190,7 @@ class TrainingStep:
                 self._pending_leaf, self._logged = leaf, {}
                 self._present = rank, batch.inputs
                 self.gathered.begin()
+                trainer.state.replicated.caches.put_back()
                 trainer.state.guard.position = ("step", self._number, rank, began_s)
                 yield batch.inputs
                 leaf = self._take_computed()

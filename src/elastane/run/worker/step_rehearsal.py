@@ -146,9 +146,10 @@ class StepRehearsal:
         if self._compared:
             self._compare(first, last)
         state = self._state
-        state.replicated.exclude_attributes(last.attributes.find_changed(since=self._attributes))
+        changed = last.attributes.find_changed(since=self._attributes)
         self._attributes.restore()
         state.replicated.untrained.restore_buffers(self._caches)
+        state.replicated.exclude_attributes(changed)
         state.replicated.untrained.remember()
 
     def _compare(self, first: _Pass, last: _Pass) -> None:

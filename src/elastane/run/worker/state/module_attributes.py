@@ -109,7 +109,7 @@ class ModuleAttributes:
             if (path, name) in current and _is_unchanged(current[path, name], value, identical=True):
                 continue
             if isinstance(value, PlainCopy):
-                setattr(holders[path], name, _restore_copy(value))
+                setattr(holders[path], name, restore_copy(value))
             else:
                 setattr(holders[path], name, value)
 
@@ -257,12 +257,13 @@ def read_attributes(
             elif not isinstance(value, torch.Tensor):
                 number = id(value)
                 if number not in shared:
-                    shared[number] = _read_other(value, before.get((path, name)))
+                    shared[number] = read_plain(value, before.get((path, name)))
                 found[path, name] = shared[number]
     return found
 
 
-def _read_other(value: Any, known: Any) -> Any:
+def read_plain(value: Any, known: Any) -> Any:
+    """Read plain data as a `PlainCopy`, the known one if nothing has changed; else `Opaque` or `Live`."""
     if isinstance(known, PlainCopy) and known.value is value and _has_parts(value, known.parts):
         return known
     if isinstance(known, Opaque) and known.value is value and not isinstance(value, CONTAINERS):
@@ -367,12 +368,18 @@ def _is_same_object(value: Any, before: Any) -> bool:
     return both and value.value is before.value
 
 
-def _restore_copy(value: PlainCopy) -> Any:
+def restore_copy(value: PlainCopy) -> Any:
     """Return the value itself, with the content of the copy."""
     if value.copied is value.value:
         return value.value
     tensors: dict[str, torch.Tensor] = {}
     return restore_plain(describe_plain(value.copied, "", tensors), tensors, value.value)
+
+
+def count_hooks(module: nn.Module) -> int:
+    """Return how many hooks a module has."""
+    attributes = vars(module)
+    return sum(len(attributes.get(name, ())) for name in HOOKS)
 
 
 def _list_hooks(root: object) -> set[tuple[str, int]]:

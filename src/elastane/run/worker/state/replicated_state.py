@@ -12,6 +12,7 @@ from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.change_detector import digest_tensor
 from elastane.run.worker.state.edited_values import EditedValue, merge_edits
+from elastane.run.worker.state.forward_caches import ForwardCaches
 from elastane.run.worker.state.json_state import (
     digest_text,
     join_tensors,
@@ -55,6 +56,7 @@ class ReplicatedState:
         recorded: the digest of the values that the script recorded in the last step; empty: none.
         edits: the values of the loaded state that the script begins with no longer; see `edited_values`.
         untrained: the tensors of the model that no block holds.
+        caches: what forward passes change in modules; every microbatch begins with the same.
         order: an epoch, and the digest of its order; None: the script chooses none.
         dataset: the plain data in attributes of the dataset; None: it has none.
         is_dataset_copied: loader processes have copies of the dataset, so the script may not change it.
@@ -75,6 +77,7 @@ class ReplicatedState:
         self._keep, self._parameters = keep, layout.parameters
         self._shared = SharedOptimizerState(optimizer)
         self.untrained = UntrainedTensors(model, layout)
+        self.caches = ForwardCaches(model)
         self.metrics: dict[str, float] = {}
         self.recorded = ""
         self.order: tuple[int, str] | None = None
@@ -191,6 +194,7 @@ class ReplicatedState:
         set_attributes(self._model, described["attributes"], tensors)
         self.remember_flags()
         self.untrained.load(join_tensors(described[UNTRAINED], tensors))
+        self.caches.renew()
         self._shared.load(described["optimizer"], tensors)
         prefix = "keep/"
         keep_tensors = {
@@ -242,6 +246,7 @@ class ReplicatedState:
     def exclude_attributes(self, attributes: Iterable[Key]) -> None:
         """Exclude plain attributes that a forward pass sets; joining workers do not receive them."""
         self._excluded = frozenset(attributes)
+        self.caches.watch(self._excluded)
 
     def remember_flags(self, *, first: bool = True) -> None:
         """Remember the present flags, hyperparameters and attributes of modules as those of the step.

@@ -135,6 +135,11 @@ class TrainingState:
             BadInput: the script made a change that a run does not support.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
+        changed = [] if first else self.replicated.untrained.find_changed(caches=True)
+        if first:
+            self.replicated.caches.renew()
+        else:
+            self.replicated.caches.begin_step(changed)
         self.replicated.remember_flags(first=first)
         if not first:
             self.replicated.check_schedule()
@@ -142,8 +147,7 @@ class TrainingState:
             self.auxiliary_modules.find()
             self.replicated.check_schedules_known()
         self.buffers.commit()
-        if not first:
-            self.replicated.untrained.changed.update(self.replicated.untrained.find_changed(caches=True))
+        self.replicated.untrained.changed.update(changed)
         self.replicated.untrained.remember()
         self.placement.mark_writes()
 
@@ -156,6 +160,7 @@ class TrainingState:
         # Some of the buffers may have come from other workers.
         self.buffers.restore()
         self.replicated.remember_schedule()
+        self.replicated.caches.end_step()
         self.replicated.remember_values()
         changed = self.replicated.untrained.find_changed(caches=False)
         if changed:
