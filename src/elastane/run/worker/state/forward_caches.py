@@ -107,7 +107,7 @@ class ForwardCaches:
             _put_back(watched, all_of_it=all_of_it)
 
     def end_step(self) -> None:
-        """Put the caches back for the work of the script between two steps, and remember the values that stay."""
+        """Put the caches back for the script between two steps, and remember the values that stay."""
         self.put_back(all_of_it=False)
         for watched in self._watched.values():
             watched.left = _read(watched.module, watched.base)
