@@ -11,6 +11,7 @@ import elastane
 from elastane.common.errors import BadInput
 from elastane.integrations.lightning.training_data import TrainingData, describe_elasticity
 from elastane.run.worker import worker_settings
+from elastane.run.worker.data.data_continuity import check_same_epochs
 from elastane.run.worker.session import Run
 from elastane.run.worker.step import TrainingStep
 
@@ -52,6 +53,8 @@ class TrainingRun:
 
     def open(self, data: TrainingData, *, global_batch: int, microbatch: int, until: int | str) -> None:
         """Open the run's sequence of steps; `take` begins it."""
+        length = len(data.dataset) if hasattr(data.dataset, "__len__") else 0
+        check_same_epochs(worker_settings.get_settings().origin, global_batch, length)
         if warning := describe_elasticity(global_batch, microbatch):
             self.run.print(f"warning: {warning}")
         self._steps = self.run.steps(

@@ -37,6 +37,7 @@ from elastane.integrations.transformers.shared_folder import (
 )
 from elastane.integrations.transformers.training_loop import TrainingLoop
 from elastane.integrations.transformers.training_plan import SampleOrder, TrainingPlan
+from elastane.run.worker.data.data_continuity import check_same_epochs
 from elastane.run.worker.session import get_run
 from elastane.run.worker.worker_settings import get_settings
 
@@ -177,6 +178,7 @@ class ElasticTrainer(transformers.Trainer):
                 do=f"cut the global batch of {total} finer: elastane run --virtual-ranks N; or raise "
                 "gradient_accumulation_steps, and lower per_device_train_batch_size alike",
             )
+        check_same_epochs(self._settings.origin, total, samples)
         return TrainingPlan(
             samples=samples,
             batch=args.train_batch_size,

@@ -242,7 +242,7 @@ class TrainingStep:
         loss = check_loss(loss)
         checked_weight = None if weight is None else check_weight(weight)
         if summed:
-            check_summed(checked_weight, self._source.count_samples(1))
+            check_summed(checked_weight, self._source.count_samples(self._plan.began_at.step + 1))
         try:
             self._backward(loss, checked_weight, summed=summed)
         except RuntimeError as error:
@@ -314,7 +314,7 @@ class TrainingStep:
         Raises:
             BadInput: the run reads a stream.
         """
-        number = self._number if self._rehearsal is None else 1
+        number = self._number if self._rehearsal is None else self._plan.began_at.step + 1
         if number not in self._counts or self._rehearsal is not None:
             batches = self._source.load_step(number, present=self._present)
             self._counts[number] = math.fsum(float(measure(batch)) for batch in batches)

@@ -42,6 +42,27 @@ def check_continuity(origin: RunOrigin, plan: BatchPlan, *, is_ordered: bool) ->
         )
 
 
+def check_same_epochs(origin: RunOrigin | None, global_batch: int, length: int) -> None:
+    """Refuse another division into steps under a trainer that counts its epochs from the number of a step.
+
+    Args:
+        origin: of the run; None: it has none.
+        length: of the dataset, in samples; 0: a stream.
+
+    Raises:
+        BadInput: the trainer would count other epochs than the run.
+    """
+    if origin is None:
+        return
+    was, now = (origin.pinned.global_batch, origin.pinned.dataset_length), (global_batch, length)
+    if was != now:
+        raise BadInput(
+            f"{origin} has steps of {was[0]} samples of {was[1]}, and this Trainer has {now[0]} of {now[1]}",
+            means="the Trainer counts its epochs from the number of a step, so it would count wrongly",
+            do="keep the global batch and the dataset; or start a new run from the weights, without --from",
+        )
+
+
 def build_nothing_left_error(origin: RunOrigin, plan: BatchPlan) -> BadInput:
     """Return the error of a run that would end where it begins."""
     end = f"after step {plan.steps}" if plan.steps else f"after {plan.epochs} epochs"
