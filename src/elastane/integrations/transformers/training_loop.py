@@ -17,6 +17,7 @@ from elastane.run.worker.data.determinism import preserve_generators
 from elastane.run.worker.reporter import get_reporter
 from elastane.run.worker.session import Run
 from elastane.run.worker.step import TrainingStep
+from elastane.run.worker.worker_settings import get_settings
 
 if TYPE_CHECKING:
     from elastane.integrations.transformers.elastic_trainer import ElasticTrainer
@@ -191,6 +192,10 @@ class TrainingLoop:
         self._kept = kept
         trainer = self._trainer
         restore_progress(trainer, kept)
+        origin = get_settings().origin
+        if origin is not None and trainer.state.global_step == origin.step:
+            # The run from which this one began may have ended there.
+            trainer.control.should_training_stop = False
         self._history = self._run.keep[HISTORY].splitlines()
         trainer.state.log_history = [json.loads(line) for line in self._history]
         self._follows = False
