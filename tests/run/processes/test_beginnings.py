@@ -138,7 +138,8 @@ exec(sys.argv[1] if len(sys.argv) > 1 else "")
 run.prepare(model, optimizer)
 for step in run.steps(data, global_batch=8, microbatch=4, until=f"{epochs} epochs"):
     for (inputs,) in step:
-        step.backward(model(inputs).square().mean())
+        rows = step.count(lambda batch: len(batch[0]))
+        step.backward(model(inputs).square().sum() / rows, weight=1)
 """
 
 
