@@ -40,7 +40,7 @@ def check_text(*words: str) -> None:
 
 
 def check_script(script: Path, do: str = "check the path") -> None:
-    """Check that a script is a readable file; ``do`` is the advice of the error if there is none.
+    """Check that a script is a readable file; ``do`` is the advice of the error if it is not.
 
     Raises:
         BadInput: the script is missing, not a file, or unreadable.

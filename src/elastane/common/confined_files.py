@@ -65,7 +65,7 @@ class ConfinedDirectory(msgspec.Struct, frozen=True):
             return read_at_most(file, at_most_bytes)
 
     def find_size(self, path: Path) -> int | None:
-        """Return the size of a regular file in bytes; None: there is none, or a link is on the way to it."""
+        """Return the size of a regular file in bytes; None: no such file, or a link is on the way."""
         try:
             with self._open_folder(path) as (folder, name, _):
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)

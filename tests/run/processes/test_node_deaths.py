@@ -250,15 +250,19 @@ def interrupt(machines, node):
     )
 
 
-def test_ctrl_c_in_elastane_join_drains_the_machine(machines, assert_equals_reference):
-    begin_with(machines, "b")
-    interrupt(machines, "b")
+def assert_left_without_loss(machines, assert_equals_reference):
     assert machines.wait("b") == 0
     machines.hurry()
     ended = machines.end(FIRST)
     assert_equals_reference(ended)
     assert ended.find_subjects("node.left") == ["node b"]
     assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
+
+
+def test_ctrl_c_in_elastane_join_drains_the_machine(machines, assert_equals_reference):
+    begin_with(machines, "b")
+    interrupt(machines, "b")
+    assert_left_without_loss(machines, assert_equals_reference)
 
 
 def test_notices_to_all_processes_of_elastane_join_drain_the_machine(machines, assert_equals_reference):
@@ -267,12 +271,7 @@ def test_notices_to_all_processes_of_elastane_join_drain_the_machine(machines, a
     pids = machines.list_pids("b")
     for _ in range(2):
         machines.signal(pids, signal.SIGTERM)
-    assert machines.wait("b") == 0
-    machines.hurry()
-    ended = machines.end(FIRST)
-    assert_equals_reference(ended)
-    assert ended.find_subjects("node.left") == ["node b"]
-    assert ended.find_events("worker.died") == ended.find_events("node.lost") == []
+    assert_left_without_loss(machines, assert_equals_reference)
 
 
 def test_a_second_ctrl_c_in_elastane_join_ends_the_machine_at_once(machines, assert_equals_reference):

@@ -62,7 +62,7 @@ def draw_report(run: Recorded) -> Path:
 
 
 def write_final_event(run_dir: RunDir, over: RunOver) -> None:
-    """Cut off torn lines, and add the event that ends the run if there is none.
+    """Cut off torn lines, and add the event that ends the run where it is missing.
 
     The caller holds the run's lock, and every other process of the run has ended. A second Ctrl-C may have
     killed the coordinator in the middle of a line.

@@ -37,7 +37,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             without recording why.
         why: the reason in the last event of the run.
         planned_steps: planned steps of this run; None while unknown.
-        loss: of the last step, None if it was not finite or there is none.
+        loss: of the last step, None if it was not finite, or before the first step.
         workers: fewest and most in one step, None without steps.
         changes: events other than evaluations, messages and checkpoints.
         pause_ms: the longest pause of any healthy worker; None if no generation followed another.
@@ -135,7 +135,7 @@ def find_outcome(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
 
 
 def find_outcome_event(events: Sequence[EventLine]) -> EventLine | None:
-    """Return the event that ended the current attempt of the run; None: there is none."""
+    """Return the event that ended the current attempt of the run; None: it goes on."""
     for event in reversed(events):
         if event.kind == RESUMED:
             return None  # earlier events belong to earlier attempts
@@ -164,7 +164,7 @@ def find_longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float
 
 
 def find_newest_digest(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> tuple[str, int] | None:
-    """Return the newest digest of the parameters, and its step; None: there is none.
+    """Return the newest digest of the parameters, and its step; None: no step has one.
 
     That of a run which its script has ended is an event: the ledger line of its last step came before.
     """
