@@ -66,12 +66,14 @@ def test_training_goes_on_without_the_controller_and_a_takeover_waits_for_it(
     controller.stop()
     make_steps(machines, 3)
     machines.kill(FIRST)
+    # On a busy machine a coordinator may have replaced a silent one before.
+    terms = machines.count_events()["coordinator.started", "coordinator"]
     limits = SilenceLimits(SHORT_SILENCE_S)
     longest_s = limits.limit_s + limits.turn_s + limits.minority_s
     time.sleep(longest_s)  # not a wait: a takeover would take place meanwhile
-    assert machines.count_events()["coordinator.started", "coordinator"] == 1
+    assert machines.count_events()["coordinator.started", "coordinator"] == terms
     controller.start()
-    machines.wait_for("coordinator.started", "coordinator", times=2)
+    machines.wait_for("coordinator.started", "coordinator", times=terms + 1)
     assert machines.find_in_charge() == "b"
     machines.stop_pacing()
 

@@ -110,8 +110,8 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         SpotChecks | None,
         typer.Option(
             metavar="auto|off|every",
-            help="Let another worker compute a microbatch once more, and compare the bits: in the first "
-            "steps after a join and then for 0.5 % of the time (auto, the default), or in every step.",
+            help="Let another worker compute a microbatch once more, and compare the bits. auto (default): "
+            "in the first steps after a join, and then for at most 0.5 % of the time.",
             rich_help_panel=WORKERS,
         ),
     ] = None

@@ -24,8 +24,8 @@ FIRST_STEPS = 3
 MAJORITY_OF = 3
 """Fewer workers cannot outvote one of them."""
 
-RARELY = 200
-"""One microbatch in so many of a worker is recomputed: 0.5 % of its time."""
+RARELY = 250
+"""One microbatch in so many of a worker is recomputed, which takes at most 0.5 % of the time of all steps."""
 
 
 class SpotCheck(msgspec.Struct, frozen=True):

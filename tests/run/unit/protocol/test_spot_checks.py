@@ -50,8 +50,8 @@ def test_every_worker_and_every_virtual_rank_has_its_turn():
     assert {check.virtual_rank for check in checks} == set(range(8))
 
 
-@pytest.mark.parametrize(("shares", "interval"), [(EVEN, 100), ({0: {0}, 1: {1}}, 200)])
-def test_after_the_first_steps_one_microbatch_in_two_hundred_is_computed_once_more(shares, interval):
+@pytest.mark.parametrize(("shares", "interval"), [(EVEN, 125), ({0: {0}, 1: {1}}, 250)])
+def test_after_the_first_steps_one_microbatch_in_many_is_computed_once_more(shares, interval):
     shares = {worker: frozenset(ranks) for worker, ranks in shares.items()}
     for newcomers in ((), (0, 1)):
         checked = [
