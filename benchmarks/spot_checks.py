@@ -87,7 +87,7 @@ def is_complete(run: ElastaneRun) -> bool:
 
 
 def has_found(run: ElastaneRun, flips: int) -> bool:
-    """Return whether so many flips are found, and the run has decided to replace none of the workers."""
+    """Return whether that number of flips is found, and the run has decided to replace no worker."""
     decided = [event for event in run.read_events("resize.requested") if event.who == "coordinator"]
     return min(len(run.read_events(SPOT_CHECK_FAILED)), len(decided)) >= flips
 
