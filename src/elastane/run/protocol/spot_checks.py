@@ -19,7 +19,8 @@ from elastane.run.protocol.messages import Leaf, Vote
 from elastane.run.protocol.sampling import mix
 
 FIRST_STEPS = 3
-"""So many steps after workers have joined are checked."""
+"""At most this number of steps after workers have joined are checked, and fewer if a worker has fewer virtual
+ranks, so that all these checks take no longer than one step."""
 
 MAJORITY_OF = 3
 """Fewer workers cannot outvote one of them."""
@@ -84,9 +85,9 @@ def choose_spot_check(
         newcomers: the members that joined with this generation. They check others in their first steps.
         steps_before: the number of steps that the generation has made before this one.
     """
-    is_first = bool(newcomers) and steps_before < FIRST_STEPS
     total = sum(map(len, shares.values()))
     usual = max(total // len(shares), 1)
+    is_first = bool(newcomers) and steps_before < min(FIRST_STEPS, usual)
     if rule == "off" or not (rule == "every" or is_first or step % -(-RARELY // usual) == 0):
         return None
     turn = mix(step)

@@ -62,6 +62,13 @@ def test_after_the_first_steps_one_microbatch_in_many_is_computed_once_more(shar
         assert checked == list(range(interval, 1001, interval))
 
 
+@pytest.mark.parametrize(("each", "checked"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+def test_the_checks_of_a_join_take_no_longer_than_a_step(each, checked):
+    shares = {worker: frozenset(range(each * worker, each * (worker + 1))) for worker in range(4)}
+    checks = [choose_spot_check("auto", 7 + before, shares, {3}, before) for before in range(10)]
+    assert [check is not None for check in checks] == [before < checked for before in range(10)]
+
+
 def test_no_check_without_another_worker_or_if_they_are_off():
     assert choose_spot_check("every", 7, {3: frozenset(range(8))}, {3}, 0) is None
     assert choose_spot_check("off", 7, EVEN, EVEN, 0) is None
