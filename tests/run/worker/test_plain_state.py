@@ -387,14 +387,15 @@ class TestOrder:
                 joiner.model.layer.weight.mul_(1.5)
                 state.replicated.load(described, tensors)
 
-        with pytest.raises(BadInput, match=r"order\(1\) does not return the same order"):
+        with pytest.raises(BadInput, match=r"order\(\d\) does not return the same order"):
             train_on(
                 joiner, make_samples(), steps=8, between=torch.no_grad()(receive), order=self.build(joiner)
             )
 
     def test_a_loader_with_another_order_is_refused(self):
         learned = prepare_lesson(Lesson(Configured))
-        with pytest.raises(BadInput, match=r"order\(1\) does not return the same order"):
+        # A late loader is not waited for, so it may be found in a later epoch only.
+        with pytest.raises(BadInput, match=r"order\(\d\) does not return the same order"):
             train_on(learned, make_samples(), steps=80, order=self.build(learned), loaders=1)
 
 
