@@ -79,7 +79,11 @@ class WorkerRound:
                 self._heartbeat.beat(Phase.COMPUTE)
                 # Other workers wait for the sums of a step first, and for its check only then.
                 self.recomputes = not self._waiting_ranks
+                seconds = self.seconds.copy()
                 yield (self._waiting_ranks or self._waiting_checks).popleft()
+                if self.recomputes:
+                    # The share of this worker follows from the time that its own virtual ranks take.
+                    self.seconds = seconds
             else:
                 self._take(directive)
 
