@@ -26,7 +26,7 @@ MAJORITY_OF = 3
 """Fewer workers cannot outvote one of them."""
 
 RARELY = 250
-"""One microbatch in so many of a worker is recomputed, which takes at most 0.5 % of the time of all steps."""
+"""A worker computes one microbatch for a check after this number of its own: at most 0.5 % of the time."""
 
 
 class SpotCheck(msgspec.Struct, frozen=True):

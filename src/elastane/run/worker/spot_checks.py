@@ -70,12 +70,12 @@ def build_undecided_error(finding: Finding, step: int, layout: ModelLayout) -> R
 
 def build_wrong_event(finding: Finding, worker: int, step: int, layout: ModelLayout) -> WorkerEvent:
     """Return the event about a worker that is wrong; all others report the same."""
+    reason = "it has joined later, so it ends" if finding.tied else "it ends"
     event = EventLine(
         time=time.time(),
         kind=SPOT_CHECK_FAILED,
         who=f"worker {finding.wrong}",
-        why=f"{describe_finding(finding, step, layout)}; it{' has joined later, so it' * finding.tied} ends, "
-        "and the step is repeated without it. "
+        why=f"{describe_finding(finding, step, layout)}; {reason}, and the step is repeated without it. "
         f"Likely causes: {CAUSES}",
         step=step,
     )

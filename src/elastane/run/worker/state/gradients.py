@@ -199,8 +199,8 @@ class Gradients:
         """End the virtual rank: add zeros for parameters without a gradient, and the changes of buffers.
 
         Returns:
-            The parameters that got no gradient; if a spot check compares them, the digest of each gradient,
-            empty where there is none, then that of the change of each buffer.
+            The parameters that got no gradient. If a spot check compares this virtual rank, also the digest
+            of each parameter's gradient (empty for those parameters), then that of each buffer's change.
 
         Raises:
             BadInput: the script ran its own backward pass after that of the virtual rank.
