@@ -207,6 +207,19 @@ def test_a_step_that_one_worker_must_compute_alone_is_pointed_out():
     assert training_data.describe_elasticity(16, 8) == ""
 
 
+def test_microbatches_do_not_change_the_state_that_a_joining_worker_receives():
+    states = []
+
+    def read(module, batch, loss):
+        states.append((module.global_step, module.trainer.strategy.run.keep["lightning"].state_dict()))
+
+    modules.fit(modules.make_module(lambda: modules.Logging(read)), microbatch=2)
+    steps = dict(states)
+    assert len(states) > len(steps) > 1
+    assert all(state == steps[step] for step, state in states)
+    assert ["hook", None] in states[0][1]["items"]
+
+
 @pytest.mark.parametrize(
     ("name", "cleaned"),
     [("train/loss", "train_loss"), ("lr-AdamW", "lr_AdamW"), ("5%", "_5_"), ("x" * 99, "x" * 64)],

@@ -38,11 +38,24 @@ class StepsOfEpoch(_TrainingEpochLoop):
         self.val_loop = theirs.val_loop
         self.own_results = self._results
         self._training, self._values = training, values
+        self._hook_before: str | None = None
         self._containers = ModuleContainers(trainer.lightning_module)
 
     @property
     def done(self) -> bool:
         return self._training.exhausted or self._training.cut_short or super().done
+
+    @property
+    def last_hook(self) -> str | None:
+        """The hook that logged last, as every worker knows it: in a step, the one before the step.
+
+        Another thread reads and sets it for `TrainerState` while microbatches of this worker set Lightning's.
+        """
+        return self._hook_before if self._training.computing else self.trainer._logger_connector._current_fx
+
+    @last_hook.setter
+    def last_hook(self, hook: str | None) -> None:
+        self._hook_before = self.trainer._logger_connector._current_fx = hook
 
     def on_run_start(self, data_fetcher: Any) -> None:
         """Do nothing: the run loads the data."""
@@ -58,11 +71,13 @@ class StepsOfEpoch(_TrainingEpochLoop):
             raise StopIteration
         self._values.begin_step()
         self._results = self._values  # type: ignore[assignment]
+        self._hook_before = self.last_hook
         self._training.computing = True
         try:
             for batch in step:
                 self._compute_microbatch(step, batch)
         finally:
+            self.trainer._logger_connector._current_fx = self._hook_before
             self._training.computing = False
             self._results = self.own_results
         self._complete_step(step)
@@ -76,11 +91,8 @@ class StepsOfEpoch(_TrainingEpochLoop):
         kwargs = self._build_kwargs(OrderedDict(), batch, self.batch_progress.current.ready)
         self._containers.begin()
         self._values.begin_microbatch()
-        stops, connector = trainer.should_stop, trainer._logger_connector
-        hook = connector._current_fx
+        stops = trainer.should_stop
         output = call._call_strategy_hook(trainer, TRAINING_STEP, *kwargs.values())
-        # The workers compare their `TrainerState` in the backward pass, and one may compute no microbatch.
-        connector._current_fx = hook
         step.backward(_find_loss(output))
         self._containers.check()
         if trainer.should_stop != stops:

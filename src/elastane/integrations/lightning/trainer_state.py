@@ -39,7 +39,7 @@ class TrainerState:
             "progress": [progress.state_dict() for progress in self._list_progress()],
             "stepped": epochs._batches_that_stepped,
             "first": connector._first_loop_iter,
-            "hook": connector._current_fx,
+            "hook": epochs.last_hook,
             "metrics": [list(getattr(connector, name).items()) for name in METRICS],
             "results": describe_results(self._trainer.fit_loop.epoch_loop.own_results),
             "callbacks": [_read_callback(callback) for callback in self._trainer.callbacks],
@@ -60,7 +60,7 @@ class TrainerState:
         for progress, entry in zip(self._list_progress(), state["progress"], strict=True):
             progress.load_state_dict(entry)
         trainer.fit_loop.epoch_loop._batches_that_stepped = state["stepped"]
-        connector._first_loop_iter, connector._current_fx = state["first"], state["hook"]
+        connector._first_loop_iter, trainer.fit_loop.epoch_loop.last_hook = state["first"], state["hook"]
         for name, entries in zip(METRICS, state["metrics"], strict=True):
             setattr(connector, name, {key: value for key, value in entries})  # noqa: C416 - from lists
         restore_results(trainer.fit_loop.epoch_loop.own_results, state["results"], trainer.strategy.reduce)
