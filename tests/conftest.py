@@ -25,6 +25,7 @@ from .waiting import wait_until
 FIRST_LOCK = Path(__file__)
 SECOND_LOCK = Path(__file__).parent / "run" / "processes" / "conftest.py"
 LOCK = pytest.StashKey[IO[str]]()
+SET_BY_LIBRARIES = {"CUBLAS_WORKSPACE_CONFIG", "PYTEST_CURRENT_TEST", "PYTORCH_NVML_BASED_CUDA_CHECK"}
 WARM_PROCESS = Path(__file__).parent / "run" / "processes" / "warm_process.py"
 
 
@@ -88,6 +89,16 @@ def pytest_runtest_protocol(item, nextitem):
         if not (is_alone(item) and is_alone(nextitem)):
             stash[LOCK].close()
             del stash[LOCK]
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Fail a test that leaves variables behind: the programs of later tests would inherit them."""
+    before = dict(os.environ)
+    yield
+    changed = {name for name, _ in before.items() ^ os.environ.items()} - SET_BY_LIBRARIES
+    left = {name for name in changed if not name.startswith("MLFLOW_")}
+    assert not left, f"the test left {sorted(left)} in the environment"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -27,6 +27,7 @@ from elastane.run.nouns.machine_address import MachineAddress
 from elastane.run.nouns.records import TRAFFIC
 from elastane.run.nouns.rundir import CERTIFICATE, RunDir
 from elastane.run.nouns.silence_limits import SILENCE_S
+from elastane.run.observability.run_files import read_run
 from elastane.run.protocol.tree import expand_spans
 from tests.waiting import wait_until_async
 
@@ -302,16 +303,8 @@ def test_workers_share_memory_within_a_machine_and_use_tcp_between_machines(stag
     assert_equals_reference(ended)
 
 
-def has_measured_traffic(answer):
-    workers = [row for row in answer.processes if row.role == "worker"]
-    return all(row.sent_bytes is not None and row.received_bytes is not None for row in workers)
-
-
 def count_wire_bytes(ended, nodes):
-    """Return the bytes of sums that all nodes together send to others, by step, with all workers.
-
-    Steps in which the shares of a node are not half of the virtual ranks are left out.
-    """
+    """Return the bytes of sums that all nodes together send to others, for each evenly divided step."""
     sent = Counter()
     for path in ended.run.run_dir.root.glob("sent-*"):
         worker = int(path.name.removeprefix("sent-"))
@@ -320,19 +313,31 @@ def count_wire_bytes(ended, nodes):
             if nodes[worker] != nodes[peer]:
                 # An evaluation takes a round too.
                 sent[round_ if round_ <= EVALUATED_STEP else round_ - 1] += size
-    full = {}
-    for line in ended.run.ledger:
+    return {line.step: sent[line.step] for line in list_halved_steps(ended.run, nodes)}
+
+
+def list_halved_steps(recorded, nodes):
+    """Return the lines of the steps that two machines divided evenly: an uneven step sends other bytes."""
+    halved = []
+    for line in recorded.ledger:
         shares = {worker: expand_spans(spans) for worker, spans in line.workers.items()}
-        first = frozenset().union(*(some for worker, some in shares.items() if nodes[worker] == ""))
+        first = frozenset().union(*(some for worker, some in shares.items() if nodes.get(worker) == ""))
         if shares.keys() == nodes.keys() and first == frozenset(range(VIRTUAL_RANKS // 2)):
-            full[line.step] = sent[line.step]
-    return full
+            halved.append(line)
+    return halved
+
+
+def find_halved_traffic(recorded, nodes):
+    """Return the bytes that the run recorded for machines while they divided its steps evenly."""
+    halved = {line.generation for line in list_halved_steps(recorded, nodes)}
+    return [event.detail for event in recorded.events if event.kind == TRAFFIC and event.generation in halved]
 
 
 @pytest.mark.usefixtures("process_namespaces")
 @pytest.mark.parametrize("workers", [2, 4])
 def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, workers):
     members = (*range(workers), *range(100, 100 + workers))
+    nodes = {worker: "b" if worker >= 100 else "" for worker in members}
 
     async def disturb(run):
         await run.wait_for_step(1)
@@ -343,23 +348,24 @@ def test_sums_cross_the_wire_once_per_node(stage, assert_equals_reference, worke
                 lambda answer: all(get_state(answer, w) == "ready" for w in members[workers:])
             )
             await step_until_members(run, *members)
-            await run.step_until(has_measured_traffic)
-            await run.wait_for_event(TRAFFIC)
+            await run.step_until(lambda _: find_halved_traffic(read_run(run.run_dir), nodes))
         finally:
             agent.kill()
             await agent.wait()
         await step_until_members(run, *members[:workers])
         run.stop_pacing()
 
-    ended = stage.play("--paced-from=5", "--record-sent-sums", disturb=disturb, **NODES | {"start": workers})
+    # Workers that mostly sleep measure equal speeds, also on a busy machine.
+    arguments = ("--seconds=0.02", "--paced-from=5", "--record-sent-sums")
+    ended = stage.play(*arguments, disturb=disturb, **NODES | {"start": workers})
     assert_equals_reference(ended)
-    wire = count_wire_bytes(ended, {worker: "b" if worker >= 100 else "" for worker in members})
+    wire = count_wire_bytes(ended, nodes)
     assert wire
     # A flat mesh would send as many times more as a node has workers.
     assert all(2 * GRADIENT_BYTES <= size <= 1.1 * 2 * GRADIENT_BYTES for size in wire.values()), wire
     # What the workers count and tell their user: with frames, votes and confirmations.
-    measured = [event.detail for event in ended.find_events("traffic.measured")]
-    assert [detail["node"] for detail in measured] == ["", "b"]
+    measured = find_halved_traffic(ended.run, nodes)
+    assert {detail["node"] for detail in measured} == {"", "b"}
     # As planned before the run; blocks of different sizes are not spread quite evenly.
     planned = count_node_traffic(((GRADIENT_BYTES // 4, 4),), VIRTUAL_RANKS, (workers, workers), None)
     for detail in measured:

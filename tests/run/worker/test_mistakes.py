@@ -2,7 +2,6 @@
 
 import copy
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -269,14 +268,9 @@ def test_plain_backward_passes_are_refused():
 # -- the arguments of prepare --------------------------------------------------------------------------------
 
 
-def create_process_group():
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-
-
 @pytest.fixture
 def group():
-    create_process_group()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
 
