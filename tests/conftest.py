@@ -25,7 +25,12 @@ from .waiting import wait_until
 FIRST_LOCK = Path(__file__)
 SECOND_LOCK = Path(__file__).parent / "run" / "processes" / "conftest.py"
 LOCK = pytest.StashKey[IO[str]]()
-SET_BY_LIBRARIES = {"CUBLAS_WORKSPACE_CONFIG", "PYTEST_CURRENT_TEST", "PYTORCH_NVML_BASED_CUDA_CHECK"}
+SET_BY_LIBRARIES = {
+    "CUBLAS_WORKSPACE_CONFIG",
+    "PYTEST_CURRENT_TEST",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
 WARM_PROCESS = Path(__file__).parent / "run" / "processes" / "warm_process.py"
 
 

@@ -82,6 +82,7 @@ def test_leaving_the_loop_inside_a_step_ends_the_run(stage):
     [
         ("break on worker 1", "in a round to settle"),
         ("keeps its own", "differ in run.keep"),
+        ("sets its own", "differ in the attribute scale"),
     ],
 )
 @pytest.mark.parametrize("copies", [2, pytest.param(None, marks=pytest.mark.long)])

@@ -34,7 +34,7 @@ async def do_nothing(running):
     await running.wait_for_step(1)
 
 
-@pytest.mark.parametrize("model", ["llama", "own"])
+@pytest.mark.parametrize("model", ["llama", "own", "late"])
 @pytest.mark.parametrize(
     ("start", "disturb", "args"),
     [(2, do_nothing, ()), (3, do_nothing, ()), (1, add_a_worker, ("--paced-from=3",))],

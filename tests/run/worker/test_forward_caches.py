@@ -111,13 +111,51 @@ def test_an_attribute_that_came_with_a_hook_stays(module, caches):
     assert module.hooked
 
 
-def test_a_module_without_such_state_is_looked_at_only_if_named():
+@pytest.mark.parametrize("value", [7, 2.5, None, "text", [3], torch.ones(2)], ids=str)
+def test_an_attribute_that_a_later_forward_pass_replaces_is_put_back(value):
+    for before in (0, torch.zeros(2)):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        model[1].seen = before
+        caches = ForwardCaches(model)
+        for _ in range(2):
+            caches.begin_step(())
+            caches.put_back()
+            model[1].seen = value
+            caches.put_back()
+            assert model[1].seen is before
+            model[1].seen = value
+            caches.end_step()
+            assert model[1].seen is before
+
+
+def test_an_attribute_of_any_module_that_the_script_replaces_stays():
     model = nn.Sequential(nn.Linear(2, 2))
     caches = ForwardCaches(model)
-    model[0].seen = 1
+    caches.end_step()
+    model[0].seen = torch.ones(2)
+    caches.begin_step(())
     caches.put_back()
-    assert model[0].seen == 1
+    model[0].seen = 4
+    caches.end_step()
+    assert torch.equal(model[0].seen, torch.ones(2))
+
+
+def test_a_mode_that_a_forward_pass_switches_is_no_cache():
+    model = nn.Sequential(nn.Linear(2, 2))
+    caches = ForwardCaches(model)
+    model.eval()
+    caches.put_back()
+    assert not model[0].training
+
+
+def test_a_module_without_caches_is_looked_at_closely_only_if_named():
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].seen = [1]
+    caches = ForwardCaches(model)
+    model[0].seen.append(2)
+    caches.put_back()
+    assert model[0].seen == [1, 2]
     caches.watch([("0", "seen")])
-    model[0].seen = 2
+    model[0].seen.append(3)
     caches.put_back()
-    assert model[0].seen == 1
+    assert model[0].seen == [1, 2]

@@ -61,6 +61,8 @@ for step in run.steps(data, global_batch=8, microbatch=microbatch, until=9):
             sys.exit()
     if mistake == "keeps its own":
         run.keep["worker"] = min(step.number, 3) * worker_settings.get_settings().worker // 3
+    if mistake == "sets its own":
+        model.scale = min(step.number, 3) * worker_settings.get_settings().worker // 3
 
 if mistake == "evaluates alone" and worker_settings.get_settings().worker == 0:
     for _ in run.evaluate(data, microbatch=2):

@@ -43,21 +43,24 @@ class CachedValue(msgspec.Struct, frozen=True):
 class _Watched:
     """A module with caches.
 
+    Args:
+        attributes: those that it had at the beginning of the step; None: those that it has.
+
     Attributes:
         base: its caches at the beginning of the step.
         left: its caches when the script got control after the step.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, attributes: Mapping[str, Any] | None = None) -> None:
         self.module, self.hooks = module, count_hooks(module)
-        self.base = self.left = _read(module, {})
+        self.base = self.left = _read(module, {}, attributes)
 
 
 class ForwardCaches:
     """The caches of the modules of one model, as they were at the beginning of the step.
 
-    Only modules with a non-persistent buffer are looked at, and those named to `watch`: most models have none
-    or one.
+    Only modules with a non-persistent buffer are looked at closely, and those in which a forward pass has
+    given an attribute another value: most models have none or one. Of the others this compares references.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -67,17 +70,44 @@ class ForwardCaches:
             for path, module in self._modules.items()
             if module._non_persistent_buffers_set
         }
+        self._compare_others()
+
+    def _compare_others(self) -> None:
+        """Compare the attributes of all other modules with the present ones from now on."""
+        self._others = [path for path in self._modules if path not in self._watched]
+        self._attributes = [vars(self._modules[path]) for path in self._others]
+        self._before = [attributes.copy() for attributes in self._attributes]
+
+    def _has_changed(self) -> bool:
+        try:
+            return self._attributes != self._before
+        except Exception:  # noqa: BLE001 - two tensors, or objects of the script, that cannot be compared so
+            return True
+
+    def _watch_changed(self) -> None:
+        """Look closely at modules of which an attribute has another value than before."""
+        if not self._has_changed():
+            return
+        for path, before in zip(self._others, self._before, strict=True):
+            now = vars(self._modules[path])
+            if any(
+                now.get(name) is not before.get(name) for name in now.keys() | before.keys() if _is_own(name)
+            ):
+                self._watched[path] = _Watched(self._modules[path], before)
+        self._compare_others()
 
     def watch(self, attributes: Iterable[Key]) -> None:
-        """Look at the modules of these attributes too: a forward pass has changed them."""
+        """Look at the modules of these attributes closely: a forward pass has changed them."""
         for path, _ in attributes:
             if path not in self._watched and path in self._modules:
                 self._watched[path] = _Watched(self._modules[path])
+        self._compare_others()
 
     def renew(self) -> None:
         """Take the present values for those of the beginning of the step, as after a load."""
         for watched in self._watched.values():
             watched.base = watched.left = _read(watched.module, {})
+        self._compare_others()
 
     def begin_step(self, changed: Iterable[str]) -> None:
         """Begin a step: what the script has changed counts, what forward passes have left does not.
@@ -86,6 +116,8 @@ class ForwardCaches:
             changed: names of buffers that the script has changed since the last step.
         """
         names = set(changed)
+        if self._has_changed():
+            self._compare_others()
         for path, watched in self._watched.items():
             now = _read(watched.module, watched.left)
             base: dict[Place, CachedValue] = {}
@@ -103,6 +135,7 @@ class ForwardCaches:
         Args:
             all_of_it: False: leave values where there were none, such as a loss that the script reads.
         """
+        self._watch_changed()
         for watched in self._watched.values():
             _put_back(watched, all_of_it=all_of_it)
 
@@ -113,11 +146,18 @@ class ForwardCaches:
             watched.left = _read(watched.module, watched.base)
 
 
-def _read(module: nn.Module, known: Mapping[Place, CachedValue]) -> dict[Place, CachedValue]:
-    """Return the caches of a module; those that have not changed are the same objects as before."""
+def _read(
+    module: nn.Module, known: Mapping[Place, CachedValue], attributes: Mapping[str, Any] | None = None
+) -> dict[Place, CachedValue]:
+    """Return the caches of a module; those that have not changed are the same objects as before.
+
+    Args:
+        attributes: those to read in place of the present ones.
+    """
     found: dict[Place, CachedValue] = {}
     values = [((True, name), module._buffers.get(name)) for name in module._non_persistent_buffers_set]
-    values += [((False, name), value) for name, value in vars(module).items() if _is_own(name)]
+    own = vars(module) if attributes is None else attributes
+    values += [((False, name), value) for name, value in own.items() if _is_own(name)]
     for place, value in values:
         if (kept := _keep(value, known.get(place))) is not None:
             found[place] = kept

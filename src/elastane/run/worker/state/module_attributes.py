@@ -60,6 +60,8 @@ class Opaque(msgspec.Struct, frozen=True):
 class Live(msgspec.Struct, frozen=True):
     """A tensor, or large plain data: it is read when it is needed, not in every step."""
 
+    value: Any
+
 
 Reading: TypeAlias = dict[Key, Any]
 """The attributes at one moment: numbers and texts themselves, and `PlainCopy`, `Opaque` or `Live`."""
@@ -254,7 +256,9 @@ def read_attributes(
                 continue
             if type(value) in EXACT_SCALARS or isinstance(value, SCALARS):
                 found[path, name] = value
-            elif not isinstance(value, torch.Tensor):
+            elif isinstance(value, torch.Tensor):
+                found[path, name] = Live(value)
+            else:
                 number = id(value)
                 if number not in shared:
                     shared[number] = read_plain(value, before.get((path, name)))
@@ -274,7 +278,7 @@ def read_plain(value: Any, known: Any) -> Any:
             return known
         return PlainCopy(value, content, _copy_plain(value), _list_parts(value))
     except ReadLimitExceeded:
-        return Live()
+        return Live(value)
     except NotPlain:
         return Opaque(value)
 
@@ -324,6 +328,16 @@ def set_attributes(root: object, described: Iterable[list[Any]], tensors: Mappin
             setattr(holders[path], name, value)
 
 
+def find_other_values(before: Reading, now: Reading) -> Reading:
+    """Return the part of a reading that has another value, or other content, than an earlier one."""
+    return {
+        key: value
+        for key, value in now.items()
+        if value is not (earlier := before.get(key, before))
+        and not (isinstance(value, Live) and isinstance(earlier, Live) and value.value is earlier.value)
+    }
+
+
 def check_changes(before: Mapping[Key, Any], now: Mapping[Key, Any], known: AbstractSet[int]) -> None:
     """Check that what a script has given to modules between two steps can be carried.
 
@@ -341,7 +355,7 @@ def check_changes(before: Mapping[Key, Any], now: Mapping[Key, Any], known: Abst
         earlier = before.get(key)
         if value is earlier or id(value.value) in known:
             continue
-        if isinstance(value, Opaque) or (_is_object(value.value) and not _is_same_object(value, earlier)):
+        if isinstance(value, Opaque) or (is_object(value.value) and not _is_same_object(value, earlier)):
             raise build_attribute_error(key, f"{type(value.value).__name__} is not plain data")
 
 
@@ -359,7 +373,8 @@ def _get_data(value: Any) -> Any:
     return value.copied if isinstance(value, PlainCopy) else value
 
 
-def _is_object(value: Any) -> bool:
+def is_object(value: Any) -> bool:
+    """Return whether plain data is an object with attributes, such as a configuration."""
     return type(value) not in CONTAINERS and hasattr(value, "__dict__")
 
 

@@ -29,10 +29,12 @@ from elastane.run.worker.state.module_attributes import (
     Key,
     ModuleAttributes,
     check_changes,
+    find_other_values,
     read_attributes,
     set_attributes,
 )
 from elastane.run.worker.state.run_keep import RunKeep
+from elastane.run.worker.state.script_changes import digest_changes
 from elastane.run.worker.state.shared_optimizer_state import SharedOptimizerState
 from elastane.run.worker.state.untrained_tensors import UntrainedTensors
 
@@ -91,8 +93,10 @@ class ReplicatedState:
         self._named_modules = tuple(model.named_modules())
         self._reading = read_attributes(self._named_modules)
         self._excluded: frozenset[Key] = frozenset()
-        # The values of attributes after a step, before the script may change them.
-        self._values_after_step: list[tuple[Any, ...]] = []
+        # The attributes after a step, before the script may change them.
+        self._left: list[dict[str, Any]] = []
+        # Digests of those that it has changed before the present step.
+        self._script_changes: dict[str, str] = {}
         self._began = self._describe_beginning()
         self.edits: tuple[EditedValue, ...] = ()
 
@@ -111,6 +115,7 @@ class ReplicatedState:
             "metrics": self.metrics.copy(),
             "recorded": self.recorded,
             "order": list(self.order) if self.order is not None else None,
+            "script_changes": self._script_changes,
             # As between two microbatches, like flags: a running one may disable an adapter for a while.
             "attributes": ModuleAttributes(self._model, self._reading).describe_changed(
                 self._attributes, "attributes", tensors, self._excluded
@@ -204,6 +209,7 @@ class ReplicatedState:
         self.metrics = dict(described["metrics"])
         # Checkpoints of earlier versions lack these.
         self.recorded = described.get("recorded", "")
+        self._script_changes = dict(described.get("script_changes", {}))
         self.order = tuple(described["order"]) if described.get("order") else None
         if self.dataset is not None:
             self.dataset.restore()
@@ -228,7 +234,7 @@ class ReplicatedState:
         names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
         digests = {name: digest_text(to_json_text(plain[key])) for key, name in names.items()}
         recorded = {"what run.log or run.artifact was given": self.recorded} if self.recorded else {}
-        return digests | {"run.keep": self._keep.digest()} | recorded
+        return digests | {"run.keep": self._keep.digest()} | recorded | self._script_changes
 
     def digest(self) -> tuple[str, str]:
         """Return digests of the tensors outside the blocks, and of the shared optimizer state."""
@@ -260,16 +266,23 @@ class ReplicatedState:
         self._flags = self._read_flags()
         self._groups_before = self._describe_groups()
         before, self._reading = self._reading, read_attributes(self._named_modules, self._reading)
-        if not first and any(value is not before.get(key) for key, value in self._reading.items()):
-            known = {id(value) for values in self._values_after_step for value in values}
-            now = {key: value for key, value in self._reading.items() if key not in self._excluded}
-            check_changes(before, now, known)
+        if not first:
+            changed = find_other_values(before, self._reading)
+            for key in self._excluded & changed.keys():
+                del changed[key]
+            self._script_changes = {}
+            if changed:
+                check_changes(before, changed, {id(v) for values in self._left for v in values.values()})
+                paths = (path for path, _ in self._named_modules)
+                self._script_changes = digest_changes(
+                    before, changed, dict(zip(paths, self._left, strict=False))
+                )
         if not first and self.is_dataset_copied and self.dataset is not None:
             self.dataset.check_unchanged()
 
     def remember_values(self) -> None:
         """Remember which objects modules refer to: others that they have later come from the script."""
-        self._values_after_step = [tuple(vars(module).values()) for module in self._modules]
+        self._left = [vars(module).copy() for module in self._modules]
         if self.is_dataset_copied and self.dataset is not None:
             self.dataset.remember()
 
