@@ -12,7 +12,7 @@ from elastane.cli.runs.panel import render_panel
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, add_event, add_line
 from elastane.cli.runs.run_display import combine_restored_events, describe_run_event, describe_run_progress
 from elastane.common.errors import ElastaneError
-from elastane.run.nouns.records import OUTCOMES, EventLine
+from elastane.run.nouns.records import OUTCOMES, PRINTED, EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
 from elastane.run.observability.attempts import RESTORED, RESUMED
@@ -89,7 +89,7 @@ class Watcher:
 
     def take_event(self, event: EventLine) -> None:
         """Show an event; the restores of several workers become one."""
-        if event.kind == MESSAGE:
+        if event.kind in (MESSAGE, PRINTED):
             # Lines of the script scroll by as without elastane, above the panel if there is one.
             self.console.print(Text(event.why))
             return

@@ -78,6 +78,7 @@ from elastane.run.nouns.control import (
     WorkerReport,
 )
 from elastane.run.nouns.membership import NodeName, WorkerId
+from elastane.run.nouns.records import PRINTED
 from elastane.run.nouns.silence_limits import LISTEN_S
 
 PROPOSING = (replace_dead_workers, begin_first_generation, plan_generation)
@@ -391,6 +392,12 @@ def find_error_line(traceback: str) -> str:
     return lines[-1] if lines else "it gave no reason"
 
 
+MOST_PRINTED = 10_000
+NO_MORE_PRINTED = (
+    f"(the script has printed {MOST_PRINTED} lines: the rest is in the logs of the workers only)"
+)
+
+
 def _handle_worker_event(turn: Turn, message: WorkerEvent) -> None:
     roster, key, step = turn.roster, message.key, message.event.step
     reported = roster.fully_reported_step
@@ -399,8 +406,14 @@ def _handle_worker_event(turn: Turn, message: WorkerEvent) -> None:
     # Workers will not report events of earlier steps any more.
     keys = {known: at for known, at in roster.events.keys.items() if at is None or at >= reported}
     keys[key] = find_key_step(message.event)
-    turn.roster = replace(roster, events=replace(roster.events, keys=keys))
-    turn.actions.append(WriteEvent(msgspec.structs.replace(message.event, key=key)))
+    event = msgspec.structs.replace(message.event, key=key)
+    printed = roster.events.printed + (event.kind == PRINTED)
+    turn.roster = replace(roster, events=replace(roster.events, keys=keys, printed=printed))
+    if event.kind == PRINTED and printed >= MOST_PRINTED:
+        if printed > MOST_PRINTED:
+            return
+        event = msgspec.structs.replace(event, why=NO_MORE_PRINTED)
+    turn.actions.append(WriteEvent(event))
 
 
 # -- the agents --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.membership import NodeName, WorkerId
-from elastane.run.nouns.records import OUTCOMES, TRAFFIC, EventLine
+from elastane.run.nouns.records import OUTCOMES, PRINTED, TRAFFIC, EventLine
 from elastane.run.observability.line_files import find_end_of_lines
 from elastane.run.observability.run_files import decode_event_line
 
@@ -41,6 +41,7 @@ class EventSummary:
         checkpoints: the names of published checkpoints.
         checkpoint_step: the step of the newest checkpoint that this attempt of the run has published.
         traffic_of: the last generation of which the bytes between machines are written.
+        printed: how many lines the script has printed.
         drained: the machines that a user has asked to leave, and that are still there.
     """
 
@@ -53,6 +54,7 @@ class EventSummary:
     checkpoints: frozenset[str] = frozenset()
     checkpoint_step: int = 0
     traffic_of: int = 0
+    printed: int = 0
     drained: frozenset[NodeName] = frozenset()
 
 
@@ -93,7 +95,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     worker_events: set[tuple[str, WorkerId]] = set()
     unended: dict[WorkerId, str] = {}
     keys: dict[str, int | None] = {}
-    generation = started = traffic_of = 0
+    generation = started = traffic_of = printed = 0
     over = None
     checkpoints: set[str] = set()
     checkpoint_step = 0
@@ -115,6 +117,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)
         _update_drained(drained, event)
+        printed += event.kind == PRINTED
         if event.kind == TRAFFIC:
             traffic_of = max(traffic_of, event.generation or 0)
         if event.kind in OUTCOMES:
@@ -131,6 +134,7 @@ def summarize_events(events: Iterable[EventLine]) -> EventSummary:
         checkpoints=frozenset(checkpoints),
         checkpoint_step=checkpoint_step,
         traffic_of=traffic_of,
+        printed=printed,
         drained=frozenset(drained),
     )
 

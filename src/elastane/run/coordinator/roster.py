@@ -276,12 +276,14 @@ class WrittenEvents:
             an earlier term has lost it; empty: it has not.
         keys: the keys of written events that workers may report again, with their steps.
         traffic_of: the last generation of which the bytes between machines are written.
+        printed: how many lines the script has printed.
     """
 
     of_workers: WorkerEvents = frozenset()
     unended: Mapping[WorkerId, str] = field(default_factory=dict)
     keys: Mapping[str, int | None] = field(default_factory=dict)
     traffic_of: int = 0
+    printed: int = 0
 
 
 @dataclass(frozen=True)
@@ -635,5 +637,5 @@ def create_roster(
             numbers_end=max((worker for _, worker in past.worker_events), default=-1) + 1,
             drained=past.drained,
         ),
-        events=WrittenEvents(past.worker_events, past.unended, past.keys, past.traffic_of),
+        events=WrittenEvents(past.worker_events, past.unended, past.keys, past.traffic_of, past.printed),
     )

@@ -25,6 +25,9 @@ SCRIPT = "script"
 TRAFFIC = "traffic.measured"
 """The kind of the events with the bytes that a machine exchanges with others in a usual step."""
 
+PRINTED = "printed"
+"""The kind of the event for a line that the script prints between two steps."""
+
 AGENT = "agent"
 """The ``who`` of a run's last event if its coordinator was killed before it could write that event."""
 
@@ -110,7 +113,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``data.awaited``, ``coordinator.started``, ``coordinator.died``, ``resize.requested``,
     ``drain.requested``, ``stop.requested``, ``stop.announced`` (to the processes of an unmodified script),
     ``generation.started``, ``generation.unheard``, ``claim.waiting``, ``shares.rebalanced``,
-    ``evaluation``, ``message``, ``digest``, ``spot_check.failed``,
+    ``evaluation``, ``message``, ``printed``, ``digest``, ``spot_check.failed``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
     ``checkpoint.restored``, ``traffic.measured``, ``model.failing``, ``warning``, ``trackers.requested``,
     ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.

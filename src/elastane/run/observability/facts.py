@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from elastane.run.nouns.records import OUTCOMES, EventLine, LedgerLine
+from elastane.run.nouns.records import OUTCOMES, PRINTED, EventLine, LedgerLine
 from elastane.run.observability.attempts import RESUMED, Restored, compute_attempt_costs
 from elastane.run.observability.run_files import Recorded
 
@@ -14,6 +14,7 @@ NO_CHANGES = frozenset(
     {
         "evaluation",
         "message",
+        PRINTED,
         "warning",
         "digest",
         "trackers.requested",
@@ -22,7 +23,7 @@ NO_CHANGES = frozenset(
     }
 )
 """Events of normal progress: checkpoints, and the script's own; ``message`` is a line of ``run.print``,
-``digest`` that of the last step."""
+``printed`` one of ``print``, ``digest`` that of the last step."""
 
 LONGEST_MS = 1e15
 """A longer step, of more than thirty thousand years, is an error in the ledger."""

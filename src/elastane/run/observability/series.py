@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.nouns.records import PRINTED, EventLine, LedgerLine
 from elastane.run.observability.drawing import LARGEST
 from elastane.run.observability.facts import read_step_ms
 
@@ -98,7 +98,16 @@ def build_lanes(ledger: Sequence[LedgerLine]) -> list[Lane]:
 
 
 OWN_STEP = frozenset(
-    {"generation.started", "evaluation", "message", "warning", "digest", "run.resumed", "checkpoint.restored"}
+    {
+        "generation.started",
+        "evaluation",
+        "message",
+        PRINTED,
+        "warning",
+        "digest",
+        "run.resumed",
+        "checkpoint.restored",
+    }
 )
 """Kinds of events that are written later than the step that they are about."""
 

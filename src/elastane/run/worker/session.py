@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.heartbeat_file import Phase
-from elastane.run.nouns.records import Digest, EventLine
+from elastane.run.nouns.records import PRINTED, Digest, EventLine
 from elastane.run.nouns.spec import CheckpointPolicy
 from elastane.run.nouns.trackers import Tracker, parse_trackers, require_trackers
 from elastane.run.trackers import tracker_requests
@@ -46,6 +46,7 @@ from elastane.run.worker.evaluation import Evaluation
 from elastane.run.worker.finished.text_files import check_tokenizer
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.reporter import Reporter, get_reporter
+from elastane.run.worker.script_output import show_prints
 from elastane.run.worker.state import devices
 from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
 from elastane.run.worker.state.run_keep import RunKeep
@@ -94,6 +95,7 @@ def join(*, log: str | Sequence[str] = ()) -> "Run":
     seed_everything(settings.spec.seed)
     global _run  # noqa: PLW0603 - a worker joins once
     _run = Run(settings, trackers)
+    show_prints(_run.show_printed)
     return _run
 
 
@@ -129,8 +131,8 @@ class Run:
         self._step: TrainingStep | None = None
         self._ending = ""
         self._begun = self._finished = False
-        # The step and the place among its lines of the last printed line.
-        self._last_print = (0, 0)
+        # The step of the last line of each kind, and its place among those of the step.
+        self._last_lines: dict[str, tuple[int, int]] = {}
 
     def prepare(
         self,
@@ -530,12 +532,22 @@ class Run:
         # A worker's log would be hard to read without the script's own lines.
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+        self._report_line("message", text)
+
+    def show_printed(self, text: str) -> None:
+        """Show a line that the script has printed with Python's ``print``, once for all workers."""
+        # Inside a step or an evaluation each worker prints other lines.
+        if self._trainer is None or not self._trainer.iterating:
+            self._report_line(PRINTED, text)
+
+    def _report_line(self, kind: str, text: str) -> None:
         step = self._trainer.step if self._trainer else 0
         # All workers print the same things in the same order, so step and place identify a line.
-        place = self._last_print[1] + 1 if self._last_print[0] == step else 1
-        self._last_print = step, place
-        line = EventLine(time=0.0, kind="message", why=text, step=step)
-        self._reporter.report_event(f"print-{step}-{place}", line)
+        last_step, last_place = self._last_lines.get(kind, (0, 0))
+        place = last_place + 1 if last_step == step else 1
+        self._last_lines[kind] = step, place
+        line = EventLine(time=0.0, kind=kind, why=text, step=step)
+        self._reporter.report_event(f"{kind}-{step}-{place}", line)
 
     @property
     def digest(self) -> Digest | None:

@@ -25,6 +25,7 @@ from elastane.run.worker.finished.model_writer import write_finished
 from elastane.run.worker.notice import take_notices
 from elastane.run.worker.process_end import disown_finalizers, end_process
 from elastane.run.worker.reporter import Reporter, get_reporter
+from elastane.run.worker.script_output import take_over_print
 from elastane.run.worker.state.gpu_locks import assign_gpu
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.worker_log import read_last_lines
@@ -141,6 +142,8 @@ def _run_script(spec: RunSpec) -> None:
 
     Only after the script's end is it certain that the script did not leave its loop because of an error.
     """
+    if not spec.debug:
+        take_over_print(Path(spec.script).resolve().parent)
     try:
         main_program.run_main_program(spec)
     except SystemExit as exit_:

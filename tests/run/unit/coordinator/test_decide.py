@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from elastane.run.coordinator import decide
 from elastane.run.coordinator.event_summary import summarize_events
 from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.nouns.control import (
@@ -831,6 +832,19 @@ def test_keys_that_all_workers_have_reported_are_forgotten(training) -> None:
     assert len(stage.roster.events.keys) <= 2
     stage.receive(WorkerEvent(worker=1, key="print-7-1", event=EventLine(time=1.0, kind="message", step=7)))
     assert len(stage.list_kinds("message")) == 54
+
+
+def test_a_script_that_prints_for_ever_does_not_fill_the_events(training, monkeypatch) -> None:
+    monkeypatch.setattr(decide, "MOST_PRINTED", 5)
+    stage = training(2, step=5)
+    for place in range(1, 9):
+        line = EventLine(time=1.0, kind="printed", why=f"line {place}", step=6)
+        stage.receive(WorkerEvent(worker=0, key=f"printed-6-{place}", event=line))
+    stage.receive(WorkerEvent(worker=0, key="message-6-1", event=EventLine(time=1.0, kind="message", step=6)))
+    printed = [event.why for event in stage.events if event.kind == "printed"]
+    assert printed == [*(f"line {place}" for place in range(1, 5)), decide.NO_MORE_PRINTED]
+    assert len(stage.list_kinds("message")) == 1
+    assert summarize_events(stage.events).printed == 5
 
 
 def test_a_late_joiner_repeats_no_warning(training) -> None:
