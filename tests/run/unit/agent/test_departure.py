@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.run.machines.agents.node_agent import LONGEST_LEAVE_S, has_left, is_last_machine
+from elastane.run.machines.agents.node_agent import LONGEST_LEAVE_S, has_left, inherits_end, is_last_machine
 from elastane.run.nouns.membership import NodeAddress
 
 HERE, THERE = NodeAddress("b", "10.0.0.2", 1), NodeAddress("", "10.0.0.1", 1)
@@ -33,3 +33,22 @@ def test_the_last_machine_stops_the_run_instead_of_leaving(nodes, begins, last):
 )
 def test_a_machine_has_left_once_that_is_recorded_or_no_answer_comes(workers, recorded, idle_s, left):
     assert has_left(workers=workers, recorded=recorded, idle_s=idle_s) is left
+
+
+@pytest.mark.parametrize(
+    ("node", "others", "charged", "inherits"),
+    [
+        # The first machine has left, and its coordinator has served the run to its end.
+        ("b", ("b",), "", True),
+        ("b", ("c", "b"), "", True),
+        ("c", ("c", "b"), "", False),
+        # The machine in charge still takes part.
+        ("b", ("", "b"), "", False),
+        ("b", ("b", "c"), "b", False),
+        # It has had no order.
+        ("b", (), "", False),
+    ],
+)
+def test_one_machine_writes_the_results_if_the_one_in_charge_has_left(node, others, charged, inherits):
+    nodes = tuple(NodeAddress(name, "10.0.0.1", 1) for name in others)
+    assert inherits_end(node, nodes, charged) is inherits

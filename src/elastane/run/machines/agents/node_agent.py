@@ -70,7 +70,7 @@ class NodeAgent(Agent):
 
     Attributes:
         left: this agent has ended and the run goes on: a user wished it, or something failed here.
-        concludes: the run is over, and this machine was in charge then.
+        concludes: the run is over, and this machine writes its results.
     """
 
     def __init__(
@@ -357,8 +357,15 @@ class NodeAgent(Agent):
         """End the run on this machine with an outcome; the first one counts."""
         if self._over is None:
             self.left = not self.told_over and (self._leaving or not self.is_last)
-            self.concludes = self.in_charge and not self.left
+            self.concludes = not self.left and (self.in_charge or self._inherits_end())
         super().finish(over)
+
+    def _inherits_end(self) -> bool:
+        try:
+            charged = read_endpoint(self._run_dir).node
+        except (OSError, Malformed):
+            return False
+        return inherits_end(self._run_dir.node, self.workers.worker_set.nodes, charged)
 
 
 # -- the decisions of a machine that a user asks to leave a run; `node_agent` beside this acts on them ---
@@ -377,6 +384,20 @@ def is_last_machine(node: NodeName, nodes: Collection[NodeAddress], *, begins: b
         begins: the run has begun on this machine; another one is not alone before its first order.
     """
     return all(other.name == node for other in nodes) if nodes else begins
+
+
+def inherits_end(node: NodeName, nodes: Collection[NodeAddress], charged: NodeName) -> bool:
+    """Return whether a machine writes the results of a run that ends while the machine in charge leaves it.
+
+    The coordinator of a machine that has left serves the run until another one does, perhaps to its end.
+
+    Args:
+        node: the machine.
+        nodes: the machines of the run in the last order of the coordinator.
+        charged: the machine of this coordinator.
+    """
+    names = {other.name for other in nodes}
+    return charged not in names and node == min(names, default=charged)
 
 
 def has_left(*, workers: int, recorded: bool, idle_s: float) -> bool:

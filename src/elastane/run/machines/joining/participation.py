@@ -36,6 +36,9 @@ from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord
 from elastane.run.observability.run_files import read_record
 
+RELEASE_S, RELEASE_LOOK_S = 10.0, 0.1
+"""How long the program of a machine that has left may take to end, and how often another one looks."""
+
 
 @dataclass(frozen=True, slots=True)
 class JoinedMachine:
@@ -114,7 +117,7 @@ def _take_part_in_attempts(
         if agent.left:
             return over, False, True
         if agent.concludes and not acts:
-            acts = _try_to_lock(run_dir, held)
+            acts = _lock_when_released(run_dir, held)
         if acts:
             write_final_event(run_dir, over)
         # After a notice there is no time for another attempt.
@@ -145,6 +148,16 @@ def _try_to_lock(run_dir: RunDir, held: ExitStack) -> bool:
         held.enter_context(lock_run_directory(run_dir))
     except BadInput:
         return False
+    return True
+
+
+def _lock_when_released(run_dir: RunDir, held: ExitStack) -> bool:
+    """Lock the run directory, which a machine that has left holds until its processes have ended."""
+    give_up = time.monotonic() + RELEASE_S
+    while not _try_to_lock(run_dir, held):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(RELEASE_LOOK_S)
     return True
 
 
