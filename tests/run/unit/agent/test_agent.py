@@ -181,13 +181,16 @@ def test_the_run_grows_shrinks_and_survives_its_coordinator(play_run) -> None:
     assert running.list_kinds().count("worker.left") == 1
 
 
-def test_a_resize_before_the_fork_server_is_ready_decides_how_many_workers_start(play_run) -> None:
+def test_a_resize_before_the_fork_server_is_ready_decides_how_many_workers_start(play_run, tmp_path) -> None:
     """A run that gives up devices before a worker uses them must not take them again."""
-    late = ("/bin/sh", "-c", 'sleep 1.5; exec "$0" "$@"', *SMALL)
+    resized = tmp_path / "resized"
+    late = ("/bin/sh", "-c", f'until test -e {resized}; do sleep 0.1; done; exec "$0" "$@"', *SMALL)
 
     async def story(running) -> None:
         await running.wait_until(lambda answer: answer.target == 3)
         assert (await running.ask(AskResize(workers=1))).ok
+        await running.wait_until(lambda answer: answer.target == 1)
+        resized.touch()
         await running.wait_until(lambda answer: find_members(answer) == {0})
         running.agent.stop()
 
