@@ -4,6 +4,7 @@ A rotary embedding, for example, rescales its frequencies for the longest sequen
 see other sequences, so each microbatch begins with the caches of the beginning of the step.
 """
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -79,10 +80,7 @@ class ForwardCaches:
         self._before = [attributes.copy() for attributes in self._attributes]
 
     def _has_changed(self) -> bool:
-        try:
-            return self._attributes != self._before
-        except Exception:  # noqa: BLE001 - two tensors, or objects of the script, that cannot be compared so
-            return True
+        return not all(map(_is_same_mapping, self._attributes, self._before))
 
     def _watch_changed(self) -> None:
         """Look closely at modules of which an attribute has another value than before."""
@@ -162,6 +160,11 @@ def _read(
         if (kept := _keep(value, known.get(place))) is not None:
             found[place] = kept
     return found
+
+
+def _is_same_mapping(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two mappings have the same objects, in the same order."""
+    return len(one) == len(other) and all(map(operator.is_, one.values(), other.values()))
 
 
 def _is_own(name: str) -> bool:

@@ -93,8 +93,8 @@ class ReplicatedState:
         self._named_modules = tuple(model.named_modules())
         self._reading = read_attributes(self._named_modules)
         self._excluded: frozenset[Key] = frozenset()
-        # The attributes after a step, before the script may change them.
-        self._left: list[dict[str, Any]] = []
+        # The attributes after a step, before the script may change them, by path of the module.
+        self._left: dict[str, dict[str, Any]] = {}
         # Digests of those that it has changed before the present step.
         self._script_changes: dict[str, str] = {}
         self._began = self._describe_beginning()
@@ -272,17 +272,15 @@ class ReplicatedState:
                 del changed[key]
             self._script_changes = {}
             if changed:
-                check_changes(before, changed, {id(v) for values in self._left for v in values.values()})
-                paths = (path for path, _ in self._named_modules)
-                self._script_changes = digest_changes(
-                    before, changed, dict(zip(paths, self._left, strict=False))
-                )
+                known = {id(value) for values in self._left.values() for value in values.values()}
+                check_changes(before, changed, known)
+                self._script_changes = digest_changes(before, changed, self._left)
         if not first and self.is_dataset_copied and self.dataset is not None:
             self.dataset.check_unchanged()
 
     def remember_values(self) -> None:
         """Remember which objects modules refer to: others that they have later come from the script."""
-        self._left = [vars(module).copy() for module in self._modules]
+        self._left = {path: vars(module).copy() for path, module in self._named_modules}
         if self.is_dataset_copied and self.dataset is not None:
             self.dataset.remember()
 
