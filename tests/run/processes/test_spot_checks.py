@@ -37,6 +37,18 @@ def test_of_two_workers_the_one_that_contradicts_itself_ends(stage, assert_equal
     assert ended.find_subjects(SPOT_CHECK_FAILED) == ["worker 1"]
 
 
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_a_wrong_result_of_a_worker_that_dies_before_its_check_is_in_no_step(
+    stage, assert_equals_reference, way
+):
+    """Whole sums with it are on other workers already. Whatever the shares, step 6 checks this worker."""
+    ended = stage.play("--flip=1:6", "--fault=1:6:before-vote", start=3, spot_checks="every", **way)
+    assert_equals_reference(ended)
+    assert ended.find_subjects("worker.died") == ["worker 1"]
+    assert not ended.find_events(SPOT_CHECK_FAILED)
+    assert ended.count_computed(6, by=[0, 2]) > 8, "the step is repeated"
+
+
 def test_two_workers_that_differ_for_good_end_the_run(stage):
     ended = stage.play("--flip=1:6", start=2, spot_checks="every")
     assert ended.outcome.code == 1

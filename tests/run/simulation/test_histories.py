@@ -113,6 +113,15 @@ FOUND = [
     *(("--leaves", seed, copies) for seed, copies in FOUND_WITH_LEAVES),
     # A newcomer that could not begin, because it had lost a peer, counted as a member: a member went for it.
     ("--network", 5077250552, None),
+    # A worker with a wrong result died before the check; others kept whole sums with it and committed them.
+    ("--spot-checks", 7658040188, None),
+    ("--spot-checks", 50044, None),
+    # Of three different results, that of the newest worker counted as wrong before any was computed again.
+    ("--spot-checks", 57, 3),
+    ("--spot-checks", 4169280060, 3),
+    # The first step was void, and then the state of the beginning counted as lost.
+    ("--spot-checks", 2000061, 2),
+    ("--spot-checks", 2000036, 1),
 ]
 
 LAST_LINES = 60

@@ -33,6 +33,10 @@ class Checker:
         shape: the shape of the run.
         workers: every worker of the history, dead ones included.
         began: the number of training steps committed in earlier attempts.
+
+    Attributes:
+        rounds: the committed rounds since all members began with round 1: a run can begin again if its
+            coordinator has not learned of a step, and then void rounds shift the numbers.
     """
 
     def __init__(self, shape: Shape, workers: Mapping[WorkerId, WorkerProcess], began: int = 0) -> None:
@@ -123,15 +127,14 @@ class Checker:
         )
 
     def check_finding(self, finding: Finding) -> None:
-        """Check that a spot check blames a worker with a fault, and is undecided only if one has died."""
+        """Check that a spot check blames a worker with a fault, and is undecided only if all have one."""
         if finding.wrong is not None:
             expect(self.workers[finding.wrong].spoils, f"{finding} blames a worker without a fault")
             self.found.add(finding.wrong)
             return
         expect(
-            any(not self.workers[worker].alive for worker in finding.workers)
-            or sum(self.workers[worker].spoils for worker in finding.workers) > 1,
-            f"{finding} is undecided although all of its workers live",
+            all(self.workers[worker].spoils for worker in finding.workers),
+            f"{finding} is undecided although a worker without a fault has computed it",
         )
         self.undecided = True
 

@@ -54,7 +54,9 @@ class TrainingThread:
         return sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0
 
     def begin(self, begin: actions.BeginRound) -> None:
-        if begin.round != self._round or begin.afresh:
+        if begin.round == 1:
+            self._world.checker.rounds.clear()
+        if begin.round != self._round:
             self._memory.begin_round(self._world.shape.count_virtual_ranks(self.kind))
         self._round, self.step = begin.round, begin.step
 

@@ -282,7 +282,10 @@ class SimWorker(WorkerProcess):
         for unit in restore.states:
             self.memory.optimizer[unit] = origin.units[unit][1]
         state = messages.State(
-            generation=restore.generation, committed=0, values=restore.values, states=restore.states
+            generation=restore.generation,
+            committed=restore.committed,
+            values=restore.values,
+            states=restore.states,
         )
         self.schedule(0.001, lambda: self.handle(events.Received(STORE, state)))
 

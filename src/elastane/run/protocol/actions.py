@@ -68,7 +68,6 @@ class BeginRound(msgspec.Struct, frozen=True):
     Args:
         workers: the number of its members.
         cursors: the position of each virtual rank's stream after the last committed step.
-        afresh: all that was computed for the round before is void.
     """
 
     round: int
@@ -76,7 +75,6 @@ class BeginRound(msgspec.Struct, frozen=True):
     generation: int
     workers: int
     cursors: dict[int, str] = {}
-    afresh: bool = False
 
 
 class Compute(msgspec.Struct, frozen=True):
@@ -131,6 +129,7 @@ class RestoreState(msgspec.Struct, frozen=True):
     """Read these units from the checkpoint of the run's start, then answer `Received` from `STORE`."""
 
     generation: int
+    committed: int
     values: tuple[int, ...]
     states: tuple[int, ...]
 

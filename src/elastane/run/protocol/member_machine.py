@@ -66,7 +66,11 @@ class MemberMachine(MemberState):
     def handle(self, event: Event) -> list[Action]:
         """Handle one event; return the actions to perform, in order."""
         self._apply_event(event)
+        before = self.committed
         self._advance()
+        if self.committed > before and self.round.entered is not None:
+            # The round was void, and its training thread waits in the next one.
+            self._advance()
         actions, self.actions = self.actions, []
         return actions
 

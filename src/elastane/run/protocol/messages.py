@@ -133,7 +133,6 @@ class Status(PeerMessage, frozen=True, kw_only=True):
         keeps: the held units that it still holds if the next round was committed with its vote.
         behind: the units of which it lacks the values, after ``committed``.
         released: its script has continued since ``committed``, so its values may have changed.
-        void: the work of the next round is void, because a worker that was a member computed wrong results.
     """
 
     worker: int
@@ -146,7 +145,6 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     keeps: tuple[Span, ...] = ()
     behind: tuple[Span, ...] = ()
     released: bool = False
-    void: bool = False
 
 
 class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
@@ -183,6 +181,8 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         refused: storage refused the sender's last part of a checkpoint: others should write the next one.
         recomputed: the results of spot checks that the sender has made, in their order. If results differ, it
             votes again with those of further ones.
+        unchecked: whole sums may have a result that a spot check should have compared, of a worker that died
+            before.
     """
 
     round: int
@@ -197,6 +197,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     replicated: dict[str, str] = {}
     refused: bool = False
     recomputed: tuple[Leaf, ...] = ()
+    unchecked: bool = False
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

@@ -44,15 +44,26 @@ def add_origin(layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, 
     member with all values, so that gradients computed with them stay valid.
     """
     known = dict(statuses)
-    if max(status.committed for status in known.values()) > 0:
+    if _has_outcome(statuses):
         return known
     held = frozenset[int]().union(*(expand_spans(status.held) for status in known.values()))
     if held == layout.everything:
         return known
     origin = next((worker for worker in workers if not known[worker].behind), workers[0])
-    everything = find_spans(layout.everything)
-    known[origin] = msgspec.structs.replace(known[origin], committed=0, held=everything, behind=())
+    known[origin] = msgspec.structs.replace(
+        known[origin], committed=_find_newest(statuses), held=find_spans(layout.everything), behind=()
+    )
     return known
+
+
+def _has_outcome(statuses: Mapping[int, Status]) -> bool:
+    """Return whether a round was committed; void ones have no outcome."""
+    return any(status.outcome is not None and status.outcome.round > 0 for status in statuses.values())
+
+
+def _find_newest(statuses: Mapping[int, Status]) -> int:
+    """Return the number of the last round, from 0: also without any member that has state yet."""
+    return max(0, *(status.committed for status in statuses.values()))
 
 
 def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Status]) -> dict[int, Status]:
@@ -61,13 +72,13 @@ def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Statu
     Args:
         origin: the outcome of the checkpoint, as of round 0.
     """
-    if max(status.committed for status in statuses.values()) > 0:
+    if _has_outcome(statuses):
         return dict(statuses)
     generation = next(iter(statuses.values())).generation
     stored = Status(
         generation=generation,
         worker=STORE,
-        committed=0,
+        committed=_find_newest(statuses),
         outcome=origin,
         held=find_spans(layout.everything),
     )
@@ -95,7 +106,7 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
         whole = [worker for worker in workers if held[worker] == layout.everything]
         # A checkpoint can complete all members at once, and so can a start, which has hardly any state.
         # Otherwise, if no complete member is left, the first becomes complete from all that have a piece.
-        at_once = STORE in statuses or newest == 0
+        at_once = not _has_outcome(statuses)
         new = tuple(w for w in workers if w not in whole) if at_once else () if whole else workers[:1]
         wanted = {w: sorted(layout.everything - {layout.replicated_unit} - held[w]) for w in new}
         auditors = spread_blocks(layout.blocks, whole or new)

@@ -2,8 +2,9 @@
 
 They find faults of hardware that change results in silence, and scripts with gradients that depend on what
 a worker has computed before. A step commits only after its check. If two workers differ, a third one computes
-the virtual rank too; without a third one, both compute it again, and a worker that then differs from itself
-is wrong. If none does, the one that has joined later ends: the bits of a run are those of its older members.
+the virtual rank too, and two of three decide. If all differ, each computes it again, and a worker that then
+differs from itself is wrong. If none does, the one that has joined later ends: the bits of a run are those of
+its older members.
 
 Faults of the first kind are common at scale: Dixit et al., Silent Data Corruptions at Scale,
 arXiv:2102.11245, 2021.
@@ -42,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True):
     Args:
         workers: the workers that have computed it.
         wrong: the worker among them that is wrong; None: that cannot be decided.
-        tied: it only counts as wrong because it has joined later than the other one.
+        tied: it only counts as wrong because it has joined later than another one.
         parameter: the number of the first parameter with different gradients, buffers after all parameters;
             None: the gradients are equal, but not the loss or a value that was logged.
     """
@@ -62,12 +63,14 @@ class Judgement(msgspec.Struct, frozen=True):
         virtual_rank: one with results that differ, so that ``needed`` must compute it before it is decided.
         needed: the workers that must compute it once more; empty: nothing is open.
         finding: the results differ for good, so the round cannot commit.
+        void: the sums may have a wrong result of a worker that has died, so its members repeat the round.
     """
 
     agreed: int = 0
     virtual_rank: int = 0
     needed: frozenset[int] = frozenset()
     finding: Finding | None = None
+    void: bool = False
 
 
 def choose_spot_check(
@@ -125,6 +128,8 @@ def judge_results(
         leaves: the results of the round, one per virtual rank.
         since: the generation that each member joined with.
     """
+    if any(vote.unchecked for vote in votes.values()):
+        return Judgement(void=True)
     agreed = 0
     for rank, results in sorted(_collect_results(leaves, votes).items()):
         if len({_encode(leaf) for some in results.values() for leaf in some}) > 1:
@@ -159,24 +164,28 @@ def _encode(leaf: Leaf) -> bytes:
 
 
 def _decide(rank: int, results: Mapping[int, list[Leaf]], since: Mapping[int, int]) -> Judgement:
+    if not results.keys() <= since.keys():
+        return Judgement(void=True)
     firsts = {worker: _encode(some[0]) for worker, some in results.items()}
+    value, most = Counter(firsts.values()).most_common(1)[0]
     others = sorted(since.keys() - results.keys())
-    unstable = [worker for worker, some in results.items() if len(set(map(_encode, some))) > 1]
-    wrong: list[int] = []
-    if len(unstable) == 1:
-        wrong = unstable
-    elif len(firsts) >= MAJORITY_OF:
-        value, most = Counter(firsts.values()).most_common(1)[0]
-        wrong = [worker for worker, first in firsts.items() if first != value] if most > 1 else []
-    elif others:
+    once = frozenset(worker for worker, some in results.items() if len(some) == 1)
+    if most == 1 and others and len(firsts) < MAJORITY_OF:
         return Judgement(virtual_rank=rank, needed=frozenset({others[rank % len(others)]}))
-    elif once := [worker for worker in since if len(results.get(worker, ())) == 1]:
-        return Judgement(virtual_rank=rank, needed=frozenset(once))
-    tied = not wrong and since.keys() == results.keys() and len(set(since.values())) > 1
-    if tied:
-        wrong = [max(results, key=lambda worker: since[worker])]
-    # One that has died cannot be judged: the round would wait for its end.
-    culprit = wrong[0] if len(wrong) == 1 and wrong[0] in since else None
+    if most == 1 and once:
+        return Judgement(virtual_rank=rank, needed=once)
+    outvoted = [worker for worker, first in firsts.items() if first != value]
+    unstable = [worker for worker, some in results.items() if len(set(map(_encode, some))) > 1]
+    tied = most == 1 and not unstable and not others and len(set(since.values())) > 1
+    if most > 1 and outvoted:
+        wrong = outvoted
+    elif unstable:
+        # If none repeats its result, the script is the cause.
+        wrong = unstable if len(unstable) < len(results) else []
+    else:
+        wrong = list(results) if tied else []
+    # If several are wrong, each further one is found when the round is repeated.
+    culprit = max(wrong, key=lambda worker: (since[worker], worker)) if wrong else None
     return Judgement(finding=Finding(rank, tuple(sorted(results)), culprit, _find_parameter(results), tied))
 
 

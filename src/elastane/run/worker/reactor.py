@@ -383,7 +383,7 @@ class Reactor:
     def _begin(self, begin: actions.BeginRound) -> None:
         assert self._entered is not None, "a round begins after it is entered"
         alone = self._has_no_peers()
-        if begin.round != self._payloads.round or begin.afresh:
+        if begin.round != self._payloads.round:
             self._payloads.round = begin.round
             self._gradients.begin_round(self._entered.size, alone=alone)
             self._state.buffers.restore()
@@ -424,7 +424,10 @@ def _restore(source: RestoreSource, restore: actions.RestoreState) -> events.Rec
     """Load state from the checkpoint, and return the event of its arrival."""
     source.restore(restore.values, restore.states)
     state = messages.State(
-        generation=restore.generation, committed=0, values=restore.values, states=restore.states
+        generation=restore.generation,
+        committed=restore.committed,
+        values=restore.values,
+        states=restore.states,
     )
     return events.Received(STORE, state)
 

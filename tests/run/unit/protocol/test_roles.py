@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.run.nouns.membership import Generation, Member
 from elastane.run.protocol.layout import FRESH, Layout
-from elastane.run.protocol.messages import Status
+from elastane.run.protocol.messages import BEGINNING, Status
 from elastane.run.protocol.roles import add_origin, assign_roles
 from elastane.run.protocol.tree import find_spans
 
@@ -21,10 +21,12 @@ def make_generation(*workers, leaving=()):
 
 
 def make_status(worker, *, committed=5, held=(), keeps=None, behind=(), rooted=()):
+    outcome = None if committed <= 0 else msgspec.structs.replace(BEGINNING, round=committed, step=committed)
     return Status(
         generation=7,
         worker=worker,
         committed=committed,
+        outcome=outcome,
         held=find_spans(held),
         keeps=find_spans(held if keeps is None else keeps),
         behind=find_spans(behind),
@@ -121,6 +123,13 @@ def test_before_the_first_commit_a_member_with_all_values_replaces_a_lost_origin
     statuses = map_by_worker(make_fresh_status(1), make_status(2, committed=0, held=(1,)))
     begun = add_origin(SHARDED, (1, 2), statuses)
     assert begun[2].held == ((0, 4),)
+    assert assign_roles(SHARDED, make_generation(1, 2), begun).lost == ()
+
+
+def test_after_a_void_round_too_the_state_of_one_member_is_that_of_the_beginning():
+    void = msgspec.structs.replace(make_status(2, held=(1,)), outcome=None)
+    begun = add_origin(SHARDED, (1, 2), map_by_worker(make_fresh_status(1), void))
+    assert (begun[2].committed, begun[2].held) == (5, ((0, 4),))
     assert assign_roles(SHARDED, make_generation(1, 2), begun).lost == ()
 
 

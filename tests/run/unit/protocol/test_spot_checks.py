@@ -111,9 +111,23 @@ def test_of_three_workers_the_one_that_differs_is_wrong(wrong):
     assert judge(*leaves).finding == Finding(5, (0, 1, 2), wrong, 1)
 
 
-def test_three_different_results_cannot_be_decided():
+def test_of_three_different_results_the_one_that_no_worker_repeats_is_wrong():
     leaves = [make_leaf(worker, (f"{worker}", "b", "c")) for worker in range(3)]
-    assert judge(*leaves).finding == Finding(5, (0, 1, 2), None, 0)
+    assert judge(*leaves).needed == {0, 1, 2}
+    again = leaves[0], make_leaf(1, ("x", "b", "c"))
+    assert judge(*leaves, *again).needed == {2}, "all must judge by the same results"
+    assert judge(*leaves, *again, leaves[2]).finding == Finding(5, (0, 1, 2), 1, 0)
+    # Worker 1 is found when the round is repeated.
+    assert judge(*leaves, *again, make_leaf(2)).finding == Finding(5, (0, 1, 2), 2, 0)
+    assert judge(*leaves, *leaves).finding == Finding(5, (0, 1, 2), None, 0)
+    assert judge(*leaves, *leaves, since={1: 7}).finding == Finding(5, (0, 1, 2), 1, 0, tied=True)
+
+
+def test_results_that_no_worker_repeats_cannot_be_decided():
+    leaves = [make_leaf(worker, (f"{worker}", "b", "c")) for worker in range(2)]
+    again = [make_leaf(worker, (f"{worker} again", "b", "c")) for worker in range(2)]
+    found = judge(*leaves, *again, workers=(0, 1), since={1: 7}).finding
+    assert found == Finding(5, (0, 1), None, 0), "the script is the cause, not the newcomer"
 
 
 def test_two_workers_compute_again_and_the_unstable_one_is_wrong():
@@ -143,10 +157,17 @@ def test_another_loss_with_the_same_gradients_names_no_parameter():
     assert judge(make_leaf(0), leaf, make_leaf(2)).finding == Finding(5, (0, 1, 2), 1, None)
 
 
-def test_a_worker_that_has_died_is_not_named_as_the_wrong_one():
-    """The others would wait for its end for ever."""
-    leaves = make_leaf(3), make_leaf(0, ("x",)), make_leaf(1, ("x",))
-    assert judge(*leaves, workers=(0, 1)).finding == Finding(5, (0, 1, 3), None, 0)
+def test_a_result_that_differs_from_that_of_a_worker_that_has_died_voids_the_round():
+    assert judge(make_leaf(3), make_leaf(0, ("x",)), workers=(0, 1)) == Judgement(void=True)
+    assert judge(make_leaf(3), make_leaf(0), workers=(0, 1)) == Judgement(agreed=1)
+
+
+def test_a_sum_with_an_unchecked_result_of_a_worker_that_has_died_voids_the_round():
+    votes = {
+        0: Vote(generation=1, round=1, leaves=()),
+        1: Vote(generation=1, round=1, leaves=(), unchecked=True),
+    }
+    assert judge_results({}, votes, dict.fromkeys(votes, 1)) == Judgement(void=True)
 
 
 def test_results_without_digests_or_of_one_worker_alone_are_not_compared():

@@ -23,12 +23,15 @@ def assign_round(me: MemberState) -> None:
     size = round_.entered.size
     speeds = {member.worker: member.speed for member in generation.members}
     assigned, known = dict[int, frozenset[int]](), frozenset[int]()
+    rooted = frozenset[int]().union(*me.rooted_at.values()) if round_.resumed else frozenset[int]()
     if round_.resumed and (any(me.assigned_at.values()) or me.known_at):
         blocks = me.layout.blocks if round_.entered.kind == "train" else 0
-        rooted = frozenset[int]().union(*me.rooted_at.values())
         # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
         assigned, known = me.assigned_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
     ranks = assign_ranks(size, speeds, me.nodes, assigned, known)
+    if rooted and (check := round_.spot_check) is not None:
+        kept = known.union(*assigned.values())
+        round_.unchecked = round_.unchecked or check.virtual_rank not in kept
     if any(assigned.values()) or known:
         round_.spot_check = move_spot_check(round_.spot_check, ranks, me.newcomers)
     elif round_.entered.kind == "train" and me.layout.compared:
@@ -54,10 +57,7 @@ def start_computing(me: MemberState) -> None:
     if round_.phase < RoundPhase.COMPUTING:
         round_.phase = RoundPhase.COMPUTING
         workers = len(generation.members)
-        begin = BeginRound(
-            me.committed + 1, me.step + 1, generation.number, workers, me.cursors, round_.afresh
-        )
-        round_.afresh = False
+        begin = BeginRound(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
         me.actions.append(begin)
     check = round_.spot_check
     if round_.to_compute:

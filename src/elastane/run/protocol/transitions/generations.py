@@ -10,7 +10,7 @@ from elastane.run.protocol.roles import add_origin, add_store, assign_roles, fin
 from elastane.run.protocol.transitions.inbox import retry_early_messages
 from elastane.run.protocol.transitions.state import MemberState, list_awaited_workers
 from elastane.run.protocol.transitions.transfer import fetch_state
-from elastane.run.protocol.transitions.votes import conclude_round
+from elastane.run.protocol.transitions.votes import conclude_round, void_round
 from elastane.run.protocol.tree import expand_spans, find_spans
 
 
@@ -90,7 +90,6 @@ def send_status(me: MemberState, generation: Generation) -> None:
         keeps=find_spans(me.held & me.find_units_to_hold()) if me.has_voted_for(me.committed + 1) else (),
         behind=find_spans(me.behind),
         released=me.released,
-        void=round_.void,
     )
     me.statuses.setdefault(generation.number, {})[me.worker] = status
     peers = list_awaited_workers(generation)
@@ -108,6 +107,13 @@ def begin_generation(me: MemberState) -> None:
         return
     statuses = {worker: received[worker] for worker in awaited}
     me.newcomers = frozenset(w for w in generation.workers if received[w].committed == FRESH)
+    newest = max(status.committed for status in statuses.values())
+    outcome = next(status.outcome for status in statuses.values() if status.committed == newest)
+    if newest > (outcome.round if outcome is not None else 0):
+        # The newest round was void.
+        statuses = {worker: pass_void_round(status, newest) for worker, status in statuses.items()}
+        if me.committed == newest - 1:
+            void_round(me)
     if me.origin is None:
         statuses = add_origin(me.layout, generation.workers, statuses)
     else:
@@ -127,9 +133,6 @@ def begin_generation(me: MemberState) -> None:
     mine = statuses[me.worker]
     if mine.committed == newest:
         me.held, me.behind = set(expand_spans(mine.held)), set(expand_spans(mine.behind))
-    if any(status.void and status.committed == newest for status in statuses.values()):
-        statuses = {worker: forget_work(status) for worker, status in statuses.items()}
-        me.round.begin_afresh()
     if me.worker in generation:
         resume_round(me, generation, statuses, newest)
     else:
@@ -139,9 +142,11 @@ def begin_generation(me: MemberState) -> None:
     retry_early_messages(me)
 
 
-def forget_work(status: messages.Status) -> messages.Status:
-    """Return a status without the work of a round that is void; no member can have committed it."""
-    return msgspec.structs.replace(status, assigned=(), leaves=(), rooted=())
+def pass_void_round(status: messages.Status, round_: int) -> messages.Status:
+    """Return the status after a void round, which has changed nothing and leaves no work behind."""
+    if status.committed != round_ - 1:
+        return status
+    return msgspec.structs.replace(status, committed=round_, assigned=(), leaves=(), rooted=())
 
 
 def is_left_behind(

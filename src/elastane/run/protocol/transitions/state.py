@@ -53,8 +53,7 @@ class RoundState:
         spot_check: the check of the round; None: it has none.
         requested: the number of results for spot checks that this worker has been asked for.
         recomputed: those that it has made.
-        void: the sums have results of a worker that is wrong, so the work of the round is void.
-        afresh: the round begins again, without any of that work.
+        unchecked: whole sums may have the result for ``spot_check`` of a worker that has died.
     """
 
     def __init__(self) -> None:
@@ -79,7 +78,7 @@ class RoundState:
         self.spot_check: SpotCheck | None = None
         self.requested = 0
         self.recomputed: tuple[messages.Leaf, ...] = ()
-        self.void = self.afresh = False
+        self.unchecked = False
 
     def restart(self) -> None:
         """Forget the work of the previous generation: the new one repeats the round.
@@ -94,17 +93,6 @@ class RoundState:
         self.merged.clear()
         self.available_sums.clear()
         self.votes.clear()
-
-    def begin_afresh(self) -> None:
-        """Forget all work of the round: results of a worker that is wrong are in it."""
-        self.assigned.clear()
-        self.leaves.clear()
-        self.rooted.clear()
-        self.final.clear()
-        self.to_compute = self.parts = self.recomputed = ()
-        self.requested = 0
-        self.spot_check = None
-        self.void, self.afresh = False, True
 
 
 class MemberState:

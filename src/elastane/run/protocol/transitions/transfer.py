@@ -41,7 +41,8 @@ def fetch_state(
     me.wanted_values.update(*values.values())
     me.wanted_states.update(*states.values())
     if STORE in {*values, *states}:
-        me.actions.append(RestoreState(number, values.get(STORE, ()), states.get(STORE, ())))
+        restore = RestoreState(number, me.committed, values.get(STORE, ()), states.get(STORE, ()))
+        me.actions.append(restore)
     for peer in sorted(values.keys() - {STORE}):
         me.send(peer, build_fetch(me, number, values=values[peer]))
     for peer in sorted(states.keys() - {STORE}):

@@ -97,6 +97,7 @@ def cast_vote(me: MemberState, measured: Measured) -> None:
         replicated=measured.replicated,
         refused=me.storage_refused,
         recomputed=round_.recomputed,
+        unchecked=round_.unchecked,
     )
     send_vote(me, vote)
 
@@ -137,10 +138,12 @@ def commit_round(me: MemberState) -> None:
     since = {member.worker: member.since for member in generation.members}
     judgement = judge_results(round_.leaves, round_.votes, since)
     if judgement.finding is not None:
-        me.cannot_commit = True
-        wrong = judgement.finding.wrong
-        round_.void = wrong == round_.leaves[judgement.finding.virtual_rank].worker
         me.actions.append(FailSpotCheck(judgement.finding))
+        if judgement.finding.wrong is None:
+            me.cannot_commit = True
+            return
+    if judgement.finding is not None or judgement.void:
+        void_round(me)
         return
     if judgement.needed:
         if me.worker in judgement.needed and round_.requested == len(round_.recomputed):
@@ -154,6 +157,15 @@ def commit_round(me: MemberState) -> None:
 def request_recomputation(me: MemberState, virtual_rank: int) -> None:
     me.round.requested += 1
     me.actions.append(Recompute(virtual_rank))
+
+
+def void_round(me: MemberState) -> None:
+    """Conclude a training round without an outcome, as all members do: the next round repeats its step."""
+    # The training thread has not left the round.
+    me.committed, entered = me.committed + 1, me.round.entered
+    me.round = RoundState()
+    me.round.entered = entered
+    retry_early_messages(me)
 
 
 def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
