@@ -290,6 +290,7 @@ class Agent:
             draining=worker_set.draining,
             stopping=self._stopping,
             awaiting_data=self.workers.awaiting_data,
+            importing=self.workers.importing,
             by_hand=worker_set.by_hand,
             claimed=worker_set.claimed,
             closed=worker_set.closed,

@@ -17,6 +17,7 @@ BLIND_S = 1.0
 USUAL_INTERVALS = 20
 UNKNOWN_S = 120.0
 AWAITED_S = 5.0
+IMPORTING_S = 2.0
 PATIENCE_S = {
     Phase.STEP: 2.0,
     Phase.COMPUTE: 2.0,
@@ -62,6 +63,11 @@ def is_hung(pulse: Pulse, now: float) -> bool:
 def is_awaiting_data(pulse: Pulse, now: float) -> bool:
     """Return whether the worker has waited for samples for so long that the agent reports it."""
     return pulse.phase == Phase.DATA and now - pulse.moved_s > AWAITED_S
+
+
+def is_importing(pulse: Pulse, now: float) -> bool:
+    """Return whether the script has not joined, and has begun to import a module in the last seconds."""
+    return pulse.phase == Phase.STARTING and pulse.counter > 0 and now - pulse.moved_s < IMPORTING_S
 
 
 def compute_patience_s(pulse: Pulse) -> float:

@@ -14,6 +14,7 @@ from elastane.run.agent.hang_detection import (
     Pulse,
     is_awaiting_data,
     is_hung,
+    is_importing,
     update_pulse,
 )
 from elastane.run.agent.processes import ProcessWatch
@@ -58,6 +59,7 @@ class WorkerProcesses:
     ) -> None:
         self.worker_set = worker_set
         self.awaiting_data: tuple[WorkerId, ...] = ()
+        self.importing = False
         self._debug, self._end_s = debug, end_s
         self._changed = changed
         self._end_run = end_run
@@ -203,8 +205,9 @@ class WorkerProcesses:
                 for worker, pulse in sorted(self._pulses.items())
                 if is_awaiting_data(pulse, now) and not self._debug
             )
-            if awaiting != self.awaiting_data:
-                self.awaiting_data = awaiting
+            importing = any(is_importing(pulse, now) for pulse in self._pulses.values())
+            if (awaiting, importing) != (self.awaiting_data, self.importing):
+                self.awaiting_data, self.importing = awaiting, importing
                 self._changed.set()
             await asyncio.sleep(READ_EVERY_S)
 

@@ -11,7 +11,7 @@ from elastane.run.nouns.control import CheckpointKept
 from elastane.run.nouns.records import EventLine
 
 PATIENCE_S = 10.0
-"""The time in which a script usually joins, after importing packages and reading data."""
+"""The time in which a script usually joins, after it has imported packages."""
 
 UNJOINED = "unjoined"
 """The key of the event, which is written once per attempt of the run."""
@@ -24,16 +24,18 @@ def warn_of_unjoined(turn: Turn) -> None:
     roster = turn.roster
     if roster.reports or roster.joined or UNJOINED in roster.events.keys or not roster.started:
         return
-    if roster.troubles.unjoined_since is None:
+    importing = any(report.importing for report in roster.nodes.reports.values())
+    if importing or roster.troubles.unjoined_since is None:
         turn.roster = replace(roster, troubles=replace(roster.troubles, unjoined_since=turn.now))
         return
     if turn.now - roster.troubles.unjoined_since < PATIENCE_S:
         return
     script = roster.spec.module or PurePath(roster.spec.script).name
     why = (
-        f"{script} has run for {PATIENCE_S:.0f} s and has not called elastane.join(). It may still be "
-        "importing or loading. If it trains already, each worker does so by itself, and nothing is shared or "
-        "recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over run.steps(...). "
+        f"{script} has run for {PATIENCE_S:.0f} s since its imports and has not called elastane.join(). It "
+        "may still be loading data. If it trains already, each worker does so by itself, and nothing is "
+        "shared or recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over "
+        "run.steps(...). "
         "A Trainer of elastane.integrations joins when it begins to train"
     )
     turn.roster = replace(roster, events=replace(roster.events, keys={**roster.events.keys, UNJOINED: None}))

@@ -337,6 +337,7 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
         draining: the last `SetTarget`'s ``drain``.
         stopping: the user requested the end of the run.
         awaiting_data: workers that have waited for their samples for seconds, in the middle of a step.
+        importing: the script of a worker has not joined, and imports modules.
         by_hand: as in the last `SetTarget`.
         claimed: as in the last `SetTarget`.
         closed: as in the last `SetTarget`.
@@ -361,6 +362,7 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     draining: tuple[WorkerId, ...] = ()
     stopping: bool = False
     awaiting_data: tuple[WorkerId, ...] = ()
+    importing: bool = False
     by_hand: bool = False
     claimed: Count = 0
     closed: str = ""

@@ -1,7 +1,9 @@
 """The heartbeat file, which shows the agent the progress of the training thread, not only its liveness."""
 
 import mmap
+import sys
 import time
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from elastane.run.nouns.heartbeat_file import SLOT, Phase, compute_slot_offset
@@ -35,7 +37,25 @@ class Heartbeat:
             self._count += 1
             SLOT.pack_into(self._memory, self._offset, self._count, phase, self._longest_s[phase])
 
+    def beat_at_imports(self) -> None:
+        """Record progress at each import of a module, until the script joins."""
+        sys.meta_path.insert(0, _ImportBeat(self))
+
     def end(self, code: int) -> None:
         """Record that nothing of this worker is needed any more, and that its process ends with this code."""
         if self._memory is not None:
             SLOT.pack_into(self._memory, self._offset, self._count + 1, Phase.ENDING, code)
+
+
+class _ImportBeat(MetaPathFinder):
+    """Finds no module; it notices that one is imported."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+
+    def find_spec(self, *_module: object) -> None:
+        self._heartbeat.beat(Phase.STARTING)
+
+
+def stop_beats_at_imports() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _ImportBeat)]

@@ -44,7 +44,7 @@ from elastane.run.worker.data.fingerprint import digest_dataset
 from elastane.run.worker.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
 from elastane.run.worker.evaluation import Evaluation
 from elastane.run.worker.finished.text_files import check_tokenizer
-from elastane.run.worker.heartbeat import Heartbeat
+from elastane.run.worker.heartbeat import Heartbeat, stop_beats_at_imports
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.script_output import show_prints
 from elastane.run.worker.state import devices
@@ -121,6 +121,7 @@ class Run:
     def __init__(self, settings: worker_settings.WorkerSettings, trackers: tuple[Tracker, ...] = ()) -> None:
         self._settings = settings
         beats = settings.run_dir.node_files.beats if settings.run_dir else None
+        stop_beats_at_imports()
         self._heartbeat = Heartbeat(beats, settings.worker)
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(settings)

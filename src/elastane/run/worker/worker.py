@@ -22,6 +22,7 @@ from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.error_hints import find_hint
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.finished.model_writer import write_finished
+from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.notice import take_notices
 from elastane.run.worker.process_end import disown_finalizers, end_process
 from elastane.run.worker.reporter import Reporter, get_reporter
@@ -67,6 +68,7 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> NoRet
     seed_everything(spec.seed)
     disown_finalizers()
     take_notices()
+    Heartbeat(files.node_files.beats, worker).beat_at_imports()
     end_process(files, worker, _train(files, spec), spec.end_s)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from elastane.run.agent.environment import build_worker_environment
+from elastane.run.agent.hang_detection import HeartbeatFile
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
 from tests.waiting import WAIT_S
@@ -25,6 +26,7 @@ def warm(tmp_path):
     )
     run_dir = RunDir(tmp_path)
     run_dir.logs.mkdir()
+    HeartbeatFile(run_dir.node_files.beats).close()
     spec = RunSpec(name="n", script=str(script), preload=("no_such.module", "colorsys"))
     record = RunRecord(spec=spec, created="2026-01-01T00:00:00Z")
     run_dir.run.write_bytes(msgspec.json.encode(record))

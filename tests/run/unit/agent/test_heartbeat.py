@@ -1,9 +1,19 @@
 """A worker hangs if its heartbeats stop for longer than its own intervals allow."""
 
+import importlib
+import sys
+
 import pytest
 
-from elastane.run.agent.hang_detection import HeartbeatFile, is_awaiting_data, is_hung, update_pulse
+from elastane.run.agent.hang_detection import (
+    HeartbeatFile,
+    is_awaiting_data,
+    is_hung,
+    is_importing,
+    update_pulse,
+)
 from elastane.run.nouns.heartbeat_file import SLOT, Phase, compute_slot_offset
+from elastane.run.worker.heartbeat import Heartbeat, stop_beats_at_imports
 
 
 def make_pulse(phase, rhythm_s=0.0, now=0.0):
@@ -38,6 +48,28 @@ def test_a_worker_is_reported_as_waiting_for_data_long_before_it_counts_as_hung(
     assert not is_awaiting_data(make_pulse(Phase.DATA, 0.01), 4.9)
     assert is_awaiting_data(make_pulse(Phase.DATA, 0.01), 5.1)
     assert not is_awaiting_data(make_pulse(Phase.COMPUTE, 10.0), 5.1)
+
+
+def test_a_worker_imports_if_it_has_begun_an_import_lately() -> None:
+    assert is_importing(make_pulse(Phase.STARTING), 1.9)
+    assert not is_importing(make_pulse(Phase.STARTING), 2.1)
+    assert not is_importing(make_pulse(Phase.USER), 1.0)
+    assert not is_importing(update_pulse(None, 0, Phase.STARTING, 0.0, 0.0), 1.0)
+
+
+def test_each_import_is_a_heartbeat_until_the_script_joins(tmp_path, monkeypatch) -> None:
+    beats = HeartbeatFile(tmp_path / "beats")
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("first", "second"):
+        (tmp_path / f"imported_{name}.py").touch()
+    Heartbeat(tmp_path / "beats", 3).beat_at_imports()
+    importlib.import_module("imported_first")
+    assert beats.read(3) == (1, Phase.STARTING, pytest.approx(0.0, abs=60))
+    stop_beats_at_imports()
+    importlib.import_module("imported_second")
+    assert beats.read(3)[0] == 1
+    beats.close()
 
 
 def test_a_finished_worker_never_counts_as_hung() -> None:

@@ -1,5 +1,7 @@
 """A script that runs and does not join gives one warning."""
 
+import msgspec
+
 from elastane.run.coordinator.actions import WriteEvent
 from elastane.run.coordinator.decide import decide_actions
 from elastane.run.coordinator.roster import create_roster
@@ -33,8 +35,11 @@ def test_a_script_that_does_not_join_gives_one_warning_with_its_name():
     assert "/home/me" not in warning.why
 
 
-def test_there_is_no_warning_while_the_script_may_still_import():
-    assert list_warnings((0.0, [AGENT]), (PATIENCE_S - 1, [])) == []
+def test_there_is_no_warning_while_the_script_imports():
+    importing = msgspec.structs.replace(AGENT, importing=True)
+    before = (0.0, [AGENT]), (1.0, [importing]), (50.0, []), (50.1, [AGENT])
+    assert list_warnings(*before, (50.0 + PATIENCE_S - 1, [])) == []
+    assert len(list_warnings(*before, (50.0 + PATIENCE_S + 1, []))) == 1
 
 
 def test_there_is_no_warning_about_a_script_that_has_joined():
