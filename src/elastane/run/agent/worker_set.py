@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from elastane.run.nouns.control import Numbers, SetTarget, WorkerExit
+from elastane.run.nouns.control import FOUND_WRONG, Numbers, SetTarget, WorkerExit
 from elastane.run.nouns.heartbeat_file import SLOTS, compute_slot_offset
 from elastane.run.nouns.membership import NUMBERS_AT_ONCE, NodeAddress, WorkerId
 
@@ -118,6 +118,7 @@ def record_exit(workers: WorkerSet, ending: WorkerExit) -> WorkerSet:
         return workers
     living = {worker: pid for worker, pid in workers.living.items() if worker != ending.worker}
     requested = tuple(other for other in workers.requested if other != ending.worker)
-    return replace(
-        workers, requested=requested, living=living, exits=(*workers.exits, ending)[-REMEMBERED_EXITS:]
-    )
+    # No worker replaces one that a spot check has found wrong; the coordinator's next order says so too.
+    target = workers.target - (ending.code == FOUND_WRONG and workers.target > 1)
+    exits = (*workers.exits, ending)[-REMEMBERED_EXITS:]
+    return replace(workers, target=target, requested=requested, living=living, exits=exits)

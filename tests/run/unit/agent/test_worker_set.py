@@ -10,7 +10,7 @@ from elastane.run.agent.worker_set import (
     record_start,
     request_missing,
 )
-from elastane.run.nouns.control import WorkerExit
+from elastane.run.nouns.control import FOUND_WRONG, WorkerExit
 from elastane.run.nouns.heartbeat_file import SLOTS, compute_slot_offset
 
 
@@ -30,6 +30,14 @@ def test_dead_workers_are_replaced_under_new_numbers() -> None:
     workers, numbers = request_missing(record_exit(workers, exit_of(0)))
     assert numbers == (2,)
     assert dict(workers.living) == {1: 101}
+
+
+def test_no_worker_replaces_one_that_a_spot_check_has_found_wrong() -> None:
+    workers = WorkerSet(target=3, living={0: 100, 1: 101, 2: 102})
+    workers, numbers = request_missing(record_exit(workers, exit_of(1, FOUND_WRONG)))
+    assert (workers.target, numbers) == (2, ())
+    alone = record_exit(WorkerSet(target=1, living={0: 100}), exit_of(0, FOUND_WRONG))
+    assert alone.target == 1, "a run keeps a worker"
 
 
 def test_only_requests_up_to_the_target_are_kept() -> None:
