@@ -41,7 +41,7 @@ def test_of_two_workers_the_one_that_contradicts_itself_ends(stage, assert_equal
 def test_a_wrong_result_of_a_worker_that_dies_before_its_check_is_in_no_step(
     stage, assert_equals_reference, way
 ):
-    """Whole sums with it are on other workers already. Whatever the shares, step 6 checks this worker."""
+    """Whole sums with it are on other workers already. Step 6 checks this worker for any shares."""
     ended = stage.play("--flip=1:6", "--fault=1:6:before-vote", start=3, spot_checks="every", **way)
     assert_equals_reference(ended)
     assert ended.find_subjects("worker.died") == ["worker 1"]

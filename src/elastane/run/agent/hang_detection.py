@@ -6,6 +6,7 @@ to tune.
 
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ USUAL_INTERVALS = 20
 UNKNOWN_S = 120.0
 AWAITED_S = 5.0
 IMPORTING_S = 2.0
+TRAINING = (Phase.STEP, Phase.COMPUTE, Phase.DATA, Phase.USER)
 PATIENCE_S = {
     Phase.STEP: 2.0,
     Phase.COMPUTE: 2.0,
@@ -55,9 +57,20 @@ def update_pulse(pulse: Pulse | None, counter: int, phase: int, rhythm_s: float,
     return replace(pulse, read_s=now)
 
 
-def is_hung(pulse: Pulse, now: float) -> bool:
-    """Return whether the worker has been silent for longer than `compute_patience_s`."""
-    return now - pulse.moved_s > compute_patience_s(pulse)
+def is_hung(pulse: Pulse, now: float, peers: Iterable[Pulse], *, elsewhere: bool = False) -> bool:
+    """Return whether the worker has been silent for longer than `compute_patience_s`.
+
+    If no peer has moved since, the machine is as likely to be the cause, and a kill could lose the last copy
+    of the state: then the worker has `UNKNOWN_S` at least.
+
+    Args:
+        peers: other workers of this node.
+        elsewhere: other nodes have workers.
+    """
+    patience_s = compute_patience_s(pulse)
+    if not elsewhere and not any(peer.moved_s > pulse.moved_s and peer.phase in TRAINING for peer in peers):
+        patience_s = max(patience_s, UNKNOWN_S)
+    return now - pulse.moved_s > patience_s
 
 
 def is_awaiting_data(pulse: Pulse, now: float) -> bool:

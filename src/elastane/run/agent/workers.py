@@ -187,6 +187,7 @@ class WorkerProcesses:
         """Kill workers that hang, for as long as this is not cancelled."""
         while True:
             now = time.monotonic()
+            elsewhere = self.worker_set.total > len(self.worker_set.living)
             for worker, watch in self._watches.items():
                 if worker in self._ends:
                     if now > self._ends[worker]:
@@ -197,7 +198,8 @@ class WorkerProcesses:
                 if pulse.phase == Phase.ENDING:
                     self._let_end(worker, watch.pid, int(pulse.rhythm_s), now)
                     continue
-                if is_hung(pulse, now) and watch.alive and not self._debug:
+                peers = (peer for other, peer in self._pulses.items() if other != worker)
+                if is_hung(pulse, now, peers, elsewhere=elsewhere) and watch.alive and not self._debug:
                     self._hung.add(worker)
                     self.kill(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
             awaiting = tuple(

@@ -7,6 +7,7 @@ import pytest
 
 from elastane.run.agent.hang_detection import (
     HeartbeatFile,
+    Pulse,
     is_awaiting_data,
     is_hung,
     is_importing,
@@ -20,19 +21,23 @@ def make_pulse(phase, rhythm_s=0.0, now=0.0):
     return update_pulse(None, 1, phase, rhythm_s, now)
 
 
+MOVING = (Pulse(9, Phase.STEP, 0.1, moved_s=1e7, read_s=1e7),)
+"""A peer that waits for the worker: it goes on moving."""
+
+
 def test_a_quick_worker_is_hung_after_two_seconds() -> None:
-    assert not is_hung(make_pulse(Phase.COMPUTE, 0.05), 1.9)
-    assert is_hung(make_pulse(Phase.COMPUTE, 0.05), 2.2)
+    assert not is_hung(make_pulse(Phase.COMPUTE, 0.05), 1.9, MOVING)
+    assert is_hung(make_pulse(Phase.COMPUTE, 0.05), 2.2, MOVING)
 
 
 def test_a_slow_worker_is_hung_after_twenty_of_its_usual_intervals() -> None:
-    assert not is_hung(make_pulse(Phase.COMPUTE, 3.0), 59.0)
-    assert is_hung(make_pulse(Phase.COMPUTE, 3.0), 61.0)
+    assert not is_hung(make_pulse(Phase.COMPUTE, 3.0), 59.0, MOVING)
+    assert is_hung(make_pulse(Phase.COMPUTE, 3.0), 61.0, MOVING)
 
 
 def test_a_worker_that_has_not_computed_yet_is_hung_after_two_minutes() -> None:
-    assert not is_hung(make_pulse(Phase.COMPUTE), 119.0)
-    assert is_hung(make_pulse(Phase.COMPUTE), 121.0)
+    assert not is_hung(make_pulse(Phase.COMPUTE), 119.0, MOVING)
+    assert is_hung(make_pulse(Phase.COMPUTE), 121.0, MOVING)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +45,8 @@ def test_a_worker_that_has_not_computed_yet_is_hung_after_two_minutes() -> None:
     [(Phase.STARTING, 1799, 1801), (Phase.USER, 59, 61), (Phase.DATA, 599, 601)],
 )
 def test_a_worker_in_another_phase_is_hung_after_the_limit_of_that_phase(phase, patient_s, hung_s) -> None:
-    assert not is_hung(make_pulse(phase), patient_s)
-    assert is_hung(make_pulse(phase), hung_s)
+    assert not is_hung(make_pulse(phase), patient_s, MOVING)
+    assert is_hung(make_pulse(phase), hung_s, MOVING)
 
 
 def test_a_worker_is_reported_as_waiting_for_data_long_before_it_counts_as_hung() -> None:
@@ -73,17 +78,32 @@ def test_each_import_is_a_heartbeat_until_the_script_joins(tmp_path, monkeypatch
 
 
 def test_a_finished_worker_never_counts_as_hung() -> None:
-    assert not is_hung(make_pulse(Phase.FINISHED), 1e6)
+    assert not is_hung(make_pulse(Phase.FINISHED), 1e6, MOVING)
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        pytest.param((), id="none"),
+        pytest.param((make_pulse(Phase.STARTING, now=1.0),), id="one that starts"),
+        pytest.param((make_pulse(Phase.COMPUTE, 0.05),), id="one as silent"),
+    ],
+)
+def test_a_worker_has_minutes_while_no_peer_moves_either(peers) -> None:
+    silent = make_pulse(Phase.COMPUTE, 0.05)
+    assert not is_hung(silent, 119.0, peers)
+    assert is_hung(silent, 121.0, peers)
+    assert is_hung(silent, 2.2, peers, elsewhere=True)
 
 
 def test_any_heartbeat_is_progress() -> None:
     moved = update_pulse(make_pulse(Phase.STEP, 0.1), 2, Phase.STEP, 0.1, 0.9)
-    assert not is_hung(moved, 2.8)
-    assert is_hung(update_pulse(moved, 2, Phase.STEP, 0.1, 1.8), 3.0)
+    assert not is_hung(moved, 2.8, MOVING)
+    assert is_hung(update_pulse(moved, 2, Phase.STEP, 0.1, 1.8), 3.0, MOVING)
 
 
 def test_silence_while_the_agent_itself_was_stalled_does_not_count() -> None:
-    assert not is_hung(update_pulse(make_pulse(Phase.STEP, 0.1), 1, Phase.STEP, 0.1, 500.0), 500.0)
+    assert not is_hung(update_pulse(make_pulse(Phase.STEP, 0.1), 1, Phase.STEP, 0.1, 500.0), 500.0, MOVING)
 
 
 def test_the_file_holds_a_slot_per_worker(tmp_path) -> None:
