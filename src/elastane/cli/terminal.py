@@ -6,8 +6,9 @@ styles.
 """
 
 import re
+import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -48,6 +49,40 @@ class Terminal(Console):
                 yield segment
             else:
                 yield Segment(escape_text(text, UNBOUNDED), segment.style)
+
+
+class LossyStream:
+    """A text stream that takes every write: text that cannot be written is lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            return
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def outlive_output() -> None:
+    """Let this process continue after the reader of its output is gone, or the disk of its log is full.
+
+    A run costs more than its log, and a program that reads it through a pipe may end at any time.
+    """
+    # Both stay until the process ends: Python flushes them last, and would change the exit code.
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, LossyStream):
+            setattr(sys, name, cast("TextIO", LossyStream(stream)))
 
 
 def indent_quotation(text: str) -> str:

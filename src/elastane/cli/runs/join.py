@@ -20,6 +20,7 @@ from elastane.cli.options import WORKERS
 from elastane.cli.runs.address_options import Advertise, Ports, build_machine_address, check_ports
 from elastane.cli.runs.requests import LOOK_S, send_request
 from elastane.cli.scripts import check_script
+from elastane.cli.terminal import outlive_output
 from elastane.common.addresses import find_own_address
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.common.extras import require
@@ -83,6 +84,7 @@ def join_run(
       $ elastane join elastane1-... --slots 4
       $ srun -N4 elastane join /shared/demo
     """
+    outlive_output()
     console = open_console(as_json=as_json)
     require("torch", "training needs torch")
     if run == TICKET_FROM_STDIN:

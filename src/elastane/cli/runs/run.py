@@ -30,6 +30,7 @@ from elastane.cli.runs.run_spec import (
     restrict_sizes,
 )
 from elastane.cli.scripts import check_script, check_text, find_script
+from elastane.cli.terminal import outlive_output
 from elastane.cluster.controller.run_controller import RunController
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
@@ -133,6 +134,7 @@ def train_to_end(
     Raises:
         typer.Exit: the run did not finish.
     """
+    outlive_output()
     with opened as (directory, record):
         over = _train(directory, record, console)
     if over is None:
