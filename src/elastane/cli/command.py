@@ -1,6 +1,7 @@
 """Parts that all commands share: exit codes, output, and common arguments."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ import typer
 
 from elastane.cli.completion import complete_jobs, complete_runs, complete_runs_and_jobs
 from elastane.cli.terminal import Terminal, escape_json
-from elastane.common.errors import ElastaneError
+from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.exit_codes import ExitCode
 
 P = ParamSpec("P")
@@ -49,6 +50,7 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(function)
     def shell(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
+            check_working_directory()
             function(*args, **kwargs)
         except ElastaneError as error:
             typed = [kwargs.get("job"), kwargs.get("name"), *cast("list[str]", kwargs.get("jobs") or [])]
@@ -58,6 +60,22 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(ExitCode.STOPPED_BY_USER) from None
 
     return shell
+
+
+def check_working_directory() -> None:
+    """Check that the working directory exists, because names of scripts and of runs are looked up in it.
+
+    Raises:
+        BadInput: it has been removed.
+    """
+    try:
+        os.getcwd()  # noqa: PTH109 - for its error
+    except OSError as error:
+        raise BadInput(
+            f"the working directory cannot be found: {error.strerror}",
+            means="it has been removed, perhaps made anew since; nothing was done",
+            do="change to a directory that exists, or again to this one: cd .",
+        ) from error
 
 
 def print_error(error: ElastaneError, exit_code: int, *, as_json: bool) -> None:
@@ -78,7 +96,9 @@ def add_suggestion(error: ElastaneError, typed: Collection[object]) -> ElastaneE
 
 def print_json(value: object) -> None:
     """Print a value as one line of JSON on stdout."""
-    print(escape_json(msgspec.json.encode(value)), flush=True)
+    # A closed stdout is None, and a stream in memory has no encoding.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(escape_json(msgspec.json.encode(value), encoding), flush=True)
 
 
 def open_console(*, as_json: bool = False) -> Terminal:

@@ -1,5 +1,6 @@
 """The ``elastane`` command: its help page and its commands."""
 
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import typer
 
 from elastane.cli.checkpoints.checkpoint import checkpoint
-from elastane.cli.command import wrap_command
+from elastane.cli.command import print_error, wrap_command
 from elastane.cli.events import events
 from elastane.cli.explain import explain
 from elastane.cli.jobs.amend import amend
@@ -41,7 +42,10 @@ from elastane.cli.runs.results import export, report
 from elastane.cli.runs.run import RunCommand, run
 from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
+from elastane.cli.terminal import escape_other_encodings, outlive_output
 from elastane.cli.usage_errors import CommandGroup
+from elastane.common.atomic_file import FULL_DISK
+from elastane.common.errors import ElastaneError
 from elastane.common.permissions import narrow_umask
 
 HELP = """
@@ -162,7 +166,20 @@ for group in (
 
 def main() -> None:
     narrow_umask()
-    app()
+    escape_other_encodings()
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        outlive_output()
+        full = ElastaneError(
+            f"the output cannot be written: {error.strerror}",
+            means="the disk that it goes to is full or broken; the rest was not shown",
+            do="free some of its space, or write to another disk",
+        )
+        print_error(full, full.exit_code, as_json=False)
+        sys.exit(full.exit_code)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ direction of a text, and line breaks within a line. Brackets in a text are not m
 styles.
 """
 
+import io
 import re
 import sys
 from collections.abc import Iterable
@@ -73,6 +74,12 @@ class LossyStream:
         return getattr(self._stream, name)
 
 
+def escape_other_encodings() -> None:
+    """Let this process show an escape for each character that the encoding of its output does not have."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def outlive_output() -> None:
     """Let this process continue after the reader of its output is gone, or the disk of its log is full.
 
@@ -112,12 +119,20 @@ def split_log_line(line: str) -> list[str]:
     return [escape_line(part.expandtabs(), UNBOUNDED) for part in parts if part] or [""]
 
 
-def escape_json(document: bytes) -> str:
-    """Return JSON of the same value with escapes in place of control characters."""
+def escape_json(document: bytes, encoding: str = "utf-8") -> str:
+    """Return JSON of the same value with escapes in place of characters that this encoding cannot show."""
     text = document.decode()
-    if text.isprintable():
+    if text.isprintable() and (text.isascii() or encoding.lower() == "utf-8"):
         return text
-    return "".join(char if char.isprintable() else _json_escape(char) for char in text)
+    return "".join(char if _is_shown(char, encoding) else _json_escape(char) for char in text)
+
+
+def _is_shown(character: str, encoding: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return character.isprintable()
 
 
 def _json_escape(character: str) -> str:

@@ -13,6 +13,9 @@ from typing import BinaryIO
 UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """Errors of file systems that cannot sync a directory; their servers persist names themselves."""
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that is full, past a quota or a limit, or broken."""
+
 PARTIAL_NAME = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial", re.DOTALL)
 
 

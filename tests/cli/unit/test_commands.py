@@ -1,8 +1,10 @@
 """Output, exit codes and refusals of the commands for runs."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -436,3 +438,51 @@ def test_a_mistyped_command_is_json_on_request(elastane, words, what):
 def test_json_after_two_dashes_belongs_to_the_script(elastane):
     answer = elastane("submit", "t.py", "--bad", "--", "--json")
     assert (answer.exit_code, answer.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("words", [("ps", "somewhere"), ("run", "train.py"), ("jobs",)])
+def test_a_removed_working_directory_is_named(elastane, tmp_path, monkeypatch, words) -> None:
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    refused = elastane(*words)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: the working directory cannot be found")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", "f\\xfcnf-\\u2713"), ("latin-1", "f\u00fcnf-\\u2713")]
+)
+def test_every_path_can_be_shown_in_every_encoding(finished_run, home, tmp_path, encoding, shown) -> None:
+    name = "f\u00fcnf-\u2713"
+    finished_run()
+    home.rename(tmp_path / name)
+
+    def call(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "elastane", *words],
+            capture_output=True,
+            check=True,
+            env=os.environ | {"PYTHONIOENCODING": encoding, "ELASTANE_HOME": str(tmp_path / name)},
+        )
+        return done.stdout.decode(encoding)
+
+    assert shown in call("list")
+    assert any(name in run["directory"] for run in json.loads(call("list", "--json")))
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "--json"), ("events", "done"), ("--help",)])
+def test_output_on_a_full_disk_is_one_error(finished_run, home, words) -> None:
+    finished_run()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "elastane", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the output cannot be written: No space left on device\n")
+    assert "Traceback" not in done.stderr

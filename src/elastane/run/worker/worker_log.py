@@ -1,14 +1,13 @@
 """A worker's log, which has the script's output; a full disk loses lines but does not stop training."""
 
-import errno
 import io
 from typing import TYPE_CHECKING, TextIO
+
+from elastane.common.atomic_file import FULL_DISK
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a disk that is full, past a quota or a limit, or broken."""
 TAIL_BYTES = 2000
 """The end of the output that a worker remembers, for an error."""
 
@@ -28,7 +27,7 @@ class WorkerLog(io.FileIO):
         try:
             return super().write(data) or 0
         except OSError as error:
-            if error.errno not in REFUSALS:
+            if error.errno not in FULL_DISK:
                 raise
             return memoryview(data).nbytes
 
