@@ -21,6 +21,7 @@ Format = Literal["json", "msgpack"]
 
 DEEPEST = 64
 """The most levels of nesting. The documents of this project have fewer than 12."""
+CHUNK_BYTES = 1 << 20
 LARGEST_BYTES = 64 << 20
 """The size limit of one document, unless its decoder sets another one."""
 
@@ -100,10 +101,13 @@ def read_at_most(file: BinaryIO, at_most_bytes: int) -> bytes:
     Raises:
         Malformed: it is longer.
     """
-    content = file.read(at_most_bytes + 1)
-    if len(content) > at_most_bytes:
-        raise Malformed(f"it has more than {at_most_bytes} bytes")
-    return content
+    content = bytearray()
+    # A single read would allocate the limit, which a process under `ulimit -v` may not have.
+    while part := file.read(min(CHUNK_BYTES, at_most_bytes + 1 - len(content))):
+        content += part
+        if len(content) > at_most_bytes:
+            raise Malformed(f"it has more than {at_most_bytes} bytes")
+    return bytes(content)
 
 
 def open_regular(path: Path) -> BinaryIO:

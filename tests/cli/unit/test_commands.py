@@ -486,3 +486,11 @@ def test_output_on_a_full_disk_is_one_error(finished_run, home, words) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: the output cannot be written: No space left on device\n")
     assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_name_shows_few_of_many_runs(elastane, finished_run) -> None:
+    for number in range(13):
+        finished_run(f"run-{number:02}")
+    refused = elastane("ps", "other").stderr
+    assert "run-09 and 3 more" in refused
+    assert "run-10" not in refused

@@ -1,6 +1,7 @@
 """Bytes from outside become a value, or raise one error."""
 
 import contextlib
+import tracemalloc
 
 import msgspec
 import pytest
@@ -100,3 +101,24 @@ def test_an_object_may_contain_infinity_and_large_integers() -> None:
         "a": float("inf"),
         "b": 1 << 128,
     }
+
+
+def test_a_small_file_takes_little_memory_under_a_large_limit(tmp_path) -> None:
+    small = tmp_path / "small"
+    small.write_bytes(b"x" * 100)
+    tracemalloc.start()
+    try:
+        content = read_bytes(small, 1 << 30)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert content == b"x" * 100
+    assert peak < 8 << 20
+
+
+def test_a_file_of_many_chunks_is_read_whole_up_to_its_limit(tmp_path) -> None:
+    large, content = tmp_path / "large", bytes(range(256)) * 10_001
+    large.write_bytes(content)
+    assert read_bytes(large, len(content)) == content
+    with pytest.raises(Malformed, match="more than"):
+        read_bytes(large, len(content) - 1)

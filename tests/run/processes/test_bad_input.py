@@ -209,7 +209,9 @@ def test_a_directory_in_use_is_left_alone(stage, assert_equals_reference):
 
     assert_equals_reference(stage.play("--paced-from=3", disturb=disturb))
     assert answers[0].returncode == 2
-    assert "is in use by a live run" in " ".join(answers[0].stderr.split())
+    words = " ".join(answers[0].stderr.split())
+    assert "is in use by a live run" in words
+    assert "a new run needs another --name or --run-dir" in words
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)

@@ -164,7 +164,8 @@ def acquire_lock(lock: int, run_dir: RunDir) -> None:
             if time.monotonic() > give_up:
                 raise BadInput(
                     f"{run_dir.root} is in use by a live run",
-                    do="choose another --run-dir, or stop that run: elastane stop",
+                    do=f"stop that run: elastane stop {run_dir.root}; a new run needs another --name or "
+                    "--run-dir",
                 ) from None
             time.sleep(0.02)
 

@@ -148,7 +148,11 @@ async def train_attempt(
         with signals.guide(stop, kill):
             over = await agent.run()
     except OSError as error:
-        raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
+        raise RunFailed(
+            f"cannot start the processes of the run in {run_dir.root}: {error}",
+            means="this machine refuses something that they need, such as open files, memory or disk space",
+            do="raise the limit that the reason names (ulimit -a shows all), or free some space; try again",
+        ) from error
     finally:
         await close_view(showing, view, display)
         await joins.finish(0.0 if isinstance(agent, NodeAgent) and agent.left else JOINS_END_S)

@@ -224,7 +224,11 @@ async def _train_attempt(
             return agent, await agent.run()
     except OSError as error:
         where = machine.run_dir.root
-        raise RunFailed(f"cannot start the processes of the run in {where}: {error}") from error
+        raise RunFailed(
+            f"cannot start the processes of the run in {where}: {error}",
+            means="this machine refuses something that they need, such as open files, memory or disk space",
+            do="raise the limit that the reason names (ulimit -a shows all), or free some space; try again",
+        ) from error
     finally:
         following.cancel()
 

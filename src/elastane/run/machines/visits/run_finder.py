@@ -13,6 +13,9 @@ from elastane.run.machines.visits.visits import visit_run
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import list_run_names
 
+MOST_NAMES = 10
+"""The most runs that an error names."""
+
 
 def find_run(name_or_dir: str) -> RunDir:
     """Return the run with this directory, name or ticket; a directory wins.
@@ -39,9 +42,15 @@ def find_run(name_or_dir: str) -> RunDir:
     near = get_close_matches(name_or_dir, known, n=1)
     raise NoSuchRun(
         f"there is no run {name_or_dir!r}",
-        means=f"not a run directory; runs in {find_runs_home()}: {', '.join(known) or 'none'}",
+        means=f"not a run directory; runs in {find_runs_home()}: {_name_some(known)}",
         do=f"did you mean {near[0]}?" if near else "elastane list",
     )
+
+
+def _name_some(names: list[str]) -> str:
+    """Return the first names, and how many others there are."""
+    others = len(names) - MOST_NAMES
+    return (", ".join(names[:MOST_NAMES]) or "none") + (f" and {others} more" if others > 0 else "")
 
 
 def _explain_missing_directory(path: Path) -> NoSuchRun:
