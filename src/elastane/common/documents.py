@@ -8,7 +8,7 @@ import json
 import re
 from functools import lru_cache
 from io import StringIO
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -264,10 +264,22 @@ def _check_unique(pairs: list[tuple[str, object]]) -> None:
         seen.add(key)
 
 
+def read_document(file: BinaryIO) -> bytes:
+    """Return the rest of a file that is a document; a device without an end is refused like a large file.
+
+    Raises:
+        BadInput: it is too large.
+        OSError: it cannot be read.
+    """
+    content = file.read(LARGEST_BYTES + 1)
+    _check_size(content)
+    return content
+
+
 def _check_size(text: str | bytes) -> None:
     if len(text) > LARGEST_BYTES:
         raise BadInput(
-            f"has {len(text)} characters, more than {LARGEST_BYTES}",
+            f"has more than {LARGEST_BYTES} characters",
             do="give the path of a job file or a configuration",
         )
 

@@ -267,3 +267,12 @@ def test_up_beside_a_running_controller_prints_its_address(tmp_path, monkeypatch
     assert answer.exit_code == 2
     assert "a controller already runs here (http://127.0.0.1:7425" in answer.stderr
     assert "elastane down" in answer.stderr
+
+
+@pytest.mark.parametrize("words", [("config", "diff"), ("submit", "--dry-run"), ("launch", "--config_file")])
+def test_a_document_without_an_end_is_refused(elastane, script, words, tmp_path) -> None:
+    endless = tmp_path / "endless.yaml"
+    endless.symlink_to("/dev/zero")
+    refused = elastane(*words, endless, *((script,) if words[0] == "launch" else ()))
+    assert refused.exit_code == 2
+    assert "has more than" in refused.stderr

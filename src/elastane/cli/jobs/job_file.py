@@ -8,7 +8,7 @@ import msgspec
 from elastane.cluster.nouns.job_checks import make_job_document, parse_unchecked_job_spec
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.document_parser import describe_type
-from elastane.common.documents import format_yaml, read_json, read_yaml
+from elastane.common.documents import format_yaml, read_document, read_json, read_yaml
 from elastane.common.errors import BadField, BadInput
 from elastane.common.safe_text import escape_line
 
@@ -62,11 +62,11 @@ def _join(folder: Path, path: str) -> str:
 
 def _read_mapping(path: Path) -> dict[str, object]:
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = read_document(file)
+        document = read_json(raw) if path.suffix == ".json" else read_yaml(raw)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", do="check the path") from error
-    try:
-        document = read_json(raw) if path.suffix == ".json" else read_yaml(raw)
     except BadInput as error:
         raise BadInput(f"{path} {error.what}", means=error.means, do=error.do) from error
     if not isinstance(document, dict):

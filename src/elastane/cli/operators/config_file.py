@@ -2,7 +2,7 @@
 
 import re
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 from elastane.cluster.nouns.config import Config
 from elastane.cluster.nouns.differences import build_lean_document
 from elastane.common.document_parser import describe_type, parse_document
-from elastane.common.documents import format_yaml, read_yaml
+from elastane.common.documents import format_yaml, read_document, read_yaml
 from elastane.common.errors import BadField, BadInput
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
@@ -26,12 +26,11 @@ def read_config(name: str) -> Config:
     """
     shown = "stdin" if name == "-" else name
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text()
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            return parse_config(read_document(file).decode())
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise BadInput(f"cannot read {name}: {why}", do="check the path") from error
-    try:
-        return parse_config(text)
     except BadField as error:
         raise BadInput(f"{shown}: {error.what}", means=error.means, do=error.do) from error
     except BadInput as error:

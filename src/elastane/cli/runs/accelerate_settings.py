@@ -21,7 +21,7 @@ from elastane.cli.launcher_options import (
 )
 from elastane.cli.options import CONTRACT
 from elastane.cli.runs.run_options import RunOptions
-from elastane.common.documents import read_yaml
+from elastane.common.documents import read_document, read_yaml
 from elastane.common.errors import BadInput
 
 Precision = Literal["no", "fp16", "bf16"]
@@ -114,7 +114,8 @@ def read_accelerate_file(named: Path | None) -> AccelerateFile:
     if named is None and not path.is_file():
         return AccelerateFile()
     try:
-        document = read_yaml(path.read_bytes())
+        with path.open("rb") as file:
+            document = read_yaml(read_document(file))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", do="check --config_file") from error
     except BadInput as error:
