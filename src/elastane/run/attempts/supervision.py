@@ -110,6 +110,14 @@ def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, display: Disp
         display.say(f"cannot record the end of the run: {error}")
 
 
+def build_start_error(run_dir: RunDir, error: OSError) -> RunFailed:
+    return RunFailed(
+        f"cannot start the processes of the run in {run_dir.root}: {error}",
+        means="this machine refuses something that they need, such as open files, memory or disk space",
+        do="raise the limit that the reason names (ulimit -a shows all), or free some space; try again",
+    )
+
+
 async def train_attempt(
     run_dir: RunDir, record: RunRecord, display: Display, signals: Interrupts
 ) -> tuple[RunOver | None, int]:
@@ -148,11 +156,7 @@ async def train_attempt(
         with signals.guide(stop, kill):
             over = await agent.run()
     except OSError as error:
-        raise RunFailed(
-            f"cannot start the processes of the run in {run_dir.root}: {error}",
-            means="this machine refuses something that they need, such as open files, memory or disk space",
-            do="raise the limit that the reason names (ulimit -a shows all), or free some space; try again",
-        ) from error
+        raise build_start_error(run_dir, error) from error
     finally:
         await close_view(showing, view, display)
         await joins.finish(0.0 if isinstance(agent, NodeAgent) and agent.left else JOINS_END_S)

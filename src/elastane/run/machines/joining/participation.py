@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from elastane.common.errors import BadInput, ElastaneError, RunFailed
+from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.extras import require
 from elastane.common.untrusted_data import Malformed
 from elastane.run.attempts.interrupts import Interrupts, describe_signal, watch_signals
@@ -21,6 +21,7 @@ from elastane.run.attempts.resumption import Say, prepare_next_attempt
 from elastane.run.attempts.run_directory import lock_run_directory
 from elastane.run.attempts.supervision import (
     MOST_FUTILE_ATTEMPTS,
+    build_start_error,
     choose_grace,
     count_futile,
     issue_first_ticket,
@@ -223,12 +224,7 @@ async def _train_attempt(
         with signals.guide(leave, kill):
             return agent, await agent.run()
     except OSError as error:
-        where = machine.run_dir.root
-        raise RunFailed(
-            f"cannot start the processes of the run in {where}: {error}",
-            means="this machine refuses something that they need, such as open files, memory or disk space",
-            do="raise the limit that the reason names (ulimit -a shows all), or free some space; try again",
-        ) from error
+        raise build_start_error(machine.run_dir, error) from error
     finally:
         following.cancel()
 
