@@ -200,6 +200,7 @@ def _record_begin(run_dir: RunDir, record: RunRecord, begun_by: str, why: str, l
             "lost_steps": lost,
             "times": resumed.times,
             "away_s": round(now - last_record_s, 3),
+            **({"adapted": 1} if resumed.adapted else {}),
         },
     )
     append_line(run_dir.events, msgspec.json.encode(event))

@@ -11,6 +11,7 @@ from typing import assert_never
 
 import msgspec
 
+from elastane.common.errors import RunFailed
 from elastane.run.coordinator.actions import (
     Action,
     ClaimHeld,
@@ -315,7 +316,27 @@ def _resend_missing(turn: Turn, report: WorkerReport) -> None:
         turn.send(worker, StopTraining())
 
 
+def _fail_on_other_losses(turn: Turn, steps: StepReports) -> None:
+    """Fail the run if a step that it makes again has another loss than before."""
+    lost = turn.roster.progress.lost
+    for line in (report.line for report in steps.reports):
+        before = lost.get(line.step, line.loss_hex)
+        if before != line.loss_hex:
+            losses = f"{float.fromhex(line.loss_hex)!r}, and had {float.fromhex(before)!r} before the resume"
+            error = RunFailed(
+                f"step {line.step}, made again after a resume, has the loss {losses}",
+                means="the script has a state that no checkpoint contains, such as a variable or an object "
+                "that changes between steps and on which the training depends; or the machines compute "
+                "other bits",
+                do="keep such a value in run.keep, or derive it from step.number; then start a new run. To "
+                "go on with other bytes: elastane run --resume --accept-changes",
+            )
+            fail_run(turn, error.what, traceback=str(error))
+            return
+
+
 def _handle_steps(turn: Turn, steps: StepReports) -> None:
+    _fail_on_other_losses(turn, steps)
     roster = turn.roster
     recorded, early, loss, times = (
         roster.progress.recorded,

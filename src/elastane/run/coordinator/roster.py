@@ -221,6 +221,8 @@ class StepProgress:
         committed: when the newest step with a worker's vote was reported.
         advanced_s: when a worker last reported a later step than in its report before.
         loss: the loss of the last reported step.
+        lost: the losses, in hexadecimal, of the steps that this attempt makes again; empty if their bytes may
+            differ.
     """
 
     origin: int = 0
@@ -230,6 +232,7 @@ class StepProgress:
     committed: Mapping[WorkerId, float] = field(default_factory=dict)
     advanced_s: float = -inf
     loss: float | None = None
+    lost: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,6 +586,7 @@ def create_roster(
     last: LedgerLine | None = None,
     origin: int = 0,
     first_term: int = 1,
+    lost: Mapping[int, str] | None = None,
 ) -> Roster:
     """Return the roster of a new coordinator, from the files of the run and without workers.
 
@@ -596,6 +600,7 @@ def create_roster(
         last: the last line of the ledger.
         origin: the step of the checkpoint with which this attempt of the run began; 0: it had none.
         first_term: the first term of this attempt's first coordinator; a later one listens before it decides.
+        lost: see `StepProgress`.
     """
     past = summarize_events(events)
     step = origin if last is None else last.step
@@ -624,7 +629,11 @@ def create_roster(
         ),
         joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),
         progress=StepProgress(
-            origin=origin, step=step, recorded=step, loss=None if last is None else last.loss
+            origin=origin,
+            step=step,
+            recorded=step,
+            loss=None if last is None else last.loss,
+            lost=lost or {},
         ),
         times=StepTimes(newest=past.generation_started),
         over=past.over,

@@ -44,7 +44,7 @@ from elastane.run.nouns.control import (
 from elastane.run.nouns.membership import WorkerId
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.run_files import read_record
+from elastane.run.observability.run_files import read_lost_ledger, read_record
 
 SYNC_EVERY_S = 0.1
 TICK_S = 0.1
@@ -133,7 +133,25 @@ class Coordinator:
             last=self._ledger.last,
             origin=0 if resumed is None else resumed.step,
             first_term=first,
+            lost=self._read_lost(events),
         )
+
+    def _read_lost(self, events: Iterable[EventLine]) -> dict[int, str]:
+        """Return the losses of the steps that this attempt makes again, as earlier attempts had them.
+
+        Empty if the user has accepted other bytes, or never asked for the same.
+        """
+        resumed = self._record.resumed
+        if resumed is None or resumed.adapted or self._record.spec.convergence == "fast":
+            return {}
+        count = 0
+        for event in events:
+            if event.kind == "run.resumed":
+                # Lines of attempts before one that the user accepted may have other bytes.
+                count = 0 if event.detail.get("adapted") else count + int(event.detail.get("lost_steps") or 0)
+        # The attempt that made a step first counts.
+        lines = reversed(read_lost_ledger(self._run_dir, count))
+        return {line.step: line.loss_hex for line in lines}
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""

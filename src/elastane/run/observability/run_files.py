@@ -95,6 +95,17 @@ def read_ledger(run_dir: RunDir, *, torn_tail: bool) -> tuple[LedgerLine, ...]:
     return read_lines(run_dir.ledger, decode_ledger_line, torn_tail=torn_tail)
 
 
+def read_lost_ledger(run_dir: RunDir, count: int) -> tuple[LedgerLine, ...]:
+    """Return the last lines of ``ledger.lost.jsonl``, at most ``count``; see `read_lines`.
+
+    Raises:
+        BadInput: a line is damaged; the message names it.
+    """
+    if not count:
+        return ()
+    return read_lines(run_dir.lost_ledger, decode_ledger_line, torn_tail=True)[-count:]
+
+
 def read_events(run_dir: RunDir, *, torn_tail: bool) -> tuple[EventLine, ...]:
     """Return the events of a run; see `read_lines`.
 

@@ -30,7 +30,7 @@ from elastane.run.nouns.membership import NodeAddress
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.spec import Probe
 
-from .conftest import PINNED
+from .conftest import PINNED, make_line
 
 
 def make_loss(worker: int, peer: int) -> PeerLost:
@@ -912,3 +912,21 @@ def test_the_status_lists_every_process(training) -> None:
     ]
     assert (answer.step, answer.steps, answer.generation, answer.target) == (5, 100, 1, 2)
     assert answer.loss == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("before", [None, make_line(6).loss_hex, (0.5).hex()])
+def test_a_step_made_again_must_have_the_loss_that_it_had(training, before) -> None:
+    stage = training(1, step=5)
+    lost = {} if before is None else {6: before}
+    stage.roster = replace(stage.roster, progress=replace(stage.roster.progress, lost=lost))
+    stage.report_step(6, 0)
+    overs = stage.list_messages(RunOver)
+    if before == (0.5).hex():
+        (over,) = overs
+        assert (over.code, over.why) == (
+            1,
+            f"step 6, made again after a resume, has the loss {1 / 6!r}, and had 0.5 before the resume",
+        )
+        assert "run.keep" in over.traceback
+    else:
+        assert not overs
