@@ -18,6 +18,8 @@ from elastane.run.connections.coordinator_connection import open_connection
 from elastane.run.connections.endpoint import build_endpoint
 from elastane.run.connections.run_certificate import create_certificate
 from elastane.run.connections.short_reports import ProposedGenerations, shorten_report
+from elastane.run.coordinator.server import Coordinator
+from elastane.run.machines.claims.decisions import DecisionClaims
 from elastane.run.machines.claims.history import find_newest_term
 from elastane.run.machines.claims.terms import SUPERSEDED_CODE, OwnTerm, TermOrder
 from elastane.run.machines.claims.urls import open_claim_list
@@ -36,6 +38,7 @@ from elastane.run.nouns.control import (
 )
 from elastane.run.nouns.machine_address import LOOPBACK_ONLY, publish_address
 from elastane.run.nouns.membership import Generation, GenerationId, Member
+from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import CLAIMS, RunDir
 from elastane.run.nouns.spec import Resumed, RunRecord, RunSpec
 from elastane.run.observability.run_files import read_record, read_run
@@ -413,3 +416,26 @@ def test_a_standby_ends_with_its_agent(standby) -> None:
     standby.process.stdin.close()
     assert standby.process.wait(WAIT_S) == 0
     assert not standby.run_dir.events.exists()
+
+
+@pytest.mark.parametrize("adapted_later", [False, True])
+def test_a_new_attempt_knows_the_first_losses_of_lost_steps(tmp_path, line, adapted_later) -> None:
+    """An attempt that failed with another loss does not count, one that the user accepted does."""
+    run_dir = RunDir(tmp_path)
+    spec = RunSpec(name="n", script="train.py")
+    record = RunRecord(spec=spec, created="2026-01-01T00:00:00Z", resumed=Resumed("c", 0, 2, 1, 1))
+    run_dir.run.write_bytes(msgspec.json.encode(record))
+    run_dir.secret.write_text(SECRET)
+    other = msgspec.structs.replace(line(1), loss_hex=(9.0).hex())
+    lines = [line(1), line(2), other]
+    run_dir.lost_ledger.write_bytes(b"".join(msgspec.json.encode(entry) + b"\n" for entry in lines))
+    for lost, adapted in ((2, False), (1, False)) if not adapted_later else ((2, True), (1, False)):
+        detail = {"lost_steps": lost, **({"adapted": 1} if adapted else {})}
+        event = EventLine(time=0.0, kind="run.resumed", detail=detail)
+        with run_dir.events.open("ab") as file:
+            file.write(msgspec.json.encode(event) + b"\n")
+    (tmp_path / CLAIMS).mkdir()
+    claims = open_claim_list(str(tmp_path / CLAIMS))
+    coordinator = Coordinator(run_dir, 1, DecisionClaims(claims, OwnTerm(claims, at_least=1), 1))
+    known = coordinator._roster.progress.lost
+    assert known == ({1: other.loss_hex} if adapted_later else {n: line(n).loss_hex for n in (1, 2)})
