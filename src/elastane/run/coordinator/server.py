@@ -1,6 +1,7 @@
 """The coordinator's shell: it receives, passes inputs to `decide_actions`, writes and sends."""
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -10,7 +11,7 @@ from typing import assert_never
 import msgspec
 
 from elastane.common.atomic_file import replace_file
-from elastane.common.errors import ElastaneError
+from elastane.common.errors import BadInput, ElastaneError
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.connections.run_certificate import load_server_context
 from elastane.run.coordinator.actions import (
@@ -45,6 +46,8 @@ from elastane.run.nouns.membership import WorkerId
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_lost_ledger, read_record
+
+logger = logging.getLogger(__name__)
 
 SYNC_EVERY_S = 0.1
 TICK_S = 0.1
@@ -149,9 +152,13 @@ class Coordinator:
             if event.kind == "run.resumed":
                 # Lines of attempts before one that the user accepted may have other bytes.
                 count = 0 if event.detail.get("adapted") else count + int(event.detail.get("lost_steps") or 0)
+        try:
+            lines = read_lost_ledger(self._run_dir, count)
+        except BadInput as error:
+            logger.warning("steps are not compared with those before the resume: %s", error)
+            return {}
         # The attempt that made a step first counts.
-        lines = reversed(read_lost_ledger(self._run_dir, count))
-        return {line.step: line.loss_hex for line in lines}
+        return {line.step: line.loss_hex for line in reversed(lines)}
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""

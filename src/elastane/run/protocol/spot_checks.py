@@ -1,10 +1,9 @@
 """Spot checks: another worker computes a virtual rank once more, and both must find the same bits.
 
 They find faults of hardware that change results in silence, and scripts with gradients that depend on what
-a worker has computed before. A step commits only after its check. If two workers differ, a third one computes
-the virtual rank too, and two of three decide. If all differ, each computes it again, and a worker that then
-differs from itself is wrong. If none does, the one that has joined later ends: the bits of a run are those of
-its older members.
+a worker has computed before. A step commits only after its check. A result is right if two workers have found
+it. If two workers differ, a third one computes the virtual rank too; if all differ, each computes it again.
+If still no two agree, as if each worker of a script has a cache of its own, that cannot be decided.
 
 Faults of the first kind are common at scale: Dixit et al., Silent Data Corruptions at Scale,
 arXiv:2102.11245, 2021.
@@ -43,7 +42,6 @@ class Finding(msgspec.Struct, frozen=True):
     Args:
         workers: the workers that have computed it.
         wrong: the worker among them that is wrong; None: that cannot be decided.
-        tied: it only counts as wrong because it has joined later than another one.
         parameter: the number of the first parameter with different gradients, buffers after all parameters;
             None: the gradients are equal, but not the loss or a value that was logged.
     """
@@ -52,7 +50,6 @@ class Finding(msgspec.Struct, frozen=True):
     workers: tuple[int, ...]
     wrong: int | None
     parameter: int | None
-    tied: bool = False
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -119,21 +116,19 @@ def move_spot_check(
     return SpotCheck(check.virtual_rank, able[check.virtual_rank % len(able)]) if able else None
 
 
-def judge_results(
-    leaves: Mapping[int, Leaf], votes: Mapping[int, Vote], since: Mapping[int, int]
-) -> Judgement:
+def judge_results(leaves: Mapping[int, Leaf], votes: Mapping[int, Vote]) -> Judgement:
     """Compare all results of the virtual ranks that were recomputed, when all members have voted.
 
     Args:
         leaves: the results of the round, one per virtual rank.
-        since: the generation that each member joined with.
+        votes: one per member.
     """
     if any(vote.unchecked for vote in votes.values()):
         return Judgement(void=True)
     agreed = 0
     for rank, results in sorted(_collect_results(leaves, votes).items()):
         if len({_encode(leaf) for some in results.values() for leaf in some}) > 1:
-            return _decide(rank, results, since)
+            return _decide(rank, results, votes)
         agreed += len(results) - 1
     return Judgement(agreed=agreed)
 
@@ -163,30 +158,22 @@ def _encode(leaf: Leaf) -> bytes:
     )
 
 
-def _decide(rank: int, results: Mapping[int, list[Leaf]], since: Mapping[int, int]) -> Judgement:
-    if not results.keys() <= since.keys():
+def _decide(rank: int, results: Mapping[int, list[Leaf]], members: Collection[int]) -> Judgement:
+    if not results.keys() <= set(members):
         return Judgement(void=True)
-    firsts = {worker: _encode(some[0]) for worker, some in results.items()}
-    value, most = Counter(firsts.values()).most_common(1)[0]
-    others = sorted(since.keys() - results.keys())
+    others = sorted(set(members) - results.keys())
     once = frozenset(worker for worker, some in results.items() if len(some) == 1)
-    if most == 1 and others and len(firsts) < MAJORITY_OF:
-        return Judgement(virtual_rank=rank, needed=frozenset({others[rank % len(others)]}))
-    if most == 1 and once:
-        return Judgement(virtual_rank=rank, needed=once)
-    outvoted = [worker for worker, first in firsts.items() if first != value]
-    unstable = [worker for worker, some in results.items() if len(set(map(_encode, some))) > 1]
-    tied = most == 1 and not unstable and not others and len(set(since.values())) > 1
-    if most > 1 and outvoted:
-        wrong = outvoted
-    elif unstable:
-        # If none repeats its result, the script is the cause.
-        wrong = unstable if len(unstable) < len(results) else []
-    else:
-        wrong = list(results) if tied else []
+    if len({_encode(some[0]) for some in results.values()}) == len(results):
+        if others and len(results) < MAJORITY_OF:
+            return Judgement(virtual_rank=rank, needed=frozenset({others[rank % len(others)]}))
+        if once:
+            return Judgement(virtual_rank=rank, needed=once)
+    values = {worker: set(map(_encode, some)) for worker, some in results.items()}
+    value, confirmed_by = Counter(v for some in values.values() for v in sorted(some)).most_common(1)[0]
+    wrong = [worker for worker, some in values.items() if some != {value}] if confirmed_by > 1 else []
     # If several are wrong, each further one is found when the round is repeated.
-    culprit = max(wrong, key=lambda worker: (since[worker], worker)) if wrong else None
-    return Judgement(finding=Finding(rank, tuple(sorted(results)), culprit, _find_parameter(results), tied))
+    culprit = max(wrong, default=None)
+    return Judgement(finding=Finding(rank, tuple(sorted(results)), culprit, _find_parameter(results)))
 
 
 def _find_parameter(results: Mapping[int, list[Leaf]]) -> int | None:

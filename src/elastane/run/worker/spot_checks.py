@@ -17,7 +17,8 @@ from elastane.run.worker.state.training_state import TrainingState
 
 CAUSES = (
     "a fault of the machine (its processor, memory or GPU) that changes results without an error, or code "
-    "with results that depend on what the worker has computed before: a cache, a counter, a random generator"
+    "with results that depend on what the worker has computed before: a cache, a counter, a generator, "
+    "a variable that changes between steps"
 )
 
 
@@ -64,18 +65,18 @@ def build_undecided_error(finding: Finding, step: int, layout: ModelLayout) -> R
         describe_finding(finding, step, layout),
         means="a spot check computed it on several workers, and it cannot be decided which of them is wrong; "
         f"the step was not committed. Likely causes: {CAUSES}",
-        do="look for such code, and else test the machines; elastane run --resume goes back to a checkpoint",
+        do="look for such code, keep such values in run.keep, and else test the machines; elastane run "
+        "--resume goes back to a checkpoint. One worker (--workers 1) needs no equal results",
     )
 
 
 def build_wrong_event(finding: Finding, worker: int, step: int, layout: ModelLayout) -> WorkerEvent:
     """Return the event about a worker that is wrong; all others report the same."""
-    reason = "it has joined later, so it ends" if finding.tied else "it ends"
     event = EventLine(
         time=time.time(),
         kind=SPOT_CHECK_FAILED,
         who=f"worker {finding.wrong}",
-        why=f"{describe_finding(finding, step, layout)}; {reason}, and the step is repeated without it. "
+        why=f"{describe_finding(finding, step, layout)}; it ends, and the step is repeated without it. "
         f"Likely causes: {CAUSES}",
         step=step,
     )

@@ -418,8 +418,9 @@ def test_a_standby_ends_with_its_agent(standby) -> None:
     assert not standby.run_dir.events.exists()
 
 
+@pytest.mark.parametrize("damage", ["", "{not a line}\n"])
 @pytest.mark.parametrize("adapted_later", [False, True])
-def test_a_new_attempt_knows_the_first_losses_of_lost_steps(tmp_path, line, adapted_later) -> None:
+def test_a_new_attempt_knows_the_first_losses_of_lost_steps(tmp_path, line, adapted_later, damage) -> None:
     """An attempt that failed with another loss does not count, one that the user accepted does."""
     run_dir = RunDir(tmp_path)
     spec = RunSpec(name="n", script="train.py")
@@ -428,7 +429,8 @@ def test_a_new_attempt_knows_the_first_losses_of_lost_steps(tmp_path, line, adap
     run_dir.secret.write_text(SECRET)
     other = msgspec.structs.replace(line(1), loss_hex=(9.0).hex())
     lines = [line(1), line(2), other]
-    run_dir.lost_ledger.write_bytes(b"".join(msgspec.json.encode(entry) + b"\n" for entry in lines))
+    encoded = (msgspec.json.encode(entry) + b"\n" for entry in lines)
+    run_dir.lost_ledger.write_bytes(damage.encode() + b"".join(encoded))
     for lost, adapted in ((2, False), (1, False)) if not adapted_later else ((2, True), (1, False)):
         detail = {"lost_steps": lost, **({"adapted": 1} if adapted else {})}
         event = EventLine(time=0.0, kind="run.resumed", detail=detail)
@@ -438,4 +440,7 @@ def test_a_new_attempt_knows_the_first_losses_of_lost_steps(tmp_path, line, adap
     claims = open_claim_list(str(tmp_path / CLAIMS))
     coordinator = Coordinator(run_dir, 1, DecisionClaims(claims, OwnTerm(claims, at_least=1), 1))
     known = coordinator._roster.progress.lost
+    if damage:
+        assert known == {}
+        return
     assert known == ({1: other.loss_hex} if adapted_later else {n: line(n).loss_hex for n in (1, 2)})

@@ -135,8 +135,7 @@ def commit_round(me: MemberState) -> None:
     compare_votes(me)
     if me.cannot_commit or any(worker not in round_.votes for worker in generation.workers):
         return
-    since = {member.worker: member.since for member in generation.members}
-    judgement = judge_results(round_.leaves, round_.votes, since)
+    judgement = judge_results(round_.leaves, round_.votes)
     if judgement.finding is not None:
         me.actions.append(FailSpotCheck(judgement.finding))
         if judgement.finding.wrong is None:
