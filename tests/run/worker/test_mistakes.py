@@ -526,6 +526,8 @@ def test_totals_of_an_evaluation_do_not_replace_the_loss_of_the_step():
         ("Default process group has not been initialized, please make sure to", "remove init"),
         ("Error initializing torch.distributed using env:// rendezvous: RANK expected", "remove init"),
         ("No inf checks were recorded for this optimizer.", "scaler=scaler"),
+        ("Run.prepare() takes 3 positional arguments but 4 were given", "scheduler=scheduler"),
+        ("Run.steps() missing 3 required keyword-only arguments: 'global_batch'", "global_batch=64"),
         ("CUDA out of memory. Tried to allocate 2 GiB", "microbatch="),
     ],
 )

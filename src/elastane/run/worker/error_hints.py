@@ -1,4 +1,4 @@
-"""Hints for PyTorch errors that come from code which a run replaces, such as DDP or a scaler."""
+"""Hints for errors of a script that come from code which a run replaces, such as DDP, or from its calls."""
 
 import re
 
@@ -24,6 +24,11 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
         r"Expected more than 1 value per channel when training",
         "batch normalization cannot train on a microbatch of one sample, which the end of an epoch may leave",
         "pass drop_last=True to run.steps, to leave out what fills no step, and a microbatch of 2 or more",
+    ),
+    (
+        r"Run\.(prepare|steps|evaluate)\(\) (takes|missing|got)",
+        "these calls take the model and the optimizer, or the dataset, by position and all else by name",
+        "write prepare(model, optimizer, scheduler=scheduler) and steps(dataset, global_batch=64, ...)",
     ),
     (
         r"CUDA out of memory",

@@ -337,7 +337,7 @@ def _refuse_shared_memory(model: nn.Module, trained: Iterable[nn.Parameter]) -> 
                 f"{name} and {other} share memory",
                 means="the run moves each trained parameter into memory of its own, so they would part",
                 do="use one parameter in both places; or take the parts in forward from one parameter, such "
-                "as whole[:n] and whole[n:]",
+                "as whole[:n] and whole[n:]; or use spectral_norm of torch.nn.utils.parametrizations",
             )
 
 
