@@ -194,10 +194,12 @@ def test_without_deaths_the_cluster_reaches_the_wanted_state(store, told):
     assert [len(story.machine.jobs[name].begun) for name in ENDS] == [1, 2, 1]
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
-def test_a_controller_that_dies_at_any_moment_is_followed_by_one_that_continues(new_url, told, every):
+@pytest.mark.parametrize(
+    ("first", "every"), [(7, 7), *(pytest.param(first, 4, marks=pytest.mark.long) for first in range(1, 5))]
+)
+def test_a_controller_that_dies_at_any_moment_is_followed_by_one_that_continues(new_url, told, first, every):
     """One death per story: before a commit, after it, or after an order; at each moment, or at some."""
-    die_at, killed = 0, 1
+    die_at, killed = first - every, 1
     while killed:
         die_at += every
         with closing(Store(new_url())) as store:
