@@ -76,7 +76,8 @@ class LossyStream:
 
 def escape_other_encodings() -> None:
     """Let this process show an escape for each character that the encoding of its output does not have."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    # UTF-8 has all characters, and a stream to a terminal may refuse to be configured anew.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
