@@ -21,10 +21,10 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(stage, assert_equals_r
     assert_equals_reference(ended)
     assert set(ended.get_shares(30)) == set(range(workers))
     assert ended.messages[0] == "evaluated 27.0 52.0"
-    # Each worker computes its first microbatch twice before the run begins, and spot checks some once more.
+    # Each worker computes three microbatches before the run begins, and spot checks some once more.
     checks = sum(line.agreed for line in ended.run.ledger)
     assert checks == (0 if workers == 1 else min(FIRST_STEPS, 8 // workers))
-    assert sum(sum(ranks.values()) for ranks in ended.assignments.values()) == 30 * 8 + 2 * workers + checks
+    assert sum(sum(ranks.values()) for ranks in ended.assignments.values()) == 30 * 8 + 3 * workers + checks
 
 
 def test_plain_python_trains_to_the_same_bytes(play_reference):

@@ -366,13 +366,15 @@ class TrainingStep:
             trainer.state, trainer.gradients, compared=trainer.compares, probed=trainer.probes
         )
         scalers = list_used_scalers() if trainer.initial else []
-        for pass_number in range(2 if trainer.compares else 1):
+        for pass_number, between in enumerate((False, True, False) if trainer.compares else (False,)):
             # Load it again: the dataset must return the same, and a script may change its batch in place.
-            inputs = self._load_first_batch()
+            inputs = self._load_first_batch(after=self._present[0] if between else -1)
+            if inputs is None:
+                continue
             self.gathered.begin()
             trainer.state.guard.position = ("rehearsal", pass_number)
             trainer.heartbeat.beat(Phase.STARTING)
-            rehearsal.begin()
+            rehearsal.begin(between=between)
             yield inputs
             rehearsal.end()
             trainer.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
@@ -383,17 +385,22 @@ class TrainingStep:
         rehearsal.leave_no_trace()
         trainer.end_rehearsal(probe)
 
-    def _load_first_batch(self) -> Any:
-        """Return the first microbatch of the run that has samples.
+    def _load_first_batch(self, *, after: int = -1) -> Any:
+        """Return the first microbatch of the run that has samples; None: there is none after ``after``.
+
+        Args:
+            after: a virtual rank with samples; -1: begin with the first one.
 
         Raises:
             BadInput: no microbatch of the first step has samples.
         """
-        for rank in range(self._plan.virtual_ranks):
+        for rank in range(after + 1, self._plan.virtual_ranks):
             batch = self._source.load(self._plan.began_at.step + 1, rank)
-            self._present = rank, batch.inputs
             if batch.samples:
+                self._present = rank, batch.inputs
                 return batch.inputs
+        if after >= 0:
+            return None
         raise BadInput(
             "the stream is empty",
             means="no shard has a sample to train on",

@@ -2,7 +2,8 @@
 
 A worker may compute any microbatch, and some of them twice, because others may die. So the loop over a step
 must compute the same for the same microbatch each time, and change only gradients and buffers. At the
-beginning of a run the rehearsal computes the microbatch twice and compares all results.
+beginning of a run the rehearsal computes the microbatch twice, with another one between, and compares all
+results: a value that the loop stores for a microbatch, and reads for others, shows only after another one.
 """
 
 import msgspec
@@ -40,7 +41,7 @@ class _Pass(msgspec.Struct, frozen=True):
 
 
 class StepRehearsal:
-    """One or two passes over a microbatch that leave no trace.
+    """Passes over a microbatch, and over another one between, that leave no trace.
 
     Args:
         compared: the passes must agree bit for bit.
@@ -54,12 +55,20 @@ class StepRehearsal:
         self._content = state.digest_content() if compared or probed else {}
         self._versions = state.read_versions()
         self._passes: list[_Pass] = []
+        # Before a pass over the other microbatch; None: the pass is not one.
+        self._before: tuple[ModuleAttributes, dict[str, torch.Tensor]] | None = None
         self._loss = ""
         self._logged: dict[str, float] = {}
         self._fingerprints: tuple[str, ...] = ()
 
-    def begin(self) -> None:
-        """Begin a pass."""
+    def begin(self, *, between: bool = False) -> None:
+        """Begin a pass.
+
+        Args:
+            between: it is over another microbatch, is not compared, and leaves no trace in the model.
+        """
+        model, untrained = self._state.model, self._state.replicated.untrained
+        self._before = (ModuleAttributes(model), untrained.copy_buffers()) if between else None
         self._gradients.forget()
         self._loss = ""
         self._logged = {}
@@ -107,6 +116,12 @@ class StepRehearsal:
         state.replicated.restore_flags()
         fingerprints, self._fingerprints = self._fingerprints, ()
         self._gradients.forget()
+        if self._before is not None:
+            attributes, caches = self._before
+            attributes.restore()
+            state.replicated.untrained.restore_buffers(caches)
+            state.buffers.restore()
+            return
         if self._compared and not any(fingerprints):
             raise BadInput(
                 "the loss depends on no parameter that the optimizer trains",

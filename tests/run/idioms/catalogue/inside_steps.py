@@ -547,3 +547,21 @@ def side_effects(run: Run) -> None:
             loss = functional.cross_entropy(model(inputs), targets)
             losses.append(loss.item())
             step.backward(loss)
+
+
+@register_refused(
+    "Losses remembered in the inner loop",
+    "computed twice",
+    instead="Pass them on with `step.gathered.add`, and write into the memory after the inner loop.",
+)
+def remembered_losses(run: Run) -> None:
+    """The script weights samples by the last loss of their class, which the inner loop writes down."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    last = torch.ones(CLASSES)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            losses = functional.cross_entropy(model(inputs), targets, reduction="none")
+            last[targets] = losses.detach()
+            step.backward((losses * last[targets] / last.mean()).mean())

@@ -23,8 +23,8 @@ rounds = 0
 for step in run.steps(data, global_batch=8, microbatch=2, until=options.steps):
     for batch, targets in step:
         rounds += 1
-        # The rehearsal has two rounds and the first step four, so the seventh is in the second step.
-        if options.where == "loop" and rounds == 7:
+        # The rehearsal has three rounds and the first step four, so the eighth is in the second step.
+        if options.where == "loop" and rounds == 8:
             breakpoint()  # noqa: T100 - the test is about it
         step.backward(functional.cross_entropy(model(batch), targets))
     if options.where == "between" and step.number == 3:

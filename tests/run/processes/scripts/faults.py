@@ -295,7 +295,7 @@ def in_backward(step: int, strike: Strike) -> None:
     loaded: list[int] = []
     added: list[int] = []
     # The rehearsals of a worker that starts with the run belong to step 1.
-    second = 4 if step == 1 else 2
+    second = 5 if step == 1 else 2
 
     def load(_source: BatchSource, now: int, _rank: int) -> None:
         loaded.append(now)
