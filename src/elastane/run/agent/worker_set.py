@@ -44,6 +44,11 @@ class WorkerSet:
         return self.numbers[-1][1] if self.numbers else 0
 
 
+def has_other_nodes(workers: WorkerSet) -> bool:
+    """Return whether other nodes should have workers of the run too."""
+    return workers.total > workers.target
+
+
 def request_missing(workers: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]]:
     """Request the missing workers and return their numbers; the coordinator dismisses a surplus.
 
@@ -119,6 +124,7 @@ def record_exit(workers: WorkerSet, ending: WorkerExit) -> WorkerSet:
     living = {worker: pid for worker, pid in workers.living.items() if worker != ending.worker}
     requested = tuple(other for other in workers.requested if other != ending.worker)
     # No worker replaces one that a spot check has found wrong; the coordinator's next order says so too.
-    target = workers.target - (ending.code == FOUND_WRONG and workers.target > 1)
+    is_left_out = ending.code == FOUND_WRONG and workers.target > 1
+    target = workers.target - 1 if is_left_out else workers.target
     exits = (*workers.exits, ending)[-REMEMBERED_EXITS:]
     return replace(workers, target=target, requested=requested, living=living, exits=exits)

@@ -21,6 +21,7 @@ from elastane.run.agent.processes import ProcessWatch
 from elastane.run.agent.worker_set import (
     WorkerSet,
     follow_order,
+    has_other_nodes,
     keep_missing_requests,
     record_exit,
     record_start,
@@ -187,7 +188,7 @@ class WorkerProcesses:
         """Kill workers that hang, for as long as this is not cancelled."""
         while True:
             now = time.monotonic()
-            elsewhere = self.worker_set.total > len(self.worker_set.living)
+            elsewhere = has_other_nodes(self.worker_set)
             for worker, watch in self._watches.items():
                 if worker in self._ends:
                     if now > self._ends[worker]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from elastane.run.agent.restarts import Deaths
 from elastane.run.agent.worker_set import (
     WorkerSet,
+    has_other_nodes,
     keep_missing_requests,
     record_exit,
     record_start,
@@ -38,6 +39,11 @@ def test_no_worker_replaces_one_that_a_spot_check_has_found_wrong() -> None:
     assert (workers.target, numbers) == (2, ())
     alone = record_exit(WorkerSet(target=1, living={0: 100}), exit_of(0, FOUND_WRONG))
     assert alone.target == 1, "a run keeps a worker"
+
+
+def test_a_worker_that_is_missing_here_is_not_on_another_node() -> None:
+    assert not has_other_nodes(WorkerSet(target=2, total=2, living={0: 100}))
+    assert has_other_nodes(WorkerSet(target=2, total=3, living={0: 100, 1: 101}))
 
 
 def test_only_requests_up_to_the_target_are_kept() -> None:
