@@ -10,22 +10,11 @@ import pytest
 import elastane
 from tests.waiting import WAIT_S
 
+from .stage import SCRIPTS
+
 pytestmark = pytest.mark.processes
 
 SOURCES = Path(elastane.__file__).parents[1]
-SCRIPT = """
-import torch
-from torch import nn
-import elastane
-
-run = elastane.join()
-model = nn.Linear(4, 1)
-model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-data = torch.utils.data.TensorDataset(torch.ones(32, 4), torch.ones(32, 1))
-for step in run.steps(data, global_batch=8, microbatch=2, until=6):
-    for x, y in step:
-        step.backward(nn.functional.mse_loss(model(x), y))
-"""
 
 
 def open_unread_pipe() -> int:
@@ -42,13 +31,12 @@ def open_full_disk() -> int:
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
 @pytest.mark.parametrize("open_output", [open_unread_pipe, open_full_disk])
 def test_a_run_trains_to_its_end_without_its_output(tmp_path, open_output, as_json):
-    script, directory = tmp_path / "train.py", tmp_path / "run"
-    script.write_text(SCRIPT)
+    directory = tmp_path / "run"
     command = [sys.executable, "-P", "-m", "elastane", "run", "--workers", "1", *as_json]
     output = open_output()
     try:
         done = subprocess.run(
-            [*command, "--run-dir", str(directory), str(script)],
+            [*command, "--run-dir", str(directory), str(SCRIPTS / "smallest.py")],
             stdout=output,
             stderr=output,
             check=False,

@@ -9,22 +9,11 @@ import pytest
 
 import elastane
 
+from .stage import SCRIPTS
+
 pytestmark = pytest.mark.processes
 
 SOURCES = Path(elastane.__file__).parents[1]
-SCRIPT = """
-import torch
-from torch import nn
-import elastane
-
-run = elastane.join()
-model = nn.Linear(4, 1)
-model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-data = torch.utils.data.TensorDataset(torch.ones(32, 4), torch.ones(32, 1))
-for step in run.steps(data, global_batch=8, microbatch=2, until=6):
-    for x, y in step:
-        step.backward(nn.functional.mse_loss(model(x), y))
-"""
 
 
 def run_elastane(umask: int, home: Path, *words: str) -> None:
@@ -56,11 +45,9 @@ def read_modes(folder: Path) -> dict[str, int]:
     ],
 )
 def test_files_of_a_run_follow_the_umask_and_are_never_writable_for_others(tmp_path, umask, closed) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
     home = tmp_path / "home"
     options = ("--workers=1", "--name=closed", "--checkpoint-every=2 steps")
-    run_elastane(umask, home, "run", *options, str(script))
+    run_elastane(umask, home, "run", *options, str(SCRIPTS / "smallest.py"))
     modes = read_modes(home)
     assert any(name.startswith("runs/closed/checkpoints/") for name in modes)
     assert {name: oct(mode) for name, mode in modes.items() if mode & closed} == {}
