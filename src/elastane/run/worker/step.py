@@ -386,10 +386,10 @@ class TrainingStep:
         trainer.end_rehearsal(probe)
 
     def _load_first_batch(self, *, after: int = -1) -> Any:
-        """Return the first microbatch of the run that has samples; None: there is none after ``after``.
+        """Return the first microbatch with samples after a virtual rank; None: no later one has samples.
 
         Args:
-            after: a virtual rank with samples; -1: begin with the first one.
+            after: the virtual rank; -1: begin with the first one.
 
         Raises:
             BadInput: no microbatch of the first step has samples.

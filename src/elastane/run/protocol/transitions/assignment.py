@@ -30,6 +30,7 @@ def assign_round(me: MemberState) -> None:
         assigned, known = me.assigned_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
     ranks = assign_ranks(size, speeds, me.nodes, assigned, known)
     if rooted and (check := round_.spot_check) is not None:
+        # If a worker that has died computed its virtual rank, whole sums may have that result.
         kept = known.union(*assigned.values())
         round_.unchecked = round_.unchecked or check.virtual_rank not in kept
     if any(assigned.values()) or known:

@@ -107,8 +107,7 @@ def begin_generation(me: MemberState) -> None:
         return
     statuses = {worker: received[worker] for worker in awaited}
     me.newcomers = frozenset(w for w in generation.workers if received[w].committed == FRESH)
-    newest = max(status.committed for status in statuses.values())
-    outcome = next(status.outcome for status in statuses.values() if status.committed == newest)
+    newest, outcome = find_newest_round(statuses)
     if newest > (outcome.round if outcome is not None else 0):
         # The newest round was void.
         statuses = {worker: pass_void_round(status, newest) for worker, status in statuses.items()}
@@ -118,8 +117,7 @@ def begin_generation(me: MemberState) -> None:
         statuses = add_origin(me.layout, generation.workers, statuses)
     else:
         statuses = add_store(me.layout, me.origin, statuses)
-    newest = max(status.committed for status in statuses.values())
-    outcome = next(status.outcome for status in statuses.values() if status.committed == newest)
+    newest, outcome = find_newest_round(statuses)
     if me.committed == FRESH:
         me.committed, me.outcome = newest, outcome
     elif outcome is not None and is_left_behind(me, statuses, outcome):
@@ -140,6 +138,12 @@ def begin_generation(me: MemberState) -> None:
     me.generation_step = me.step
     me.begun = True
     retry_early_messages(me)
+
+
+def find_newest_round(statuses: dict[int, messages.Status]) -> tuple[int, messages.RoundOutcome | None]:
+    """Return the number of the newest round, and the outcome of the newest one that was not void."""
+    newest = max(status.committed for status in statuses.values())
+    return newest, next(status.outcome for status in statuses.values() if status.committed == newest)
 
 
 def pass_void_round(status: messages.Status, round_: int) -> messages.Status:
