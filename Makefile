@@ -87,7 +87,8 @@ test-changed: setup ## the tests of the houses that differ from SINCE=REVISION, 
 	$(PYTEST) -m "not long" --changed-since $(SINCE)
 
 test-fast: setup ## unit tests and the rules of the house, for the inner loop (about a minute)
-	$(PYTEST) -m "not processes and not long" tests/*/unit tests/house
+	$(PYTEST) --numprocesses $$(expr $$(getconf _NPROCESSORS_ONLN) + 1) -m "not processes and not long" \
+	  tests/*/unit tests/house
 
 test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (three quarters of an hour)
 	$(PYTEST) -m long

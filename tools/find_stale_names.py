@@ -196,11 +196,16 @@ def list_strings(module: Module) -> Iterator[str]:
             yield node.value
 
 
+# The attributes of a node of a syntax tree that hold a name.
+NAMING = frozenset({"name", "id", "attr", "arg", "asname"})
+
+
 def list_identifiers(module: Module) -> Iterator[str]:
     """Yield every name that the code of a module contains."""
     for node in module.nodes:
-        for attribute in ("name", "id", "attr", "arg", "asname"):
-            value = getattr(node, attribute, None)
+        held = vars(node)
+        for attribute in held.keys() & NAMING:
+            value = held[attribute]
             if isinstance(value, str):
                 yield from value.split(".")
 

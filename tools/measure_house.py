@@ -200,9 +200,8 @@ class Breach:
     place: str
 
 
-def find_all(tree: Path) -> dict[str, dict[str, list[str]]]:
-    """Return all places that break a rule: rule to package to places."""
-    modules = read_modules(tree)
+def find_all(tree: Path, modules: list[Module]) -> dict[str, dict[str, list[str]]]:
+    """Return all places of a tree and its modules that break a rule: rule to package to places."""
     source = list(filter(is_source, modules))
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for breaches in (
@@ -435,7 +434,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help=f"write the tables into {PAGE.name}, too")
     parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    found = find_all(options.tree)
+    found = find_all(options.tree, read_modules(options.tree))
     if options.list:
         for rule, packages in sorted(found.items()):
             for place in packages.get(options.list, []):

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,13 @@ MOST_COMMANDS, MOST_OPTIONS = 88, 281
 """Lower them when a command or an option goes."""
 
 
+@cache
+def build_commands() -> Any:
+    return get_command(app)
+
+
 def find_command(words: str) -> Any:
-    command: Any = get_command(app)
+    command = build_commands()
     for word in words.split():
         command = command.commands[word]
     return command

@@ -379,10 +379,10 @@ def test_drain_with_wait_returns_when_the_worker_has_left(
 def test_a_refusal_is_exit_code_2_and_prints_the_reason_of_the_run(elastane, finished_run, live_run) -> None:
     finished_run()
     _, answers = live_run
-    answers.append(Answer(ok=False, why="9 workers are outside this run's limits of 1 to 4"))
+    answers.append(Answer(ok=False, why="9 workers are outside this run's limits: choose 1 to 4"))
     result = elastane("resize", "done", "9")
     assert result.exit_code == 2
-    assert "outside this run's limits of 1 to 4" in result.stderr
+    assert "outside this run's limits: choose 1 to 4" in result.stderr
 
 
 def test_stop_sends_a_request(elastane, finished_run, live_run) -> None:

@@ -362,7 +362,7 @@ def test_a_size_below_the_minimum_is_refused_instead_of_a_deadlock(stage, tmp_pa
     ended = play_script(stage, tmp_path, script, disturb=ask, most=2)
     assert ended.outcome.code == 0, ended.describe()
     assert [answer.ok for answer in answers] == [False, False]
-    assert answers[0].why == "9 workers are outside this run's limits of 1 to 2"
+    assert answers[0].why == "9 workers are outside this run's limits: choose 1 to 2"
     assert answers[1].why.startswith("worker 0 cannot leave: a run needs one worker")
 
 

@@ -62,7 +62,7 @@ def prepare_resumption(
         raise BadInput(
             f"the run in {run_dir.root} has finished",
             means=f"{find_finish(events)}; a finished run is not resumed",
-            do="export its model (elastane export), or start a new run (elastane run)",
+            do="export its model (elastane export), or train on from its state (elastane run --from RUN)",
         )
     if not adapted:
         _check_unchanged(record, spec)

@@ -270,7 +270,8 @@ class Catalog:
             )
         raise NoSuchFile(
             f"{self.storage.url} holds no finished checkpoint",
-            means=f"unfinished checkpoints: {len(names)}" if names else "",
+            means=f"unfinished checkpoints: {len(names)}" if names else "the run ended before its first one",
+            do="begin the run again with another --name or --run-dir, or remove its directory first",
         )
 
     # -- deleting ------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _find_resize_refusal(run: Changeable, spec: RunSpec, ask: AskResize) -> str:
         return "a user has set its number of workers"
     low, high = ask.limits or (spec.min_workers, spec.max_workers)
     if not low <= ask.workers <= high:
-        return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
+        return f"{ask.workers} workers are outside this run's limits: choose {low} to {high}"
     if spec.sizes and ask.limits is None and ask.workers not in spec.sizes:
         return f"{ask.workers} is not a legal size of this run: choose {', '.join(map(str, spec.sizes))}"
     if run.virtual_ranks is not None and ask.workers > run.virtual_ranks:

@@ -1,7 +1,9 @@
 """A short training with one mistake in it, named by the first argument."""
 
 import argparse
+import json
 import sys
+import time
 
 import torch
 from torch import nn
@@ -29,6 +31,12 @@ if mistake == "never trains":
     sys.exit()
 
 
+def wait_until_pinned():
+    """Wait until the coordinator has accepted another worker: it refuses the one that reports later."""
+    while json.loads(worker_settings.get_settings().run_dir.run.read_text())["pinned"] is None:
+        time.sleep(0.01)
+
+
 class Data(TensorDataset):
     def __getitem__(self, index):
         if mistake == "dataset" and index == 3:
@@ -39,11 +47,13 @@ class Data(TensorDataset):
 model = nn.Linear(4, 2)
 if mistake == "another model" and worker_settings.get_settings().worker == 1:
     model = nn.Linear(4, 2, bias=False)
+    wait_until_pinned()
 kind = torch.optim.Adafactor if mistake == "optimizer" else torch.optim.SGD
 model, optimizer = run.prepare(model, kind(model.parameters(), lr=0.1))
 inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
 if mistake == "another dataset" and worker_settings.get_settings().worker == 1:
     inputs = inputs + 1
+    wait_until_pinned()
 data = Data(inputs, (inputs[:, 0] > 0).long())
 microbatch = {"batch": 5, "few virtual ranks": 4}.get(mistake, 1)
 

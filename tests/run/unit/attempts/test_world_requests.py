@@ -39,7 +39,7 @@ def start_world(workers: int = 2) -> World:
         (AskStop(), ""),
         (AskEvict(), ""),
         (AskResize(workers=4), ""),
-        (AskResize(workers=5), "5 workers are outside this run's limits of 1 to 4"),
+        (AskResize(workers=5), "5 workers are outside this run's limits: choose 1 to 4"),
         (AskResize(workers=5, limits=(1, 6)), ""),
         (AskDrain(worker=1), ""),
         (AskDrain(worker=7), "no worker 7 in this run; running: 0, 1"),

@@ -244,6 +244,7 @@ def test_a_server_that_ends_closes_silent_connections():
     asyncio.run(story())
 
 
+@pytest.mark.early
 def test_a_request_that_never_ends_is_closed(served):
     with open_socket(served) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")

@@ -333,9 +333,9 @@ def test_the_only_complete_worker_leaves_after_another_is_complete(training) -> 
 @pytest.mark.parametrize(
     ("question", "why"),
     [
-        (AskResize(workers=0), "0 workers are outside this run's limits of 1 to 8"),
-        (AskResize(workers=9), "9 workers are outside this run's limits of 1 to 8"),
-        (AskResize(workers=3, limits=(4, 6)), "3 workers are outside this run's limits of 4 to 6"),
+        (AskResize(workers=0), "0 workers are outside this run's limits: choose 1 to 8"),
+        (AskResize(workers=9), "9 workers are outside this run's limits: choose 1 to 8"),
+        (AskResize(workers=3, limits=(4, 6)), "3 workers are outside this run's limits: choose 4 to 6"),
         (AskResize(workers=9, limits=(1, 12)), "9 workers cannot share 8 virtual ranks: choose at most 8"),
         (AskDrain(worker=7), "no worker 7 in this run; running: 0, 1"),
     ],
