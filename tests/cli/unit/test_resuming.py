@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,7 +11,6 @@ from elastane.common.errors import BadInput, Damaged, NoSuchFile
 from elastane.run.attempts.resumption import (
     STATE_LOST,
     find_newest_valid,
-    prepare_next_attempt,
     prepare_resumption,
 )
 from elastane.run.checkpoints.catalog import Catalog
@@ -141,7 +141,7 @@ def test_a_resume_is_recorded_as_an_event(dead_run):
 def test_a_run_that_has_saved_no_checkpoint_yet_begins_again(dead_run):
     for step in (2, 3):
         dead_run.catalog.delete(format_checkpoint_name(step))
-    record = prepare_next_attempt(dead_run.run_dir, dead_run.record.spec, dead_run.messages.append)
+    record = dead_run.resume(why=STATE_LOST)
     assert (record.resumed.checkpoint, record.resumed.step, record.resumed.first_worker) == ("", 0, 5)
     assert dead_run.steps == []
     assert dead_run.events[-1].why.startswith(f"{STATE_LOST}: from the beginning")
@@ -155,7 +155,7 @@ def test_a_run_does_not_begin_again_if_its_checkpoints_are_not_there(dead_run):
         dead_run.catalog.delete(format_checkpoint_name(step))
     before = dead_run.read_contents()
     with pytest.raises(NoSuchFile):
-        prepare_next_attempt(dead_run.run_dir, dead_run.record.spec, dead_run.messages.append)
+        dead_run.resume()
     assert dead_run.read_contents() == before
 
 
@@ -236,7 +236,7 @@ def test_a_run_without_checkpoints_cannot_be_resumed(dead_run):
 def test_an_unfinished_checkpoint_does_not_count(dead_run):
     for step in (2, 3):
         dead_run.catalog.storage.delete(f"{format_checkpoint_name(step)}/COMPLETE")
-    check_refused(dead_run, NoSuchFile, "holds no finished checkpoint")
+    assert dead_run.resume().resumed.checkpoint == ""
 
 
 def test_if_all_checkpoints_are_damaged_the_newest_is_named(dead_run):
@@ -256,6 +256,15 @@ def test_a_changed_script_is_refused_unless_the_user_accepts_it(dead_run, script
     record = dead_run.resume(adapted=True)
     assert record.pinned is None, "the first worker says what is pinned now"
     assert record.resumed.step == 3
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_begins_again_with_its_mended_script(dead_run):
+    for step in (2, 3):
+        dead_run.catalog.delete(format_checkpoint_name(step))
+    Path(dead_run.record.spec.script).write_text("import elastane  # mended\n")
+    record = dead_run.resume(adapted=True)
+    assert (record.resumed.step, record.resumed.adapted, record.pinned) == (0, True, None)
+    assert dead_run.resume().resumed.adapted, "its steps are not compared with those of the script before"
 
 
 class Killed(BaseException):

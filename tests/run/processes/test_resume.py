@@ -386,15 +386,15 @@ def test_a_run_with_only_damaged_checkpoints_does_not_resume_and_is_not_changed(
     assert compute_file_digests(attempts.run_dir.root) == before
 
 
-def test_a_run_without_a_checkpoint_cannot_be_resumed(attempts):
+def test_a_run_that_died_before_its_first_checkpoint_begins_again(attempts, assert_attempts_equal_reference):
     attempts.begin("--start=2", "--checkpoint-every=25 steps", args=("--paced-from=10",))
     attempts.wait_for_step(9)
     attempts.kill_everything()
-    before = compute_file_digests(attempts.run_dir.root)
-    attempts.resume()
-    assert attempts.wait_for_exit() == 1
-    assert "holds no finished checkpoint" in attempts.output
-    assert compute_file_digests(attempts.run_dir.root) == before
+    attempts.touch("gates")
+    attempts.resume("--start=3")
+    ended = attempts.wait_for_end()
+    assert_attempts_equal_reference(ended)
+    assert "starting again from the beginning; 9 steps are made again" in attempts.output
 
 
 # -- restored state -----------------------------------------------------------------------------------------

@@ -100,16 +100,14 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
     if over.why and over.code:
         console.print(over.why, markup=False)
     stopped = over.code == ExitCode.STOPPED_BY_USER
-    continuation = "goes back to" if over.lost else "continues from" if stopped else ""
-    if stopped and report is not None and recorded.record.spec.contract is not None:
-        console.print(
-            f"elastane run --resume {run_dir.root} starts the script again, from its own snapshot",
-            markup=False,
-        )
-    if continuation and kept:
-        console.print(
-            f"elastane run --resume {run_dir.root} {continuation} its newest checkpoint", markup=False
-        )
+    again = f"elastane run --resume {run_dir.root}"
+    if kept and (stopped or over.lost):
+        onward = "goes back to" if over.lost else "continues from"
+        console.print(f"{again} {onward} its newest checkpoint", markup=False)
+    elif stopped and report is not None and recorded.record.spec.contract is not None:
+        console.print(f"{again} starts the script again, from its own snapshot", markup=False)
+    elif stopped and report is not None and recorded.record.spec.checkpoints is not None:
+        console.print(f"{again} begins the run again", markup=False)
     model = find_finished_model(run_dir)
     if model is not None:
         rows.insert(0, ("model", str(model)))

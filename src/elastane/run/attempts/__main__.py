@@ -23,7 +23,7 @@ from elastane.common.permissions import narrow_umask
 from elastane.run.attempts.attempt_file import read_attempt, write_attempt
 from elastane.run.attempts.display import LogDisplay
 from elastane.run.attempts.results import write_results
-from elastane.run.attempts.resumption import prepare_next_attempt, prepare_rerun, prepare_restart
+from elastane.run.attempts.resumption import prepare_rerun, prepare_restart, prepare_resumption
 from elastane.run.attempts.run_directory import reclaim_run_directory
 from elastane.run.attempts.supervision import run_to_end
 from elastane.run.nouns.attempts import RETRYABLE, Attempt, AttemptOutcome
@@ -153,7 +153,7 @@ def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay
         return prepare_rerun(run_dir, spec, why=why)
     if spec.checkpoints is None:
         return prepare_restart(run_dir, spec, display.say, why=why)
-    return prepare_next_attempt(run_dir, spec, display.say, why=why)
+    return prepare_resumption(run_dir, spec, display.say, why=why)
 
 
 def adapt_spec(record: RunRecord, request: AttemptRequest) -> RunSpec:

@@ -1,4 +1,4 @@
-"""Preparation of another attempt in a run directory, from the newest valid checkpoint."""
+"""Preparation of another attempt in a run directory, from the newest valid checkpoint or the start."""
 
 import hashlib
 import os
@@ -41,10 +41,11 @@ def prepare_resumption(
     why: str = "requested by the user",
     adapted: bool = False,
 ) -> RunRecord:
-    """Prepare the run directory for another attempt from a checkpoint. The caller holds its lock.
+    """Prepare the run directory for another attempt. The caller holds its lock.
 
-    The ledger is cut at the checkpoint. The lines after it move to ``ledger.lost.jsonl``; their steps are
-    made again, to the same bytes.
+    The attempt begins with the newest valid checkpoint, or from the start if the run has not saved any yet.
+    The ledger is cut there. The lines after it move to ``ledger.lost.jsonl``; their steps are made again, to
+    the same bytes.
 
     Args:
         spec: for the new attempt; the options that decide about the trained bytes must be unchanged.
@@ -53,7 +54,7 @@ def prepare_resumption(
 
     Raises:
         BadInput: there is nothing to resume, or the script has changed. Nothing was changed.
-        NoSuchFile: there is no complete checkpoint. Nothing was changed.
+        NoSuchFile: a checkpoint that was saved is not there. Nothing was changed.
         Damaged: there are complete checkpoints, and none is valid. Nothing was changed.
         StorageError: the storage of the checkpoints does not answer. Nothing was changed.
     """
@@ -67,11 +68,15 @@ def prepare_resumption(
     if not adapted:
         _check_unchanged(record, spec)
     lines = len(read_ledger(run_dir, torn_tail=True))
-    manifest = find_newest_valid(run_dir, spec, say, within=record.began_at.step + lines)
-    before = record.resumed
-    # An attempt after an adapted one begins with the same checkpoint, if that one has saved none.
-    accepted = adapted or (before is not None and before.adapted and before.checkpoint == manifest.name)
+    try:
+        manifest = find_newest_valid(run_dir, spec, say, within=record.began_at.step + lines)
+    except NoSuchFile:
+        # A run with an origin begins with a checkpoint.
+        if record.origin is not None or any(event.kind == "checkpoint.saved" for event in events):
+            raise
+        return prepare_restart(run_dir, spec, say, begun_by=begun_by, why=why, adapted=adapted)
     numbers = _compute_next_numbers(run_dir, record, events)
+    accepted = adapted or _follows_adapted(record, manifest.name)
     beginning = Resumed(manifest.name, manifest.step, *numbers, adapted=accepted)
     pinned = None if adapted else _adapt_pinned(record, spec)
     record = msgspec.structs.replace(
@@ -82,30 +87,14 @@ def prepare_resumption(
     return record
 
 
-def prepare_next_attempt(
-    run_dir: RunDir, spec: RunSpec, say: Say, *, begun_by: str = BY_COMMAND, why: str = STATE_LOST
-) -> RunRecord:
-    """Prepare the run directory for an attempt that no user has requested. The caller holds its lock.
-
-    It begins with the newest valid checkpoint, or from the start if the run has not saved any yet. The
-    arguments are those of `prepare_restart`.
-
-    Raises:
-        ElastaneError: as `prepare_resumption`; also if checkpoints that were saved are not there. Nothing was
-            changed.
-    """
-    try:
-        return prepare_resumption(run_dir, spec, say, begun_by=begun_by, why=why)
-    except NoSuchFile:
-        has_saved = any(event.kind == "checkpoint.saved" for event in read_events(run_dir, torn_tail=True))
-        # A run with an origin begins with a checkpoint.
-        if has_saved or read_record(run_dir).origin is not None:
-            raise
-        return prepare_restart(run_dir, spec, say, begun_by=begun_by, why=why)
-
-
 def prepare_restart(
-    run_dir: RunDir, spec: RunSpec, say: Say, *, begun_by: str = BY_COMMAND, why: str
+    run_dir: RunDir,
+    spec: RunSpec,
+    say: Say,
+    *,
+    begun_by: str = BY_COMMAND,
+    why: str,
+    adapted: bool = False,
 ) -> RunRecord:
     """Prepare the run directory for another attempt from the start. The caller holds its lock.
 
@@ -115,17 +104,19 @@ def prepare_restart(
     Args:
         run_dir: of the run; it has events.
         begun_by: the subject of the event.
+        adapted: the user has accepted that the script or the software has changed.
 
     Raises:
         BadInput: a file is damaged. Nothing was changed.
     """
     record, events = read_record(run_dir), read_events(run_dir, torn_tail=True)
     lines = len(read_ledger(run_dir, torn_tail=True))
-    beginning = Resumed("", 0, *_compute_next_numbers(run_dir, record, events))
+    numbers = _compute_next_numbers(run_dir, record, events)
+    beginning = Resumed("", 0, *numbers, adapted=adapted or _follows_adapted(record, ""))
     record = msgspec.structs.replace(
         record,
         spec=spec,
-        pinned=_adapt_pinned(record, spec),
+        pinned=None if adapted else _adapt_pinned(record, spec),
         resumed=beginning,
         software=read_software(spec),
     )
@@ -162,6 +153,11 @@ def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
     event = EventLine(time=time.time(), kind="run.resumed", who=BY_COMMAND, why=reason)
     append_line(run_dir.events, msgspec.json.encode(event))
     return record
+
+
+def _follows_adapted(record: RunRecord, checkpoint: str) -> bool:
+    """Tell whether the last attempt was an adapted one that began like this one and has saved nothing."""
+    return record.resumed is not None and record.resumed.adapted and record.resumed.checkpoint == checkpoint
 
 
 def _compute_next_numbers(

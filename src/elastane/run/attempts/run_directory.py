@@ -186,7 +186,7 @@ def refuse_another_run(run_dir: RunDir) -> None:
         raise BadInput(
             f"{run_dir.root} already holds a run",
             means="a directory holds one run, so that its ledger proves that run",
-            do="choose another --run-dir or --name, or remove the directory",
+            do=f"elastane run --resume {run_dir.root} goes on with it; or choose another --run-dir or --name",
         )
 
 

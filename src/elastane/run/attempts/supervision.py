@@ -10,7 +10,7 @@ from elastane.common.exit_codes import ExitCode
 from elastane.run.attempts.display import AttemptView, Display
 from elastane.run.attempts.interrupts import Interrupts, describe_signal, watch_signals
 from elastane.run.attempts.results import write_final_event
-from elastane.run.attempts.resumption import prepare_next_attempt
+from elastane.run.attempts.resumption import STATE_LOST, prepare_resumption
 from elastane.run.attempts.tracking import TrackerKeeper
 from elastane.run.connections.run_certificate import compute_fingerprint, read_certificate
 from elastane.run.machines.agents.remote_joins import RemoteJoins
@@ -81,7 +81,7 @@ def _run_attempts(
         # Devices that the run has given back meanwhile belong to other jobs.
         spec = msgspec.structs.replace(record.spec, start=wanted)
         try:
-            following = prepare_next_attempt(run_dir, spec, display.say)
+            following = prepare_resumption(run_dir, spec, display.say, why=STATE_LOST)
         except ElastaneError as error:
             display.say(f"cannot resume: {error}")
             return over

@@ -270,8 +270,10 @@ class Catalog:
             )
         raise NoSuchFile(
             f"{self.storage.url} holds no finished checkpoint",
-            means=f"unfinished checkpoints: {len(names)}" if names else "the run ended before its first one",
-            do="begin the run again with another --name or --run-dir, or remove its directory first",
+            means=f"unfinished checkpoints: {len(names)}"
+            if names
+            else "they were moved or deleted, or their file system is not mounted",
+            do="bring them back, or begin the run again with another --name or --run-dir",
         )
 
     # -- deleting ------------------------------------------------------------------------------------------

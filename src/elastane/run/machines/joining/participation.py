@@ -17,7 +17,7 @@ from elastane.common.extras import require
 from elastane.common.untrusted_data import Malformed
 from elastane.run.attempts.interrupts import Interrupts, describe_signal, watch_signals
 from elastane.run.attempts.results import write_final_event, write_results
-from elastane.run.attempts.resumption import Say, prepare_next_attempt
+from elastane.run.attempts.resumption import STATE_LOST, Say, prepare_resumption
 from elastane.run.attempts.run_directory import lock_run_directory
 from elastane.run.attempts.supervision import (
     MOST_FUTILE_ATTEMPTS,
@@ -177,7 +177,7 @@ def _resume(machine: JoinedMachine, last: RunRecord, workers: int) -> RunRecord 
             return None
         spec = msgspec.structs.replace(last.spec, start=max(workers, 1))
         own = f"node {machine.run_dir.node}"
-        return prepare_next_attempt(machine.shared, spec, machine.say, begun_by=own)
+        return prepare_resumption(machine.shared, spec, machine.say, begun_by=own, why=STATE_LOST)
     except ElastaneError as error:
         machine.say(f"cannot resume: {error}")
         return None
