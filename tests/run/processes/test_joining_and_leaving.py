@@ -24,7 +24,7 @@ def assert_nothing_computed_twice(ended):
         for (step, rank), count in ranks.items()
         if rank < filled[step]
     )
-    assert computed == sum(filled.values()) + rehearsals + checks
+    assert computed == sum(filled.values()) + rehearsals + checks, ended.describe()
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)

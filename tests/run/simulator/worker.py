@@ -133,6 +133,8 @@ class SimWorker(WorkerProcess):
             self._reporter.take_over(message.reports)
         if isinstance(message, messages.Proposal):
             self._connect(message.proposed)
+        if isinstance(message, messages.Vote) and message.recomputed:
+            self.world.checker.record_check(self.worker, message.round, self.member.step + 1)
         self.handle(events.Received(sender, message))
 
     def handle_lost_peer(self, peer: WorkerId) -> None:

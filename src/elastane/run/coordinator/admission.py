@@ -80,7 +80,9 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     turn.record_worker_event("worker.refused", worker, why)
     turn.dismiss(worker, 1, why)
     roster = turn.roster
-    is_first = roster.newest is None and not set(roster.ready) - {worker}
+    accepted = {other for other, report in roster.reports.items() if report.pinned is not None} - {worker}
+    can_begin_here = any(other not in roster.dismissed for other in roster.list_living(accepted))
+    is_first = roster.newest is None and not can_begin_here
     if is_first and not can_begin_elsewhere(roster, find_worker_node(roster, worker)):
         # All workers here run the same script with the same data, so the others would be refused too.
         fail_run(turn, why)

@@ -120,6 +120,13 @@ class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defa
     generation: int
 
 
+class SpotCheck(msgspec.Struct, frozen=True):
+    """One check: ``worker`` computes ``virtual_rank`` once more, which another one computes for the step."""
+
+    virtual_rank: int
+    worker: int
+
+
 class Status(PeerMessage, frozen=True, kw_only=True):
     """The state of a worker when a generation begins; every member computes the same from all statuses.
 
@@ -128,6 +135,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
         outcome: the outcome of that round.
         assigned: the virtual ranks of the next round that it has computed, or computes in any case.
         leaves: all leaves of the next round that it knows, its own and those from votes.
+        spot_check: the check of the next round; None: the round has none, or the sender has not begun it.
         rooted: the blocks of which it has the whole sum.
         held: the units of which it has the optimizer state, after ``committed``.
         keeps: the held units that it still holds if the next round was committed with its vote.
@@ -140,6 +148,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     outcome: RoundOutcome | None = None
     assigned: tuple[Span, ...] = ()
     leaves: tuple[Leaf, ...] = ()
+    spot_check: SpotCheck | None = None
     rooted: tuple[Span, ...] = ()
     held: tuple[Span, ...] = ()
     keeps: tuple[Span, ...] = ()
@@ -182,7 +191,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         recomputed: the results of spot checks that the sender has made, in their order. If results differ, it
             votes again with those of further ones.
         unchecked: whole sums may have a result that a spot check should have compared, of a worker that died
-            before.
+            before, or one that differed from another when the membership changed.
     """
 
     round: int

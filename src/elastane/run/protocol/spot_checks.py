@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from elastane.run.nouns.spec import SpotChecks
-from elastane.run.protocol.messages import Leaf, Vote
+from elastane.run.protocol.messages import Leaf, SpotCheck, Vote
 from elastane.run.protocol.sampling import mix
 
 FIRST_STEPS = 3
@@ -27,13 +27,6 @@ MAJORITY_OF = 3
 
 RARELY = 250
 """A worker computes one microbatch for a check after this number of its own: at most 0.5 % of the time."""
-
-
-class SpotCheck(msgspec.Struct, frozen=True):
-    """One check: ``worker`` computes ``virtual_rank`` once more, which another one computes for the step."""
-
-    virtual_rank: int
-    worker: int
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -99,20 +92,11 @@ def choose_spot_check(
     return None
 
 
-def move_spot_check(
-    check: SpotCheck | None, shares: Mapping[int, frozenset[int]], newcomers: Collection[int]
-) -> SpotCheck | None:
-    """Return the check of a round that goes on after a death: another member makes it, if that is needed.
-
-    Newcomers cannot, as they do not know the check.
-    """
+def move_spot_check(check: SpotCheck | None, shares: Mapping[int, frozenset[int]]) -> SpotCheck | None:
+    """Return the check of a round that goes on after a death: another member makes it, if that is needed."""
     if check is None or check.virtual_rank not in shares.get(check.worker, {check.virtual_rank}):
         return check
-    able = [
-        worker
-        for worker, ranks in sorted(shares.items())
-        if worker not in newcomers and check.virtual_rank not in ranks
-    ]
+    able = [worker for worker, ranks in sorted(shares.items()) if check.virtual_rank not in ranks]
     return SpotCheck(check.virtual_rank, able[check.virtual_rank % len(able)]) if able else None
 
 
@@ -127,10 +111,15 @@ def judge_results(leaves: Mapping[int, Leaf], votes: Mapping[int, Vote]) -> Judg
         return Judgement(void=True)
     agreed = 0
     for rank, results in sorted(_collect_results(leaves, votes).items()):
-        if len({_encode(leaf) for some in results.values() for leaf in some}) > 1:
+        if _differ(results):
             return _decide(rank, results, votes)
         agreed += len(results) - 1
     return Judgement(agreed=agreed)
+
+
+def is_disputed(leaves: Mapping[int, Leaf], votes: Mapping[int, Vote]) -> bool:
+    """Tell whether results differ among those that have arrived so far."""
+    return any(map(_differ, _collect_results(leaves, votes).values()))
 
 
 def _collect_results(
@@ -140,13 +129,17 @@ def _collect_results(
     found: dict[int, dict[int, list[Leaf]]] = {}
     for _, vote in sorted(votes.items()):
         for again in vote.recomputed:
-            first = leaves[again.virtual_rank]
+            first = leaves.get(again.virtual_rank)
             # A worker that took over the virtual rank of a dead one may have computed it without digests, and
             # a checker may have no cheap way to load the samples.
-            if first.fingerprints and first.samples and again.fingerprints:
+            if first is not None and first.fingerprints and first.samples and again.fingerprints:
                 results = found.setdefault(again.virtual_rank, {first.worker: [first]})
                 results.setdefault(again.worker, []).append(again)
     return {rank: results for rank, results in found.items() if len(results) > 1}
+
+
+def _differ(results: Mapping[int, list[Leaf]]) -> bool:
+    return len({_encode(leaf) for some in results.values() for leaf in some}) > 1
 
 
 def _encode(leaf: Leaf) -> bytes:

@@ -130,15 +130,15 @@ def test_the_first_report_of_the_script_pins_it_and_another_script_is_refused(op
 ADAMW = "AdamW(amsgrad=False, betas=(0.9, 0.999), lr={})"
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_run_whose_first_worker_has_another_script_fails_at_once(open_stage, first) -> None:
+@pytest.mark.parametrize("other_state", ["", "starting", "ready"])
+def test_a_run_whose_first_worker_has_another_script_fails_at_once(open_stage, other_state) -> None:
     stage = open_stage(start=2)
     stage.roster = replace(
         stage.roster, pinned=msgspec.structs.replace(PINNED, optimizer=ADAMW.format(0.001))
     )
-    if not first:
+    if other_state:
         stage.alive.add(0)
-        stage.report_worker(0, state="ready", pinned=stage.roster.pinned)
+        stage.report_worker(0, state=other_state, pinned=stage.roster.pinned)
     stage.alive.add(1)
     other = msgspec.structs.replace(PINNED, optimizer=ADAMW.format(0.01))
     stage.report_worker(1, state="ready", pinned=other)
@@ -146,7 +146,7 @@ def test_a_run_whose_first_worker_has_another_script_fails_at_once(open_stage, f
         [e.why for e in stage.events if e.kind == kind] for kind in ("worker.refused", "run.failed")
     )
     assert "optimizer is AdamW(lr=0.01), but the run's is AdamW(lr=0.001)" in refused[0]
-    assert failed == (refused if first else [])
+    assert failed == ([] if other_state else refused)
 
 
 def build_probe(result: str, values: str = "the same", **machine: str) -> Probe:

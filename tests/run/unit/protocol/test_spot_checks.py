@@ -5,13 +5,13 @@ import math
 import msgspec
 import pytest
 
-from elastane.run.protocol.messages import Leaf, Vote
+from elastane.run.protocol.messages import Leaf, SpotCheck, Vote
 from elastane.run.protocol.spot_checks import (
     FIRST_STEPS,
     Finding,
     Judgement,
-    SpotCheck,
     choose_spot_check,
+    is_disputed,
     judge_results,
 )
 
@@ -159,6 +159,14 @@ def test_a_sum_with_an_unchecked_result_of_a_worker_that_has_died_voids_the_roun
         1: Vote(generation=1, round=1, leaves=(), unchecked=True),
     }
     assert judge_results({}, votes) == Judgement(void=True)
+
+
+def test_results_that_differ_are_a_dispute_before_all_votes_are_here():
+    """If the membership changes now, the worker that differs may be the only one left."""
+    vote = Vote(generation=1, round=1, leaves=(), recomputed=(make_leaf(0, ("x",)),))
+    assert is_disputed({5: make_leaf(3)}, {0: vote})
+    assert not is_disputed({5: make_leaf(3, ("x",))}, {0: vote})
+    assert not is_disputed({}, {0: vote}), "the other result has not arrived"
 
 
 def test_results_without_digests_or_of_one_worker_alone_are_not_compared():

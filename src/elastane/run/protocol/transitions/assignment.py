@@ -34,7 +34,7 @@ def assign_round(me: MemberState) -> None:
         kept = known.union(*assigned.values())
         round_.unchecked = round_.unchecked or check.virtual_rank not in kept
     if any(assigned.values()) or known:
-        round_.spot_check = move_spot_check(round_.spot_check, ranks, me.newcomers)
+        round_.spot_check = move_spot_check(round_.spot_check, ranks)
     elif round_.entered.kind == "train" and me.layout.compared:
         rule, before = me.layout.spot_checks, me.step - me.generation_step
         round_.spot_check = choose_spot_check(rule, me.step + 1, ranks, me.newcomers, before)

@@ -7,6 +7,7 @@ from elastane.run.protocol import messages
 from elastane.run.protocol.actions import EndProcess, FailLostState, LeaveTraining, Send
 from elastane.run.protocol.layout import FRESH
 from elastane.run.protocol.roles import add_origin, add_store, assign_roles, find_rooted_blocks
+from elastane.run.protocol.spot_checks import is_disputed
 from elastane.run.protocol.transitions.inbox import retry_early_messages
 from elastane.run.protocol.transitions.state import MemberState, list_awaited_workers
 from elastane.run.protocol.transitions.transfer import fetch_state
@@ -53,6 +54,8 @@ def adopt_generation(me: MemberState, generation: Generation) -> None:
     me.wanted_values.clear()
     me.wanted_states.clear()
     me.open_fetches.clear()
+    # The workers that differ from each other may not meet again: whole sums may have the wrong result.
+    me.round.unchecked = me.round.unchecked or is_disputed(me.round.leaves, me.round.votes)
     me.round.restart()
     me.statuses = {n: s for n, s in me.statuses.items() if n >= generation.number}
     if me.first_generation == 0:
@@ -85,6 +88,7 @@ def send_status(me: MemberState, generation: Generation) -> None:
         outcome=me.outcome,
         assigned=() if fresh else find_spans(round_.assigned),
         leaves=() if fresh else tuple(round_.leaves.values()),
+        spot_check=None if fresh else round_.spot_check,
         rooted=() if fresh else find_spans(round_.rooted),
         held=find_spans(me.held),
         keeps=find_spans(me.held & me.find_units_to_hold()) if me.has_voted_for(me.committed + 1) else (),
@@ -150,7 +154,9 @@ def pass_void_round(status: messages.Status, round_: int) -> messages.Status:
     """Return the status after a void round, which has changed nothing and leaves no work behind."""
     if status.committed != round_ - 1:
         return status
-    return msgspec.structs.replace(status, committed=round_, assigned=(), leaves=(), rooted=())
+    return msgspec.structs.replace(
+        status, committed=round_, assigned=(), leaves=(), spot_check=None, rooted=()
+    )
 
 
 def is_left_behind(
@@ -187,6 +193,9 @@ def resume_round(
     own = {rank: leaf for rank, leaf in round_.leaves.items() if leaf.worker == me.worker}
     round_.leaves = {**known, **own}
     me.known_at = frozenset(known)
+    # Those that had not begun the round learn of its check, and all go on with the same one.
+    checks = (current[worker].spot_check for worker in sorted(current))
+    round_.spot_check = next(filter(None, checks), None)
     roles = assign_roles(me.layout, generation, statuses)
     me.roles = roles
     if roles.lost:

@@ -10,7 +10,6 @@ from elastane.run.protocol.events import Received, RoundEntered
 from elastane.run.protocol.layout import FRESH, Layout
 from elastane.run.protocol.ownership import Holders
 from elastane.run.protocol.roles import Roles
-from elastane.run.protocol.spot_checks import SpotCheck
 
 
 class RoundPhase(IntEnum):
@@ -53,7 +52,7 @@ class RoundState:
         spot_check: the check of the round; None: it has none.
         requested: the number of results for spot checks that this worker has been asked for.
         recomputed: those that it has made.
-        unchecked: whole sums may have the result for ``spot_check`` of a worker that has died.
+        unchecked: whole sums may have a result that no spot check has compared, or that differed in one.
     """
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class RoundState:
         self.measure_request = 0
         self.snapshot_request = 0
         self.snapshot_taken = False
-        self.spot_check: SpotCheck | None = None
+        self.spot_check: messages.SpotCheck | None = None
         self.requested = 0
         self.recomputed: tuple[messages.Leaf, ...] = ()
         self.unchecked = False
