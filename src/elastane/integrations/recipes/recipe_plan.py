@@ -11,6 +11,8 @@ from elastane.integrations.recipes.recipe import Recipe
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 DEVICES = re.compile(r"(\d{1,7})(?::(\d{1,6}(?:\.\d{1,3})?)([KMGT]?I?)B?)?", re.IGNORECASE)
 
+THREE_DIGITS = 999.5
+"""The first number that three digits cannot show."""
 LINK = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)([KMGT])bit(?:/s)?", re.IGNORECASE)
 
 
@@ -296,7 +298,7 @@ def format_bytes(size: int) -> str:
     """Return a size with three digits, as ``1.23 GB``."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:  # noqa: PLR2004 - rounds to a thousand
+        if value < THREE_DIGITS:
             return f"{value:.3g} {unit}"
         value /= 1000
-    return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"  # noqa: PLR2004
+    return f"{value:,.3g} TB" if value < THREE_DIGITS else f"{value:,.0f} TB"

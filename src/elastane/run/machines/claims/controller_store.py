@@ -4,6 +4,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 
 from elastane.common.bodies import Page
 from elastane.common.connections.controller_connection import (
@@ -105,7 +106,7 @@ class ControllerPlace:
 
 
 def _may_go_away(status: int) -> bool:
-    return status >= 500 or status in RETRIED_STATUSES  # noqa: PLR2004 - of HTTP
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in RETRIED_STATUSES
 
 
 def _split(url: str) -> tuple[str, str, str]:
