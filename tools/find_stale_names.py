@@ -196,8 +196,8 @@ def list_strings(module: Module) -> Iterator[str]:
             yield node.value
 
 
-# The attributes of a node of a syntax tree that hold a name.
 NAMING = frozenset({"name", "id", "attr", "arg", "asname"})
+"""The attributes of a node of a syntax tree that hold a name."""
 
 
 def list_identifiers(module: Module) -> Iterator[str]:

@@ -37,6 +37,7 @@ class Checker:
     Attributes:
         rounds: the committed rounds since all members began with round 1: a run can begin again if its
             coordinator has not learned of a step, and then void rounds shift the numbers.
+        checked: each worker that has received a result of a spot check, with the round and its step.
     """
 
     def __init__(self, shape: Shape, workers: Mapping[WorkerId, WorkerProcess], began: int = 0) -> None:

@@ -10,10 +10,9 @@ from elastane.integrations.recipes.recipe import Recipe
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 DEVICES = re.compile(r"(\d{1,7})(?::(\d{1,6}(?:\.\d{1,3})?)([KMGT]?I?)B?)?", re.IGNORECASE)
-
+LINK = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)([KMGT])bit(?:/s)?", re.IGNORECASE)
 THREE_DIGITS = 999.5
 """The first number that three digits cannot show."""
-LINK = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)([KMGT])bit(?:/s)?", re.IGNORECASE)
 
 
 class DeviceGroup(msgspec.Struct, frozen=True):
