@@ -24,6 +24,7 @@ from elastane.cli.operators.access import audit, token
 from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
+from elastane.cli.operators.engine import engine
 from elastane.cli.operators.node import node
 from elastane.cli.operators.owners import cohort, quota, team
 from elastane.cli.operators.pool import pool, trigger
@@ -147,6 +148,7 @@ app.command(rich_help_panel=CLUSTER, cls=Submit)(wrap_command(submit))
 add_commands(CLUSTER, jobs, top, describe, scale, amend, pause, resume, cancel, login)
 add_commands(OPERATE, up, down, usage, audit)
 for group in (
+    engine,
     pool,
     team,
     cohort,

@@ -19,7 +19,8 @@ CONTRACT = "Unmodified scripts"
 RESUME = "Resume a run, or begin from one"
 OUTPUT = "Output"
 AFTER = "After submission"
-PANELS = ("", NAMES, WORKERS, CONTRACT, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFTER)
+SLURM = "Slurm ('' removes an option)"
+PANELS = ("", NAMES, WORKERS, CONTRACT, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFTER, SLURM)
 """The order of the groups in a command's help."""
 
 

@@ -19,6 +19,7 @@ NOUNS = {
     "cohorts": "cohort",
     "teams": "team",
     "priorities": "priority",
+    "engines": "engine",
     "pools": "pool",
     "reservations": "reservation",
     "triggers": "trigger",

@@ -9,13 +9,13 @@ import typer
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.tables import print_table
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.config import Cohort, PriorityClass, Reservation, Team, Trigger
+from elastane.cluster.nouns.config import Cohort, Engine, PriorityClass, Reservation, Team, Trigger
 from elastane.cluster.nouns.differences import build_lean_document, describe_field_changes, flatten_fields
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.documents import format_yaml
 from elastane.common.field_checks import check_finite_fields
 
-D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
+D = TypeVar("D", Cohort, Team, PriorityClass, Engine, Pool, Reservation, Trigger)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.")]
 
@@ -29,8 +29,8 @@ def make_group(name: str, help_: str) -> typer.Typer:
 
 def change_document(
     noun: str, kind: type[D], name: str, change: Callable[[D | None], D], *, as_json: bool
-) -> None:
-    """Apply ``change`` to a document, declare the result, and print the difference."""
+) -> D:
+    """Apply ``change`` to a document, declare the result, print the difference, and return the result."""
 
     def change_and_check(before: D | None) -> D:
         after = change(before)
@@ -41,8 +41,9 @@ def change_document(
         before, after = cluster.documents.amend(kind, name, change_and_check)
     if as_json:
         print_json(after)
-        return
-    open_console().print(format_change(noun, name, before, after), markup=False)
+    else:
+        open_console().print(format_change(noun, name, before, after), markup=False)
+    return after
 
 
 def format_change(noun: str, name: str, before: msgspec.Struct | None, after: msgspec.Struct) -> str:

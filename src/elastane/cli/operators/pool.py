@@ -1,6 +1,6 @@
 """``elastane pool`` and ``trigger``: pools of devices, and rules that limit a pool by a reported metric."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -14,6 +14,7 @@ from elastane.cli.operators.declarations import (
     change_document,
     make_group,
 )
+from elastane.cli.operators.engine import OF_POOLS, change_options, make_flag
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import read_labels
 from elastane.cli.options import expand_options, replace_given
@@ -45,6 +46,22 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     label: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="A label that jobs can require; repeatable.")
     ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Engine that starts the jobs of the pool; '' for the machine of the controller.",
+        ),
+    ] = None
+    partition: Annotated[str | None, make_flag(OF_POOLS["partition"])] = None
+    account: Annotated[str | None, make_flag(OF_POOLS["account"])] = None
+    qos: Annotated[str | None, make_flag(OF_POOLS["qos"])] = None
+    constraint: Annotated[str | None, make_flag(OF_POOLS["constraint"])] = None
+    reservation: Annotated[str | None, make_flag(OF_POOLS["reservation"])] = None
+    time: Annotated[str | None, make_flag(OF_POOLS["time"])] = None
+    gres: Annotated[str | None, make_flag(OF_POOLS["gres"])] = None
+    cpus_per_device: Annotated[str | None, make_flag(OF_POOLS["cpusPerDevice"])] = None
+    memory_per_device: Annotated[str | None, make_flag(OF_POOLS["memoryPerDevice"])] = None
 
 
 @expand_options
@@ -56,13 +73,18 @@ def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> No
     """
 
     def change_pool(before: Pool | None) -> Pool:
-        if before is None and (options.device is None or options.devices is None):
+        # The devices of a pool with an engine are those of its nodes.
+        counted = options.devices is not None or options.engine
+        if before is None and (options.device is None or not counted):
             raise BadInput(
-                f"there is no pool {name} yet, so it needs --device and --devices",
+                f"there is no pool {name} yet, so it needs --device, and --devices or --engine",
                 do=f"elastane pool set {name} --device h100 --devices 64",
             )
+        known = before or Pool(name=name, device="", devices=0)
+        # Options of an engine mean nothing without it.
+        kept = {} if options.engine == "" else known.options
         return replace_given(
-            before or Pool(name=name, device="", devices=0),
+            known,
             device=options.device,
             devices=options.devices,
             devices_per_node=options.per_node,
@@ -70,22 +92,36 @@ def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> No
             price=options.price,
             site=options.site,
             labels=None if options.label is None else read_labels("--label", options.label),
+            engine=options.engine,
+            options=change_options(kept, options, OF_POOLS.values()),
         )
 
-    change_document("pool", Pool, name, change_pool, as_json=as_json)
+    after = change_document("pool", Pool, name, change_pool, as_json=as_json)
     with connect() as cluster:
-        _warn_unseen(row for row in cluster.occupancy() if row.pool == name)
+        _warn_unseen((row for row in cluster.occupancy() if row.pool == name), {name: after})
 
 
-def _warn_unseen(pools: Iterable[Occupancy]) -> None:
-    """Warn on stderr about pools without a seen node: their jobs run on the controller's machine."""
-    unseen = [row.pool for row in pools if row.devices and not row.nodes]
-    if unseen:
-        open_console(as_json=True).print(
-            f"warning: no engine has seen a node of pool {', '.join(unseen)}: the pool has its declared"
+def _warn_unseen(rows: Iterable[Occupancy], declared: Mapping[str, Pool]) -> None:
+    """Warn on stderr about pools without a seen node.
+
+    Their jobs run on the controller's machine or, in a pool of an engine without devices, nowhere.
+    """
+    unseen = [row for row in rows if not row.nodes]
+    here = [row.pool for row in unseen if row.devices and not declared[row.pool].engine]
+    console = open_console(as_json=True)
+    if here:
+        console.print(
+            f"warning: no engine has seen a node of pool {', '.join(here)}: the pool has its declared"
             " devices, and jobs that get them run on the controller's own machine",
             markup=False,
         )
+    for row in unseen:
+        if (engine := declared[row.pool].engine) and not row.devices:
+            console.print(
+                f"warning: engine {engine} has shown no node of pool {row.pool}: the pool has no devices, and"
+                " no job starts there",
+                markup=False,
+            )
 
 
 def show_pools(as_json: AsJson = False) -> None:
@@ -122,6 +158,7 @@ def show_pools(as_json: AsJson = False) -> None:
             "terms",
             "price/h",
             "site",
+            "engine",
             "labels",
         ),
         [
@@ -137,6 +174,7 @@ def show_pools(as_json: AsJson = False) -> None:
                 "spot" if row.spot else "on demand",
                 f"{row.price:g}",
                 row.site,
+                declared[row.pool].engine,
                 " ".join(f"{key}={value}" for key, value in declared[row.pool].labels.items()),
             )
             for row in now
@@ -144,17 +182,18 @@ def show_pools(as_json: AsJson = False) -> None:
         numbers=("nodes", "devices", "leaving", "reserved", "used", "free", "price/h"),
         empty="no pool is declared",
     )
-    _warn_unseen(now)
+    _warn_unseen(now, declared)
 
 
 pool = make_group(
     "pool",
     """
-Manage pools: devices of one kind, at one site, on the same terms.
+Manage pools: devices of one kind, at one site and in one engine, on the same terms.
 
   $ elastane pool set h100 --device h100 --devices 64 --price 2.1 --site eu
   $ elastane pool set spot --device h100 --devices 32 --spot --price 0.7
   $ elastane pool set spot --price 0.9      [dim]other fields stay as they are[/dim]
+  $ elastane pool set a100 --device a100 --engine hpc --partition gpu
 """,
 )
 pool.command("set")(wrap_command(set_pool))

@@ -1,12 +1,22 @@
-"""Checks of the pools, quotas, priorities and the calendar of a cluster."""
+"""Checks of the engines, pools, quotas, priorities and the calendar of a cluster."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from elastane.cluster.nouns.cluster import Snapshot
-from elastane.cluster.nouns.config import Cohort, Once, Quota, Reservation, SchedulingRules, Team, Weekly
+from elastane.cluster.nouns.config import (
+    Cohort,
+    Engine,
+    Once,
+    Quota,
+    Reservation,
+    SchedulingRules,
+    Team,
+    Weekly,
+)
+from elastane.cluster.nouns.engine_options import OPTIONS, check_options
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.field_checks import (
     check_bounded_count,
@@ -95,6 +105,59 @@ def _check_pool(pool: Pool) -> None:
         raise make_field_error(
             f"{field}.leaving", f"{pool.leaving} is more than its devices", f"write at most {pool.devices}"
         )
+
+
+def check_engines(engines: Collection[Engine], pools: Iterable[Pool]) -> None:
+    """Check the engines, and what the pools say about them.
+
+    Raises:
+        BadField: an option is wrong, a pool names no declared engine, or one site has several engines.
+    """
+    declared = {engine.name: engine for engine in engines}
+    check_unique("engines", (engine.name for engine in engines))
+    for engine in declared.values():
+        check_name("engines", engine.name)
+        check_options(
+            f"engines.{engine.name}.options",
+            f"an engine of kind {engine.kind}",
+            engine.options,
+            OPTIONS[engine.kind].engine,
+        )
+    at_site: dict[str, Pool] = {}
+    for pool in pools:
+        _check_engine_of_pool(pool, declared)
+        first = at_site.setdefault(pool.site, pool) if pool.site else pool
+        if first.engine != pool.engine:
+            raise make_field_error(
+                f"pools.{pool.name}.site",
+                f"at site {pool.site}, this pool belongs to {_describe_engine(pool)}, and pool {first.name} "
+                f"to {_describe_engine(first)}",
+                "give the pools of each engine a site of their own",
+                means="workers of one job are at one site, and no run is divided between engines",
+            )
+
+
+def _check_engine_of_pool(pool: Pool, engines: Mapping[str, Engine]) -> None:
+    field = f"pools.{pool.name}"
+    if pool.engine and pool.engine not in engines:
+        write = f"write one of: {', '.join(engines)}" if engines else "declare the engine first"
+        raise make_field_error(f"{field}.engine", f"there is no engine {pool.engine!r}", write)
+    if pool.options and not pool.engine:
+        raise make_field_error(
+            f"{field}.options",
+            "are given, and the pool has no engine",
+            "remove them, or name the engine of the pool",
+            means="they say how an engine starts agents, and the machine of the controller takes none",
+        )
+    if pool.engine:
+        kind = engines[pool.engine].kind
+        check_options(
+            f"{field}.options", f"a pool of an engine of kind {kind}", pool.options, OPTIONS[kind].pool
+        )
+
+
+def _describe_engine(pool: Pool) -> str:
+    return f"engine {pool.engine}" if pool.engine else "the machine of the controller"
 
 
 def _check_tree(cohorts: Iterable[Cohort], teams: Iterable[Team], pools: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from elastane.cluster.nouns.engine_options import EngineKind
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.bodies import AnswerBody, RequestBody
 
@@ -102,6 +103,20 @@ class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     value: int
     default: bool = False
     description: str = ""
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A system that starts the agents of jobs on machines other than the controller's. Pools name it.
+
+    Args:
+        name: unique.
+        kind: decides which options there are.
+        options: see `elastane.cluster.nouns.engine_options`.
+    """
+
+    name: str
+    kind: EngineKind
+    options: dict[str, str] = {}
 
 
 class Weekly(msgspec.Struct, frozen=True, kw_only=True, tag="weekly", forbid_unknown_fields=True):
@@ -203,6 +218,7 @@ class Config(RequestBody, frozen=True, kw_only=True, omit_defaults=True):
     cohorts: tuple[Cohort, ...] | None = None
     teams: tuple[Team, ...] | None = None
     priorities: tuple[PriorityClass, ...] | None = None
+    engines: tuple[Engine, ...] | None = None
     pools: tuple[Pool, ...] | None = None
     reservations: tuple[Reservation, ...] | None = None
     triggers: tuple[Trigger, ...] | None = None

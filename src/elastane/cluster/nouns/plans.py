@@ -68,7 +68,7 @@ class NodesLeave(Reason, frozen=True, kw_only=True, gc=False):
 class PoolChanged(Reason, frozen=True, kw_only=True, gc=False):
     """``workers`` of the job are in a pool that was removed, or that no longer fits them.
 
-    A running job keeps its device kind and its site, so it gives way unless another pool has both.
+    A running job keeps its device kind, site and engine, so it gives way unless another pool has all three.
     """
 
     pool: str

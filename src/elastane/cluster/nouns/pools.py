@@ -28,6 +28,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
         price: current price of a device for an hour.
         site: region or data centre; workers of one job are at one site.
         labels: further properties that jobs may require.
+        engine: starts the agents of jobs that get devices of the pool; empty: the machine of the controller.
+        options: of the pool in its engine; see `elastane.cluster.nouns.engine_options`.
     """
 
     name: str
@@ -40,6 +42,13 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     price: float = 0.0
     site: str = ""
     labels: dict[str, str] = {}
+    engine: str = ""
+    options: dict[str, str] = {}
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The engine and the site. Workers of one job are at one place: no run is divided between engines."""
+        return self.engine, self.site
 
 
 class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -47,13 +56,16 @@ class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     Args:
         limit: the most devices that jobs may have.
-        trigger: name of the trigger that sets the limit; empty: a reported capacity sets it.
-        why: the condition of the trigger that holds now, such as ``qps above 100``.
+        trigger: name of the trigger that sets the limit; empty: the engine or a reported capacity sets it.
+        engine: name of the pool's engine, if the engine is the reason; else empty.
+        why: the condition of the trigger that holds now, such as ``qps above 100``; of an engine, a clause
+            about it, such as ``which does not answer``.
     """
 
     pool: str
     limit: int
     trigger: str = ""
+    engine: str = ""
     why: str = ""
 
 

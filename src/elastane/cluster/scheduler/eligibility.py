@@ -8,7 +8,7 @@ from elastane.cluster.nouns.pools import Pool
 
 
 class PoolGroup(NamedTuple):
-    """Pools of one device kind at one site: workers of one job may be spread over them.
+    """Pools of one device kind at one place: workers of one job may be spread over them.
 
     Args:
         for_minimum: indices of pools, on-demand ones first, then the cheapest: a minimum must not be lost.
@@ -22,10 +22,10 @@ class PoolGroup(NamedTuple):
 def find_pool_groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[PoolGroup, ...]:
     """Return the groups that a job may use, best first: by its preferred kinds, then by price and name."""
     wanted = spec.resources_per_worker
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, tuple[str, str]], list[int]] = {}
     for i, pool in enumerate(pools):
         if _is_suitable(spec, pool):
-            found.setdefault((pool.device, pool.site), []).append(i)
+            found.setdefault((pool.device, pool.place), []).append(i)
 
     def rank(members: list[int]) -> tuple[int, float, str]:
         first = pools[members[0]]

@@ -152,8 +152,8 @@ class JobBuilder:
     def _find_groups(self, state: JobState) -> tuple[PoolGroup, ...]:
         """Return the groups of pools that a job may use.
 
-        A job with workers keeps kind and site, so it has only the group that most of them are in. It has none
-        if their pools were removed, or changed so that they no longer have what it asks for.
+        A job with workers keeps kind and place, so it has only the group that most of them are in. It has
+        none if their pools were removed, or changed so that they no longer have what it asks for.
         """
         spec = state.spec
         wanted, data = spec.resources_per_worker, spec.data

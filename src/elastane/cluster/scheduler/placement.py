@@ -153,7 +153,7 @@ def find_limit(allocation: Allocation, job: PlannedJob, level: int, pool: int) -
 
 
 def list_open_groups(job: PlannedJob) -> tuple[PoolGroup, ...]:
-    """Return the groups that a job may still choose from: all its workers have one kind and one site."""
+    """Return the groups that a job may still choose from: all its workers have one kind and one place."""
     return (_find_group(job),) if job.entitled else job.groups
 
 

@@ -15,6 +15,7 @@ Action: TypeAlias = Literal[
     "usage.read",
     "documents.read",
     "documents.write",
+    "engines.read",
     "config.read",
     "nodes.read",
     "nodes.write",
@@ -34,6 +35,7 @@ DEEDS: dict[Action, str] = {
     "usage.read": "read usage",
     "documents.read": "read declarations",
     "documents.write": "change declarations",
+    "engines.read": "read engines",
     "config.read": "read the whole configuration",
     "nodes.read": "read nodes",
     "nodes.write": "change nodes",
@@ -70,6 +72,7 @@ EVERYWHERE: dict[Role, frozenset[Action]] = {
     | CHANGES
     | {
         "documents.write",
+        "engines.read",
         "config.read",
         "nodes.read",
         "nodes.write",

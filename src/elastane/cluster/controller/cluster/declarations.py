@@ -6,11 +6,12 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from elastane.cluster.nouns.cluster import Snapshot
-from elastane.cluster.nouns.cluster_checks import check_cluster
+from elastane.cluster.nouns.cluster_checks import check_cluster, check_engines
 from elastane.cluster.nouns.config import (
     Change,
     Cohort,
     Config,
+    Engine,
     PriorityClass,
     Reservation,
     SchedulingRules,
@@ -26,17 +27,30 @@ from elastane.common.field_checks import (
     make_field_error,
 )
 
-Kind: TypeAlias = Literal["cohorts", "teams", "priorities", "pools", "reservations", "triggers", "rules"]
-NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservations", "triggers")
+Kind: TypeAlias = Literal[
+    "cohorts", "teams", "priorities", "engines", "pools", "reservations", "triggers", "rules"
+]
+NAMED: tuple[Kind, ...] = (
+    "cohorts",
+    "teams",
+    "priorities",
+    "engines",
+    "pools",
+    "reservations",
+    "triggers",
+)
 """Kinds with documents that have names. Of rules there is one set, which is called `ONE`."""
+PRIVATE: frozenset[Kind] = frozenset({"engines"})
+"""Kinds that only operators read: a line of shell may hold a password."""
 ONE = "cluster"
 
-NamedDocument: TypeAlias = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
+NamedDocument: TypeAlias = Cohort | Team | PriorityClass | Engine | Pool | Reservation | Trigger
 Document: TypeAlias = NamedDocument | SchedulingRules
 KINDS: dict[Kind, type[Document]] = {
     "cohorts": Cohort,
     "teams": Team,
     "priorities": PriorityClass,
+    "engines": Engine,
     "pools": Pool,
     "reservations": Reservation,
     "triggers": Trigger,
@@ -97,6 +111,8 @@ def list_mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
     if kind == "cohorts":
         below = [f"cohort {cohort.name}" for cohort in standing.cohorts or () if cohort.parent == name]
         return (*below, *(f"team {team.name}" for team in standing.teams or () if team.cohort == name))
+    if kind == "engines":
+        return tuple(f"pool {pool.name}" for pool in standing.pools or () if pool.engine == name)
     if kind == "pools":
         owners: tuple[Cohort | Team, ...] = (*(standing.cohorts or ()), *(standing.teams or ()))
         return (
@@ -168,6 +184,7 @@ def check_config(config: Config) -> None:
             rules=config.rules or SchedulingRules(),
         )
     )
+    check_engines(config.engines or (), config.pools or ())
     for priority in config.priorities or ():
         check_name("priorities", priority.name)
         check_remark(f"priorities.{priority.name}.description", priority.description)

@@ -6,12 +6,17 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Target
-from elastane.cluster.controller.cluster.declarations import check_config, diff_configs, merge_configs
+from elastane.cluster.controller.cluster.declarations import (
+    PRIVATE,
+    check_config,
+    diff_configs,
+    merge_configs,
+)
 from elastane.cluster.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.cluster.controller.rest.caller import Caller, CallerParameter, ChangerParameter
 from elastane.cluster.controller.rest.context import Controller
 from elastane.cluster.controller.rest.description import describe_route
-from elastane.cluster.controller.rest.removals import check_removals
+from elastane.cluster.controller.rest.removals import check_unused
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import documents, history
 from elastane.cluster.controller.store.replies import Reply
@@ -50,14 +55,15 @@ def post_config_apply(caller: ChangerParameter, config: Wanted) -> Response:
         standing, lost = documents.read_declared_documents(tx)
         check_config(merge_configs(standing, config))
         changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
-        check_removals(tx, changes, caller.now_s)
+        check_unused(tx, changes, caller.now_s)
         documents.write_documents(tx, changes, caller.now_s)
         descriptions = []
         for change in changes:
             changed = describe_document_change(change.before, change.after)
-            words = add_words(f"{change.change} {change.kind} {change.name}", changed)
-            descriptions.append(words)
-            message = f"{caller.principal.user} applied a configuration: {words}"
+            what = f"{change.change} {change.kind} {change.name}"
+            descriptions.append(add_words(what, changed))
+            shown = what if change.kind in PRIVATE else descriptions[-1]
+            message = f"{caller.principal.user} applied a configuration: {shown}"
             team = change.name if change.kind == "teams" else ""
             history.append_event(tx, "config.applied", message, caller.now_s, team=team)
         caller.set_detail("; ".join(descriptions))
@@ -94,7 +100,7 @@ def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], C
         wanted = merge_configs(standing, config)
         check_config(wanted)
         changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
-        check_removals(tx, changes, caller.now_s)
+        check_unused(tx, changes, caller.now_s)
     return changes, wanted
 
 

@@ -13,8 +13,8 @@ from elastane.cluster.controller.rest.parameters import NAME, USER
 from elastane.common.bodies import Problem
 
 FORMS = (
-    *((kind, "name", NAME) for kind in ("JobSpec", "Cohort", "Team", "PriorityClass", "Pool")),
-    *((kind, "name", NAME) for kind in ("Reservation", "Trigger")),
+    *((kind, "name", NAME) for kind in ("JobSpec", "Cohort", "Team", "PriorityClass", "Engine")),
+    *((kind, "name", NAME) for kind in ("Pool", "Reservation", "Trigger")),
     ("JobSpec", "team", NAME),
     ("NewToken", "user", USER),
     ("Notice", "node", NAME),

@@ -1,4 +1,4 @@
-"""Declarations: cohorts, teams with quotas, priorities, pools, reservations, triggers, rules."""
+"""Declarations: cohorts, teams with quotas, priorities, engines, pools, reservations, triggers, rules."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
-from elastane.cluster.controller.access.roles import Target, has_role_in
+from elastane.cluster.controller.access.roles import Action, Target, has_role_in
 from elastane.cluster.controller.cluster.declarations import (
     KINDS,
     NAMED,
     ONE,
+    PRIVATE,
     Document,
     Kind,
     NamedDocument,
@@ -26,7 +27,7 @@ from elastane.cluster.controller.rest.caller import CallerParameter, Editor, Edi
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import Name
 from elastane.cluster.controller.rest.problems import make_missing_error
-from elastane.cluster.controller.rest.removals import check_mentions, check_removals
+from elastane.cluster.controller.rest.removals import check_mentions, check_unused
 from elastane.cluster.controller.store import documents, history
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.config import Change, SchedulingRules
@@ -40,6 +41,7 @@ SINGULAR: dict[Kind, str] = {
     "cohorts": "cohort",
     "teams": "team",
     "priorities": "priority class",
+    "engines": "engine",
     "pools": "pool",
     "reservations": "reservation",
     "triggers": "trigger",
@@ -54,6 +56,10 @@ def _make_target(kind: Kind, name: str) -> Target:
     return Target(name=f"{SINGULAR[kind]} {name}", team=name if kind == "teams" else "")
 
 
+def _choose_read_right(kind: Kind) -> Action:
+    return "engines.read" if kind in PRIVATE else "documents.read"
+
+
 def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
     def do(tx: Connection) -> Reply:
         caller.require_right("documents.write", _make_target(kind, name))
@@ -65,7 +71,8 @@ def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
             return build_reply(document, version=found.version)
         before = encode_document(found.value) if found and found.value is not None else None
         after = encode_document(document)
-        change = Change(kind=kind, name=name, change="change" if found else "add", after=after)
+        change = Change(kind=kind, name=name, change="change" if found else "add", before=before, after=after)
+        check_unused(tx, (change,), caller.now_s)
         documents.write_documents(tx, (change,), caller.now_s)
         words = describe_document_change(before, after)
         _append_change_event(tx, caller, kind, name, "changed" if found else "added", words=words)
@@ -78,7 +85,8 @@ def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
 def _append_change_event(
     tx: Connection, caller: Editor, kind: Kind, name: str, what: str, *, words: str = ""
 ) -> None:
-    message = add_words(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
+    shown = "" if kind in PRIVATE else words
+    message = add_words(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", shown)
     caller.set_detail(words)
     history.append_event(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
 
@@ -103,7 +111,7 @@ def _install(kind: Kind) -> None:
 
 def _build_list(kind: Kind) -> Callable[..., Response]:
     def list_documents(caller: CallerParameter) -> Response:
-        caller.require_right("documents.read", Target(name=kind))
+        caller.require_right(_choose_read_right(kind), Target(name=kind))
         with caller.begin_read() as tx:
             found = getattr(documents.read_declared_config(tx), kind)
         operator = caller.principal.role == "operator"
@@ -120,7 +128,7 @@ def _build_list(kind: Kind) -> Callable[..., Response]:
 def _build_get(kind: Kind) -> Callable[..., Response]:
     def get_document(caller: CallerParameter, name: Name) -> Response:
         with caller.begin_read() as tx:
-            caller.require_right("documents.read", _make_target(kind, name))
+            caller.require_right(_choose_read_right(kind), _make_target(kind, name))
             found = documents.find_document(tx, kind, name)
         if found is None:
             raise make_missing_error(f"{SINGULAR[kind]} {name}")
@@ -162,7 +170,7 @@ def _build_delete(kind: Kind) -> Callable[..., Response]:
             changes = diff_configs(standing, wanted)
             if found.value is None:
                 changes = (*changes, Change(kind=kind, name=name, change="remove"))
-            check_removals(tx, changes, caller.now_s)
+            check_unused(tx, changes, caller.now_s)
             documents.write_documents(tx, changes, caller.now_s)
             _append_change_event(tx, caller, kind, name, "removed")
             return Reply(status=HTTPStatus.NO_CONTENT)

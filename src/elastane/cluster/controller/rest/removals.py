@@ -1,4 +1,4 @@
-"""Checks that a removed declaration is not in use.
+"""Checks that a removed declaration is not in use, and that no pool in use changes its engine.
 
 In use are documents that other documents name, pools with jobs, priority classes that jobs name, and teams
 with jobs or tokens.
@@ -33,6 +33,14 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
             do="move them (elastane team set TEAM --cohort OTHER, elastane cohort set COHORT --parent OTHER; "
             "'' is the cluster), or remove them first",
         )
+    if users and kind == "engines":
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"engine {name} is in use by {_list_users(users)}",
+            means="they would name an engine that does not exist; nothing was changed",
+            do="give them another one (elastane pool set POOL --engine OTHER; '' is the machine of the "
+            "controller), or remove them first",
+        )
     if users:
         raise Refusal(
             HTTPStatus.CONFLICT,
@@ -42,8 +50,8 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
         )
 
 
-def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
-    """Check that no job and no token uses the documents that these changes remove.
+def check_unused(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
+    """Check that no job and no token uses the documents that these changes remove or move to another engine.
 
     The message names jobs and tokens of all teams: callers that may declare may see them all.
 
@@ -51,6 +59,8 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
         Refusal: one of the documents is in use.
     """
     for change in changes:
+        if change.kind == "pools" and change.change == "change":
+            _check_engine_change(tx, change)
         if change.change != "remove":
             continue
         if change.kind == "pools" and (holders := jobs.list_jobs_in_pool(tx, change.name)):
@@ -64,6 +74,19 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
             _check_class(tx, change)
         if change.kind == "teams":
             _check_team(tx, change.name, now_s)
+
+
+def _check_engine_change(tx: Connection, change: Change) -> None:
+    """Check that a pool with jobs keeps its engine."""
+    if change.before is None or change.after is None or change.before["engine"] == change.after["engine"]:
+        return
+    if holders := jobs.list_jobs_in_pool(tx, change.name):
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"pool {change.name} is in use by {_list_users(holders, 'job')}, so it keeps its engine",
+            means="their workers cannot move to another engine; nothing was changed",
+            do="declare another pool for the engine, or wait until the jobs have left this one",
+        )
 
 
 def _check_class(tx: Connection, removed: Change) -> None:

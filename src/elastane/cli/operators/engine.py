@@ -1,0 +1,108 @@
+"""``elastane engine``: systems that start the agents of jobs on other machines."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from elastane.cli.command import AsJson, wrap_command
+from elastane.cli.operators.declarations import (
+    Name,
+    add_document_commands,
+    change_document,
+    make_group,
+)
+from elastane.cli.options import SLURM, expand_options, replace_given, spell_option
+from elastane.cluster.nouns.config import Engine
+from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind, EngineOption
+from elastane.common.errors import BadInput
+from elastane.common.safe_text import fold_text
+
+OF_ENGINES = {option.name: option for table in OPTIONS.values() for option in table.engine}
+OF_POOLS = {option.name: option for table in OPTIONS.values() for option in table.pool}
+SHOWN = 40
+"""Characters of an option's value in the list of engines."""
+
+
+def make_flag(option: EngineOption) -> Any:
+    """Return the option of the command line for an option of engines or pools."""
+    return typer.Option(
+        spell_option(find_field(option)),
+        metavar=option.metavar,
+        help=option.help,
+        rich_help_panel=SLURM,
+    )
+
+
+def find_field(option: EngineOption) -> str:
+    """Return the field of the command line's struct for an option: ``cpus_per_device`` for cpusPerDevice."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in option.name)
+
+
+def change_options(
+    before: Mapping[str, str], typed: msgspec.Struct, known: Iterable[EngineOption]
+) -> dict[str, str]:
+    """Return the options after a command: one that was not typed stays, and an empty text removes one."""
+    given = {option.name: getattr(typed, find_field(option)) for option in known}
+    after = dict(before) | {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in after.items() if value}
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of ``elastane engine set`` as typed; None: not typed."""
+
+    kind: Annotated[
+        EngineKind | None, typer.Option(metavar="slurm", help="Kind of the engine; a new one needs it.")
+    ] = None
+    command: Annotated[str | None, make_flag(OF_ENGINES["command"])] = None
+    setup: Annotated[str | None, make_flag(OF_ENGINES["setup"])] = None
+    output: Annotated[str | None, make_flag(OF_ENGINES["output"])] = None
+    conf: Annotated[str | None, make_flag(OF_ENGINES["conf"])] = None
+    bin: Annotated[str | None, make_flag(OF_ENGINES["bin"])] = None
+
+
+@expand_options
+def set_engine(name: Name, *, options: EngineOptions, as_json: AsJson = False) -> None:
+    """Declare an engine, or change the given fields of one; '' removes an option.
+
+    Only operators can read engines, because lines of shell may hold passwords.
+    """
+
+    def change_engine(before: Engine | None) -> Engine:
+        kind = options.kind or (None if before is None else before.kind)
+        if kind is None:
+            raise BadInput(
+                f"there is no engine {name} yet, so it needs --kind",
+                do=f"elastane engine set {name} --kind slurm",
+            )
+        known = before or Engine(name=name, kind=kind)
+        return replace_given(
+            known, kind=kind, options=change_options(known.options, options, OF_ENGINES.values())
+        )
+
+    change_document("engine", Engine, name, change_engine, as_json=as_json)
+
+
+def format_options(options: Mapping[str, str]) -> str:
+    """Return options as one line of a table: ``partition=gpu time=8:00:00``."""
+    return " ".join(f"{name}={fold_text(value, SHOWN)}" for name, value in sorted(options.items()))
+
+
+engine = make_group(
+    "engine",
+    """
+Manage engines: systems such as Slurm, which start the agents of jobs on other machines.
+
+  $ elastane engine set hpc --kind slurm --setup "$(cat setup.sh)"
+  $ elastane pool set a100 --device a100 --engine hpc --partition gpu --gres gpu:a100
+""",
+)
+engine.command("set")(wrap_command(set_engine))
+add_document_commands(
+    engine,
+    "engine",
+    Engine,
+    ("engine", "kind", "options"),
+    lambda engine: (engine.name, engine.kind, format_options(engine.options)),
+)

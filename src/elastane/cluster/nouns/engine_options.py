@@ -1,0 +1,211 @@
+"""The options of engines and of their pools: one table for each kind of engine.
+
+The controller checks documents by these tables, and the command line takes its options from them. An engine
+decodes the values that have passed the checks.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from elastane.common.field_checks import check_remark, make_field_error
+from elastane.common.safe_text import escape_line
+
+EngineKind: TypeAlias = Literal["slurm"]
+LONGEST_LINES = 10_000
+"""The most characters of an option with several lines."""
+LONGEST_KEY = 100
+"""The most characters of an unknown option that an error repeats."""
+LINE_BREAKS = str.maketrans("", "", "\n\t")
+
+
+class EngineOption(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of an engine, or of a pool in an engine.
+
+    Args:
+        name: its key in the document. The command line spells it with hyphens.
+        metavar: stands for the value in the help of the command line.
+        help: what the option sets, as one line, with the default if there is one.
+        example: a correct value, for errors.
+        pattern: matches the whole of a correct value; empty: any line of text is correct.
+        lines: the value may have several lines; then it has no pattern.
+    """
+
+    name: str
+    metavar: str
+    help: str
+    example: str
+    pattern: str = ""
+    lines: bool = False
+
+
+class KindOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one kind of engine.
+
+    Args:
+        engine: options of the engine itself.
+        pool: options of each pool that names such an engine.
+    """
+
+    engine: tuple[EngineOption, ...]
+    pool: tuple[EngineOption, ...]
+
+
+PATH = r"/[^\x00-\x1f]*"
+NAMES = r"[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*"
+"""One of Slurm's names, or several with commas between them."""
+
+SLURM = KindOptions(
+    engine=(
+        EngineOption(
+            name="command",
+            metavar="COMMAND",
+            help="Command that runs elastane on the nodes. Default: the controller's Python, by its path.",
+            example="/opt/train/bin/elastane",
+        ),
+        EngineOption(
+            name="setup",
+            metavar="TEXT",
+            help="Lines of shell that each agent runs before it starts, such as module load cuda.",
+            example="module load cuda",
+            lines=True,
+        ),
+        EngineOption(
+            name="output",
+            metavar="FILE",
+            help="File of each agent's output on its node; sbatch replaces %x, %j and %N. "
+            "Default: the output is dropped.",
+            example="/scratch/elastane/%x-%j.log",
+            pattern=PATH,
+        ),
+        EngineOption(
+            name="conf",
+            metavar="FILE",
+            help="Configuration file of Slurm, as in SLURM_CONF. Default: that of the machine.",
+            example="/etc/slurm/slurm.conf",
+            pattern=PATH,
+        ),
+        EngineOption(
+            name="bin",
+            metavar="DIR",
+            help="Folder of sbatch, squeue and scancel. Default: the PATH of the controller.",
+            example="/opt/slurm/bin",
+            pattern=PATH,
+        ),
+    ),
+    pool=(
+        EngineOption(
+            name="partition",
+            metavar="PARTITION",
+            help="Partition. Default: that of the Slurm cluster.",
+            example="gpu",
+            pattern=NAMES,
+        ),
+        EngineOption(
+            name="account",
+            metavar="ACCOUNT",
+            help="Account that is charged. Default: that of the controller's user.",
+            example="vision",
+            pattern=NAMES,
+        ),
+        EngineOption(
+            name="qos",
+            metavar="QOS",
+            help="Quality of service. Default: that of the account.",
+            example="normal",
+            pattern=NAMES,
+        ),
+        EngineOption(
+            name="constraint",
+            metavar="FEATURES",
+            help="Features that each node has, such as 'a100&ib'.",
+            example="a100&ib",
+            pattern=r"[A-Za-z0-9_.,:&|*()\[\]-]+",
+        ),
+        EngineOption(
+            name="reservation",
+            metavar="RESERVATION",
+            help="Reservation of Slurm that the agents use.",
+            example="training",
+            pattern=NAMES,
+        ),
+        EngineOption(
+            name="time",
+            metavar="TIME",
+            help="Time limit of each agent, such as 8:00:00 or 2-00:00:00. Default: that of the partition.",
+            example="8:00:00",
+            pattern=r"\d{1,9}(?::\d{1,2}){0,2}|\d{1,6}-\d{1,2}(?::\d{1,2}){0,2}",
+        ),
+        EngineOption(
+            name="gres",
+            metavar="GRES",
+            help="Generic resource that is a device, such as gpu or gpu:a100. Default: devices are CPUs.",
+            example="gpu:a100",
+            pattern=r"[A-Za-z0-9_][\w.-]*(?::(?!\d+\Z)[\w.-]+)?",
+        ),
+        EngineOption(
+            name="cpusPerDevice",
+            metavar="N",
+            help="CPUs for each device. Default: those that Slurm gives.",
+            example="8",
+            pattern=r"[1-9]\d{0,5}",
+        ),
+        EngineOption(
+            name="memoryPerDevice",
+            metavar="SIZE",
+            help="Memory for each device, such as 64G or 500M. Default: as much as Slurm gives.",
+            example="64G",
+            pattern=r"[1-9]\d{0,8}[KMGT]",
+        ),
+    ),
+)
+
+OPTIONS: dict[EngineKind, KindOptions] = {"slurm": SLURM}
+assert tuple(OPTIONS) == get_args(EngineKind)
+
+
+def check_options(field: str, what: str, options: Mapping[str, str], known: tuple[EngineOption, ...]) -> None:
+    """Check that all options are known, and that each value has the right form.
+
+    Args:
+        field: place of the options in the document.
+        what: words for their owner in errors, such as ``an engine of kind slurm``.
+        known: from the table of the kind.
+
+    Raises:
+        BadField: one is not.
+    """
+    by_name = {option.name: option for option in known}
+    for name, value in options.items():
+        place = f"{field}.{escape_line(name, LONGEST_KEY)}"
+        if name not in by_name:
+            raise make_field_error(place, f"{what} has no such option", f"write one of: {', '.join(by_name)}")
+        check_option(place, value, by_name[name])
+
+
+def check_option(field: str, value: str, option: EngineOption) -> None:
+    """Check the form of one value.
+
+    Raises:
+        BadField: it has another form.
+    """
+    write = f"write for example {option.example}"
+    if not value.strip():
+        raise make_field_error(field, "is empty", f"{write}, or remove the option")
+    if option.lines:
+        if len(value) > LONGEST_LINES:
+            raise make_field_error(
+                field,
+                f"has {len(value)} characters",
+                f"write {LONGEST_LINES} at most; put the rest into a file, and name it here",
+            )
+        if not value.translate(LINE_BREAKS).isprintable():
+            raise make_field_error(
+                field, "has control characters", "write lines of text, with Unix line breaks"
+            )
+        return
+    check_remark(field, value)
+    if option.pattern and not re.fullmatch(option.pattern, value, re.ASCII):
+        raise make_field_error(field, f"{value!r} has another form", write)
