@@ -218,14 +218,14 @@ def _define_composer(base: Any, scalar: Any) -> Any:
 
 
 def _define_representer(base: Any) -> Any:
-    """Return a representer that writes lists of scalars on one line, and no aliases.
+    """Return a representer for lists of scalars on one line, texts of several lines, and no aliases.
 
     Args:
         base: class ``SafeRepresenter`` of the library.
     """
 
     class Representer(base):  # type: ignore[misc]
-        """Writes lists of scalars on one line, and no aliases."""
+        """Writes lists of scalars on one line, texts of several lines as such, and no aliases."""
 
         def ignore_aliases(self, data: object) -> bool:
             return True
@@ -237,6 +237,8 @@ def _define_representer(base: Any) -> Any:
     def represent_str(representer: Any, value: str) -> Any:
         # Readers of YAML 1.1 fold these line breaks into spaces unless they are escaped.
         style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
+        if "\n" in value and not value[0].isspace() and value.replace("\n", "").isprintable():
+            style = "|"
         return representer.represent_scalar(f"{_TAG}str", value, style=style)
 
     Representer.add_representer(list, represent_list)

@@ -110,6 +110,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
         open_console().print(f"{noun} {name} removed", markup=False)
 
     show_document.__doc__ = f"Show one {noun} in the format of a configuration file."
-    remove_document.__doc__ = f"Remove a {noun}; refused while something else depends on it."
+    article = "an" if noun[0] in "aeiou" else "a"
+    remove_document.__doc__ = f"Remove {article} {noun}; refused while something else depends on it."
     app.command("show")(wrap_command(show_document))
     app.command("remove")(wrap_command(remove_document))

@@ -21,6 +21,18 @@ LONGEST_KEY = 100
 LINE_BREAKS = str.maketrans("", "", "\n\t")
 
 
+class TextForm(msgspec.Struct, frozen=True):
+    """A form of texts.
+
+    Args:
+        words: complete a sentence such as ``'x' is not a path``.
+        pattern: matches the whole of each text with this form.
+    """
+
+    words: str
+    pattern: str
+
+
 class EngineOption(msgspec.Struct, frozen=True, kw_only=True):
     """An option of an engine, or of a pool in an engine.
 
@@ -29,15 +41,15 @@ class EngineOption(msgspec.Struct, frozen=True, kw_only=True):
         metavar: stands for the value in the help of the command line.
         help: what the option sets, as one line, with the default if there is one.
         example: a correct value, for errors.
-        pattern: matches the whole of a correct value; empty: any line of text is correct.
-        lines: the value may have several lines; then it has no pattern.
+        form: of a correct value; None: any line of text is correct.
+        lines: the value may have several lines; then it has no form.
     """
 
     name: str
     metavar: str
     help: str
     example: str
-    pattern: str = ""
+    form: TextForm | None = None
     lines: bool = False
 
 
@@ -53,9 +65,13 @@ class KindOptions(msgspec.Struct, frozen=True, kw_only=True):
     pool: tuple[EngineOption, ...]
 
 
-PATH = r"/[^\x00-\x1f]*"
-NAMES = r"[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*"
-"""One of Slurm's names, or several with commas between them."""
+PATH = TextForm("an absolute path", r"/[^\x00-\x1f]*")
+NAMES = TextForm("a name of Slurm, or several with commas between them", r"[A-Za-z0-9_][\w.,:@+-]*")
+FEATURES = TextForm("features that & or | connects", r"[\w.,:&|*()\[\]-]+")
+TIME = TextForm("a time of Slurm", r"\d{1,9}(?::\d{1,2}){0,2}|\d{1,6}-\d{1,2}(?::\d{1,2}){0,2}")
+GRES = TextForm("NAME or NAME:TYPE, without a number", r"[A-Za-z0-9_][\w.-]*(?::(?!\d+\Z)[\w.-]+)?")
+COUNT = TextForm("a whole number above 0", r"[1-9]\d{0,5}")
+SIZE = TextForm("a number with K, M, G or T", r"[1-9]\d{0,8}[KMGT]")
 
 SLURM = KindOptions(
     engine=(
@@ -78,21 +94,21 @@ SLURM = KindOptions(
             help="File of each agent's output on its node; sbatch replaces %x, %j and %N. "
             "Default: the output is dropped.",
             example="/scratch/elastane/%x-%j.log",
-            pattern=PATH,
+            form=PATH,
         ),
         EngineOption(
             name="conf",
             metavar="FILE",
             help="Configuration file of Slurm, as in SLURM_CONF. Default: that of the machine.",
             example="/etc/slurm/slurm.conf",
-            pattern=PATH,
+            form=PATH,
         ),
         EngineOption(
             name="bin",
             metavar="DIR",
             help="Folder of sbatch, squeue and scancel. Default: the PATH of the controller.",
             example="/opt/slurm/bin",
-            pattern=PATH,
+            form=PATH,
         ),
     ),
     pool=(
@@ -101,63 +117,63 @@ SLURM = KindOptions(
             metavar="PARTITION",
             help="Partition. Default: that of the Slurm cluster.",
             example="gpu",
-            pattern=NAMES,
+            form=NAMES,
         ),
         EngineOption(
             name="account",
             metavar="ACCOUNT",
             help="Account that is charged. Default: that of the controller's user.",
             example="vision",
-            pattern=NAMES,
+            form=NAMES,
         ),
         EngineOption(
             name="qos",
             metavar="QOS",
             help="Quality of service. Default: that of the account.",
             example="normal",
-            pattern=NAMES,
+            form=NAMES,
         ),
         EngineOption(
             name="constraint",
             metavar="FEATURES",
             help="Features that each node has, such as 'a100&ib'.",
             example="a100&ib",
-            pattern=r"[A-Za-z0-9_.,:&|*()\[\]-]+",
+            form=FEATURES,
         ),
         EngineOption(
             name="reservation",
             metavar="RESERVATION",
             help="Reservation of Slurm that the agents use.",
             example="training",
-            pattern=NAMES,
+            form=NAMES,
         ),
         EngineOption(
             name="time",
             metavar="TIME",
             help="Time limit of each agent, such as 8:00:00 or 2-00:00:00. Default: that of the partition.",
             example="8:00:00",
-            pattern=r"\d{1,9}(?::\d{1,2}){0,2}|\d{1,6}-\d{1,2}(?::\d{1,2}){0,2}",
+            form=TIME,
         ),
         EngineOption(
             name="gres",
             metavar="GRES",
             help="Generic resource that is a device, such as gpu or gpu:a100. Default: devices are CPUs.",
             example="gpu:a100",
-            pattern=r"[A-Za-z0-9_][\w.-]*(?::(?!\d+\Z)[\w.-]+)?",
+            form=GRES,
         ),
         EngineOption(
             name="cpusPerDevice",
             metavar="N",
             help="CPUs for each device. Default: those that Slurm gives.",
             example="8",
-            pattern=r"[1-9]\d{0,5}",
+            form=COUNT,
         ),
         EngineOption(
             name="memoryPerDevice",
             metavar="SIZE",
             help="Memory for each device, such as 64G or 500M. Default: as much as Slurm gives.",
             example="64G",
-            pattern=r"[1-9]\d{0,8}[KMGT]",
+            form=SIZE,
         ),
     ),
 )
@@ -207,5 +223,5 @@ def check_option(field: str, value: str, option: EngineOption) -> None:
             )
         return
     check_remark(field, value)
-    if option.pattern and not re.fullmatch(option.pattern, value, re.ASCII):
-        raise make_field_error(field, f"{value!r} has another form", write)
+    if option.form is not None and not re.fullmatch(option.form.pattern, value, re.ASCII):
+        raise make_field_error(field, f"{value!r} is not {option.form.words}", write)
