@@ -43,8 +43,9 @@ _YAML_1_1 = {
     ),
     f"{_TAG}timestamp": (r"\d{4}-\d\d?-\d\d?.*", list(_DIGITS)),
     f"{_TAG}value": (r"=", ["="]),
-    # The library would write it without quotes in a list on one line, where no reader takes it for a text.
-    f"{_TAG}map": (r": .*", [":"]),
+    # The library would write it without quotes in a list on one line, where not every reader takes it for a
+    # text.
+    f"{_TAG}map": (r"[:?].*", [":", "?"]),
 }
 """Patterns of words that readers of YAML 1.1 do not take for texts; the writer quotes these."""
 

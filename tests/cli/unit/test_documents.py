@@ -25,7 +25,8 @@ def test_a_written_value_is_read_back(value):
     "value",
     [
         {"": "0" + "Ā" * 20 + "0 0", "\uaaf7": None},
-        {"args": [": x", ":", "a: b"]},
+        {"args": [": x", ":", "a: b", ":-", "?x", "?!"]},
+        {"setup": "module load a\n  source b", "text": " a\n", "odd": "a\x07\nb"},
     ],
 )
 def test_a_text_with_escapes_or_a_colon_is_read_back(value):
