@@ -10,7 +10,12 @@ from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.tables import print_table
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import Cohort, Engine, PriorityClass, Reservation, Team, Trigger
-from elastane.cluster.nouns.differences import build_lean_document, describe_field_changes, flatten_fields
+from elastane.cluster.nouns.differences import (
+    add_article,
+    build_lean_document,
+    describe_field_changes,
+    flatten_fields,
+)
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.documents import format_yaml
 from elastane.common.field_checks import check_finite_fields
@@ -110,7 +115,6 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
         open_console().print(f"{noun} {name} removed", markup=False)
 
     show_document.__doc__ = f"Show one {noun} in the format of a configuration file."
-    article = "an" if noun[0] in "aeiou" else "a"
-    remove_document.__doc__ = f"Remove {article} {noun}; refused while something else depends on it."
+    remove_document.__doc__ = f"Remove {add_article(noun)}; refused while something else depends on it."
     app.command("show")(wrap_command(show_document))
     app.command("remove")(wrap_command(remove_document))

@@ -99,6 +99,11 @@ def describe_document_change(before: dict[str, Any] | None, after: dict[str, Any
     return ", ".join(describe_field_changes(flatten_fields(before), flatten_fields(after)))
 
 
+def add_article(noun: str) -> str:
+    """Return a noun with its article: ``an engine``."""
+    return f"an {noun}" if noun.startswith(tuple("aeiou")) else f"a {noun}"
+
+
 def add_words(what: str, words: str) -> str:
     """Return a sentence with the description of a change after it."""
     return f"{what}: {words}" if words else what

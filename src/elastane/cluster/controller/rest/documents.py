@@ -31,7 +31,7 @@ from elastane.cluster.controller.rest.removals import check_mentions, check_unus
 from elastane.cluster.controller.store import documents, history
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.config import Change, SchedulingRules
-from elastane.cluster.nouns.differences import add_words, describe_document_change
+from elastane.cluster.nouns.differences import add_article, add_words, describe_document_change
 from elastane.common.bodies import Page
 from elastane.common.errors import BadField
 
@@ -93,16 +93,16 @@ def _append_change_event(
 
 def _install(kind: Kind) -> None:
     """Install the four routes of one kind of documents."""
-    noun, shape = SINGULAR[kind], KINDS[kind]
+    noun, shape = add_article(SINGULAR[kind]), KINDS[kind]
     every, one = f"/{kind}", f"/{kind}/{{name}}"
     page: Any = Page[shape]  # type: ignore[valid-type]
     declared = describe_route(shape, takes=shape, also=HTTPStatus.CREATED)
     removed = describe_route(None, status=HTTPStatus.NO_CONTENT)
     for method, path, summary, name, handler, description in (
         ("GET", every, f"List the {PLURAL.get(kind, kind)}", "list", _build_list(kind), describe_route(page)),
-        ("GET", one, f"Return a {noun}", "get", _build_get(kind), describe_route(shape)),
-        ("PUT", one, f"Declare a {noun}", "put", _build_put(kind), declared),
-        ("DELETE", one, f"Remove a {noun}", "delete", _build_delete(kind), removed),
+        ("GET", one, f"Return {noun}", "get", _build_get(kind), describe_route(shape)),
+        ("PUT", one, f"Declare {noun}", "put", _build_put(kind), declared),
+        ("DELETE", one, f"Remove {noun}", "delete", _build_delete(kind), removed),
     ):
         router.add_api_route(
             path, handler, methods=[method], summary=summary, operation_id=f"{name}_{kind}", **description
