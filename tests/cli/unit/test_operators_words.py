@@ -26,6 +26,7 @@ from elastane.cluster.nouns.config import (
     Change,
     Cohort,
     Config,
+    Engine,
     Once,
     PriorityClass,
     Quota,
@@ -135,6 +136,7 @@ names = st.sampled_from(
     ["a", "no", "on", "1e3", "12", "0x1f", "null", "~", "true", "vision", "7.5", "2026-01-01"]
 )
 words = names | st.text(max_size=8)
+lines = words | st.lists(words, max_size=4).map("\n".join)
 floats = st.floats(0.001, 1e6, allow_nan=False)
 quotas = st.builds(
     Quota,
@@ -154,6 +156,12 @@ configs = st.builds(
     teams=st.none() | st.just(()) | st.tuples(st.builds(Team, name=names, cohort=words)),
     priorities=st.none()
     | st.tuples(st.builds(PriorityClass, name=names, value=st.integers(-9, 9), description=words)),
+    engines=st.none()
+    | st.tuples(
+        st.builds(
+            Engine, name=names, kind=st.just("slurm"), options=st.dictionaries(words, lines, max_size=2)
+        )
+    ),
     pools=st.none()
     | st.tuples(
         st.builds(
@@ -164,6 +172,8 @@ configs = st.builds(
             spot=st.booleans(),
             price=floats,
             labels=st.dictionaries(words, words, max_size=2),
+            engine=words,
+            options=st.dictionaries(words, words, max_size=2),
         )
     ),
     reservations=st.none()

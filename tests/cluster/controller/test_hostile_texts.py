@@ -16,7 +16,7 @@ from elastane.cluster.client.context import connect
 from elastane.cluster.controller.store import history, jobs
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.tables import decisions, documents, nodes, tokens, usage
-from elastane.cluster.nouns.config import Cohort, PriorityClass, Team, Trigger
+from elastane.cluster.nouns.config import Cohort, Engine, PriorityClass, Team, Trigger
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import Explanation
 from elastane.cluster.nouns.pools import Pool
@@ -101,12 +101,18 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
         yield cluster
 
 
+def build_evil_pool():
+    evil = {EVIL: EVIL}
+    return Pool(name="h100", device=EVIL, devices=1, site=EVIL, labels=evil, engine=EVIL, options=evil)
+
+
 @pytest.fixture
 def declared(hostile):
     """Add hostile declarations to the same cluster."""
     with hostile.api.store.begin_write() as tx:
         for kind, document in (
-            ("pools", Pool(name="h100", device=EVIL, devices=1, site=EVIL, labels={EVIL: EVIL})),
+            ("engines", Engine(name="hpc", kind="slurm", options={EVIL: EVIL})),
+            ("pools", build_evil_pool()),
             ("priorities", PriorityClass(name="high", value=1, description=EVIL)),
             ("cohorts", Cohort(name="all", parent=EVIL)),
             ("teams", Team(name="vision", cohort=EVIL)),
@@ -139,6 +145,8 @@ OF_DECLARATIONS = [
     "top",
     "pool list",
     "pool show h100",
+    "engine list",
+    "engine show hpc",
     "team list",
     "team show vision",
     "cohort list",

@@ -90,6 +90,7 @@ DOCUMENTS = {
     "cohorts": {},
     "teams": {},
     "priorities": {"value": 3},
+    "engines": {"kind": "slurm", "options": {"setup": "module load cuda"}},
     "pools": {"device": "h100", "devices": 1},
     "reservations": {"pool": "h100", "devices": 1, "when": ONCE},
     "triggers": {"metric": "qps", "above": 1.0, "pool": "h100", "limit": 1},

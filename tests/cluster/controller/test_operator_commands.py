@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from elastane.cli.main import app
 from elastane.cluster.controller.store import history
 from elastane.cluster.nouns.engine import ObservedNode
+from elastane.cluster.nouns.engine_options import SLURM
 
 from .conftest import _served
 
@@ -81,6 +82,67 @@ def test_a_pool_without_nodes_says_where_its_jobs_run(olga, cluster):
     assert not olga("pool", "set", "h100", "--price", "3").stderr
     assert not olga("pool", "list").stderr
     assert olga.json("pool", "list")[0]["nodes"] == 1
+
+
+SETUP = "module load cuda\nsource /opt/train/bin/activate"
+
+
+def test_engines_are_declared_and_named_by_pools(olga, cluster):
+    assert "so it needs --kind" in olga.error("engine", "set", "hpc", "--setup", SETUP)
+    added = olga.said("engine", "set", "hpc", "--kind", "slurm", "--setup", SETUP, "--bin", "/opt/slurm/bin")
+    assert added.startswith("engine hpc added: kind slurm, options.setup module load cuda\n  source")
+    assert olga.said("engine", "set", "hpc", "--bin", "") == (
+        "engine hpc changed: options.bin /opt/slurm/bin -> none\n"
+    )
+    assert olga.said("engine", "set", "hpc", "--setup", SETUP) == "engine hpc is unchanged\n"
+    assert olga.json("engine", "show", "hpc") == {"name": "hpc", "kind": "slurm", "options": {"setup": SETUP}}
+    assert "  setup: |-\n    module load cuda\n    source" in olga.said("engine", "show", "hpc")
+    assert olga.rows("engine", "list")[0][:3] == ["hpc", "slurm", "setup=module"]
+    assert "is not an absolute path" in olga.error("engine", "set", "hpc", "--conf", "slurm.conf")
+
+    assert "--device h100 --engine hpc" in olga.error("pool", "set", "a100", "--engine", "hpc")
+    a100 = ("pool", "set", "a100", "--device", "a100", "--engine", "hpc", "--partition", "gpu")
+    made = olga(*a100, "--gres", "gpu:a100", "--cpus-per-device", "8", "--time", "8:00:00")
+    assert "engine hpc, options.partition gpu, options.time 8:00:00" in made.stdout
+    assert "engine hpc has shown no node of pool a100" in made.stderr
+    assert olga.said("pool", "set", "a100", "--time", "", "--qos", "long") == (
+        "pool a100 changed: options.time 8:00:00 -> none, options.qos none -> long\n"
+    )
+    options = {"partition": "gpu", "gres": "gpu:a100", "cpusPerDevice": "8", "qos": "long"}
+    assert olga.json("pool", "show", "a100")["options"] == options
+    (row,) = olga.rows("pool", "list")
+    assert (row[0], row[-1]) == ("a100", "hpc")
+    assert "engine hpc is in use by pool a100" in olga.error("engine", "remove", "hpc")
+    assert "there is no engine 'other'" in olga.error("pool", "set", "a100", "--engine", "other")
+
+    shown = olga.said("config", "show")
+    assert olga.said("config", "diff", "-", stdin=shown) == "nothing would change\n"
+    other = shown.replace("gpu:a100", "gpu:a30").replace("module load cuda", "module load cuda/12")
+    assert olga.said("config", "diff", "-", stdin=other, code=1) == (
+        "~ engine hpc: options.setup module load cuda\n  source /opt/train/bin/activate -> "
+        "module load cuda/12\n  source /opt/train/bin/activate\n"
+        "~ pool a100: options.gres gpu:a100 -> gpu:a30\n"
+    )
+
+    back = olga("pool", "set", "a100", "--engine", "", "--devices", "2")
+    assert "engine hpc -> none" in back.stdout
+    assert "the controller's own machine" in back.stderr
+    assert olga.json("pool", "show", "a100")["options"] == {}
+    assert "has no engine" in olga.error("pool", "set", "a100", "--partition", "gpu")
+    assert olga.json("engine", "remove", "hpc") == {"removed": "hpc"}
+
+
+def test_a_command_can_set_every_option_of_engines_and_pools(olga):
+    words = []
+    for option in SLURM.engine:
+        words += [f"--{option.name}", option.example]
+    made = olga.json("engine", "set", "hpc", "--kind", "slurm", *words)
+    assert made["options"] == {option.name: option.example for option in SLURM.engine}
+    words = []
+    for option in SLURM.pool:
+        words += ["--" + "".join(f"-{c.lower()}" if c.isupper() else c for c in option.name), option.example]
+    made = olga.json("pool", "set", "a100", "--device", "a100", "--engine", "hpc", *words)
+    assert made["options"] == {option.name: option.example for option in SLURM.pool}
 
 
 def test_a_team_a_cohort_and_their_quotas_are_declared_and_listed(olga):

@@ -10,6 +10,7 @@ from elastane.cluster.controller.rest.app import describe_api
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import nodes
 from elastane.cluster.nouns.config import Change, Config
+from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.plans import Decision, MinimumFits, Plan
 from elastane.cluster.nouns.pools import UNSEEN_S
 from elastane.cluster.nouns.rest import Forecast
@@ -97,6 +98,79 @@ def test_a_document_that_others_name_is_not_removed(operator):
     assert operator.get("/pools/h100").status_code == 404
 
 
+HPC = {"name": "hpc", "kind": "slurm", "options": {"setup": "module load cuda"}}
+
+
+def test_an_engine_that_pools_name_is_not_removed(operator):
+    assert operator.put("/pools/h100", POOL | {"engine": "hpc"}).json()["field"] == "pools.h100.engine"
+    assert operator.put("/engines/hpc", HPC).status_code == 201
+    assert operator.put("/pools/h100", POOL | {"engine": "hpc"}).status_code == 201
+    refused = operator.delete("/engines/hpc")
+    assert (refused.status_code, refused.json()["detail"]) == (409, "engine hpc is in use by pool h100")
+    assert "elastane pool set POOL --engine OTHER" in refused.json()["do"]
+    without = operator.post("/config/apply", {"engines": []})
+    assert (without.status_code, without.json()["field"]) == (422, "pools.h100.engine")
+    assert operator.put("/pools/h100", POOL).status_code == 200
+    assert operator.delete("/engines/hpc").status_code == 204
+    assert operator.get("/engines/hpc").status_code == 404
+
+
+def test_wrong_options_of_engines_and_pools_are_refused_with_their_place(operator):
+    operator.put("/engines/hpc", HPC)
+    pool = POOL | {"engine": "hpc", "options": {"partition": "gpu", "nodes": "4"}}
+    refused = operator.put("/pools/h100", pool)
+    assert (refused.status_code, refused.json()["field"]) == (422, "pools.h100.options.nodes")
+    assert refused.json()["do"].startswith("write one of: partition, account")
+    for document, field in (
+        (HPC | {"options": {"conf": "slurm.conf"}}, "engines.hpc.options.conf"),
+        (HPC | {"options": {"setup": 3}}, "options.setup"),
+        (HPC | {"kind": "slrum"}, "kind"),
+        (HPC | {"partition": "gpu"}, "partition"),
+    ):
+        refused = operator.put("/engines/hpc", document)
+        assert (refused.status_code, refused.json()["field"]) == (422, field)
+    assert operator.get("/engines/hpc").json() == HPC
+
+
+def test_a_pool_with_jobs_keeps_its_engine(cluster, make_spec):
+    operator = cluster.api.user("operator")
+    operator.put("/pools/h100", POOL)
+    operator.put("/engines/hpc", HPC)
+    cluster.api.user().post("/jobs", make_spec())
+    cluster.until(lambda: cluster.workers("train") == 4)
+    moved = POOL | {"engine": "hpc"}
+    answers = (
+        operator.put("/pools/h100", moved),
+        operator.post("/config/apply", {"pools": [moved]}),
+        operator.post("/config/diff", {"pools": [moved]}),
+    )
+    (said,) = {(answer.status_code, answer.json()["detail"]) for answer in answers}
+    assert said == (409, "pool h100 is in use by job train, so it keeps its engine")
+    assert operator.put("/pools/h100", POOL | {"devices": 8}).status_code == 200
+    cluster.api.user().post("/jobs/train/cancel")
+    cluster.until(lambda: cluster.workers("train") == 0)
+    cluster.pass_time(2)
+    assert operator.put("/pools/h100", moved).status_code == 200
+
+
+def test_no_job_starts_here_on_devices_of_another_engine(cluster, make_spec):
+    operator = cluster.api.user("operator")
+    operator.put("/engines/hpc", HPC)
+    operator.put("/pools/h100", POOL | {"engine": "hpc"})
+    cluster.world.seen_nodes.append(ObservedNode(name="n1", pool="h100", devices=8))
+    ada = cluster.api.user()
+    ada.post("/jobs", make_spec())
+    cluster.pass_time(10)
+    assert cluster.workers("train") == 0
+    assert not cluster.world.running
+    sentences = ada.get("/jobs/train/explain").json()["explanation"]["sentences"]
+    assert "Pool h100 belongs to engine hpc, which this controller does not run yet." in sentences
+    (row,) = operator.get("/occupancy").json()["items"]
+    assert (row["devices"], row["leaving"]) == (0, 0)
+    operator.put("/pools/near", POOL | {"name": "near"})
+    cluster.until(lambda: cluster.workers("train") == 4)
+
+
 def test_the_default_class_cannot_be_removed_while_jobs_use_it(operator, api, make_spec):
     usual = {"name": "usual", "value": 50, "default": True}
     operator.put("/priorities/usual", usual)
@@ -179,6 +253,7 @@ CONFIG = {
     "cohorts": [{"name": "research"}],
     "teams": [{"name": "vision", "cohort": "research"}],
     "priorities": [{"name": "high", "value": 10}],
+    "engines": [{"name": "hpc", "kind": "slurm"}],
     "pools": [POOL],
     "reservations": [
         {
@@ -196,7 +271,7 @@ def test_a_configuration_is_compared_applied_and_read_back(operator, api):
     applied = msgspec.json.decode(operator.post("/config/apply", CONFIG).content)
     assert applied == compared
     assert {one["change"] for one in applied["items"]} == {"add"}
-    assert len(applied["items"]) == 5
+    assert len(applied["items"]) == 6
     assert operator.post("/config/diff", CONFIG).json()["items"] == []
     whole = msgspec.json.decode(operator.get("/config").content, type=Config)
     assert operator.post("/config/diff", whole).json()["items"] == []

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.cluster.controller.cluster.capacity import limit_pools
+from elastane.cluster.controller.cluster.capacity import (
+    empty_pools_of_engines,
+    limit_pools,
+    restrict_pools_of_engines,
+)
 from elastane.cluster.controller.cluster.declarations import (
     KINDS,
     build_config,
@@ -14,15 +18,25 @@ from elastane.cluster.controller.cluster.declarations import (
     map_documents,
     merge_configs,
 )
-from elastane.cluster.nouns.config import Cohort, Config, Quota, Team, Trigger
+from elastane.cluster.nouns.config import Cohort, Config, Engine, Quota, Team, Trigger
 from elastane.cluster.nouns.pools import UNSEEN_S, Capacity, Metric, Node, Pool
 from elastane.common.errors import BadField
 
 names = st.sampled_from(["a", "b", "c", "d"])
 teams = st.builds(Team, name=names, weight=st.sampled_from([1.0, 2.0]))
-pools = st.builds(Pool, name=names, device=st.just("h100"), devices=st.integers(0, 3))
+options = st.dictionaries(st.sampled_from(["setup", "conf"]), st.sampled_from(["/x", "/y"]))
+engines = st.builds(Engine, name=names, kind=st.just("slurm"), options=options)
+pools = st.builds(
+    Pool,
+    name=names,
+    device=st.just("h100"),
+    devices=st.integers(0, 3),
+    engine=names | st.just(""),
+    options=st.dictionaries(st.just("time"), st.sampled_from(["60", "8:00:00"])),
+)
 configs = st.builds(
     Config,
+    engines=st.none() | st.lists(engines, unique_by=lambda one: one.name).map(tuple),
     teams=st.none() | st.lists(teams, unique_by=lambda one: one.name).map(tuple),
     pools=st.none() | st.lists(pools, unique_by=lambda one: one.name).map(tuple),
 )
@@ -77,6 +91,10 @@ def test_cohorts_are_accepted_exactly_if_they_are_a_tree(parents):
     [
         (Config(teams=(Team(name="t", cohort="gone"),)), "teams.t.cohort"),
         (Config(teams=(Team(name="t", quotas=(Quota(pool="gone"),)),)), "teams.t.quotas.gone.pool"),
+        (Config(engines=(Engine(name="-e", kind="slurm"),)), "engines"),
+        (Config(engines=(Engine(name="e", kind="slurm", options={"x": "y"}),)), "engines.e.options.x"),
+        (Config(pools=(Pool(name="p", device="x", devices=1, engine="gone"),)), "pools.p.engine"),
+        (Config(pools=(Pool(name="p", device="x", devices=1, options={"qos": "a"}),)), "pools.p.options"),
         (Config(teams=(Team(name="t"),), cohorts=(Cohort(name="t"),)), "teams and cohorts"),
         (Config(teams=(Team(name="t"), Team(name="t"))), "teams and cohorts"),
         (Config(pools=(Pool(name="-p", device="x", devices=1),)), "pools"),
@@ -95,6 +113,23 @@ def test_an_error_names_the_wrong_field(config, field):
     with pytest.raises(BadField) as wrong:
         check_config(config)
     assert wrong.value.field == field
+
+
+def test_documents_without_engines_are_read_as_before():
+    text = b'{"version":1,"pools":[{"name":"p","device":"x","devices":1,"site":"eu","labels":{}}]}'
+    config = msgspec.json.decode(text, type=Config)
+    assert config == Config(pools=(Pool(name="p", device="x", devices=1, site="eu"),))
+    assert (config.engines, config.pools[0].engine, config.pools[0].options) == (None, "", {})
+    check_config(config)
+
+
+@given(st.lists(pools, unique_by=lambda one: one.name))
+def test_only_pools_of_engines_lose_their_devices(declared):
+    found = empty_pools_of_engines(declared)
+    for before, after in zip(declared, found, strict=True):
+        assert after.devices == (0 if before.engine else before.devices)
+    held_back = {one.pool: (one.limit, one.engine) for one in restrict_pools_of_engines(declared)}
+    assert held_back == {one.name: (0, one.engine) for one in declared if one.engine}
 
 
 def pool(**kwargs):

@@ -76,9 +76,11 @@ def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> No
         # The devices of a pool with an engine are those of its nodes.
         counted = options.devices is not None or options.engine
         if before is None and (options.device is None or not counted):
-            rest = f"--engine {options.engine}" if options.engine else "--devices 64"
+            needed, rest = "--device and --devices", "--devices 64"
+            if options.engine:
+                needed, rest = "--device", f"--engine {options.engine}"
             raise BadInput(
-                f"there is no pool {name} yet, so it needs --device, and --devices or --engine",
+                f"there is no pool {name} yet, so it needs {needed}",
                 do=f"elastane pool set {name} --device h100 {rest}",
             )
         known = before or Pool(name=name, device="", devices=0)

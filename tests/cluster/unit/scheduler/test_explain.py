@@ -31,7 +31,7 @@ def job(number, name, low, *, team="t", priority="normal", workers=0, started_s=
 
 
 def cluster(*jobs, devices=2, teams=(), now_s=START_S + 10, **kwargs):
-    pool = Pool(name="local", device="cpu", devices=devices, devices_per_node=devices)
+    pool = Pool(name="local", device="cpu", devices=devices, devices_per_node=max(1, devices))
     return Snapshot(
         now_s=now_s,
         pools=(pool,),
@@ -173,6 +173,17 @@ def test_the_explanation_names_a_reported_capacity():
     told = " ".join(words(reported, "train"))
     assert "reported capacity" in told
     assert "trigger" not in told
+
+
+def test_the_explanation_names_the_engine_that_starts_no_jobs():
+    why = "which this controller does not run yet"
+    held_back = Restriction(pool="local", limit=0, engine="hpc", why=why)
+    snapshot = cluster(job(1, "train", 1), devices=0, restrictions=(held_back,))
+    pool = msgspec.structs.replace(snapshot.pools[0], engine="hpc", devices_per_node=8)
+    snapshot = msgspec.structs.replace(snapshot, pools=(pool,))
+    told = words(snapshot, "train")
+    assert told[0] == "train waits."
+    assert "Pool local belongs to engine hpc, which this controller does not run yet." in told
 
 
 # -- a run of its own ----------------------------------------------------------------------------------------

@@ -257,6 +257,27 @@ def test_workers_of_one_job_are_of_one_kind_at_one_site():
     assert isinstance(decided(state(low=3), pools=pools).why[0], plans.NeverFits)
 
 
+def test_workers_of_one_job_are_in_one_engine():
+    pools = (
+        Pool(name="a", device="h100", devices=2),
+        Pool(name="b", device="h100", devices=2, engine="hpc"),
+        Pool(name="c", device="h100", devices=2, engine="hpc", site="hpc"),
+        # Its site has the name of an engine, which makes it no pool of that engine.
+        Pool(name="d", device="h100", devices=2, site="hpc"),
+    )
+    assert decided(state(low=2), pools=pools).workers == {"a": 2}
+    assert isinstance(decided(state(low=3), pools=pools).why[0], plans.NeverFits)
+    beside = replace(pools[1], name="e")
+    assert decided(state(low=4), pools=(*pools, beside)).workers == {"b": 2, "e": 2}
+
+
+def test_an_engine_without_a_site_is_in_no_region():
+    far = Pool(name="a", device="h100", devices=2, engine="eu")
+    wanted = state(low=2, data=DataPlacement(regions=("eu",)))
+    assert decided(wanted, pools=(far,)).why == (plans.NoSuchPool(),)
+    assert decided(wanted, pools=(replace(far, site="eu"),)).workers == {"a": 2}
+
+
 H100 = Pool(name="b", device="h100", devices=8)
 A100 = Pool(name="c", device="a100", devices=8)
 
