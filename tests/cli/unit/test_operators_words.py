@@ -26,7 +26,7 @@ from elastane.cluster.nouns.config import (
     Change,
     Cohort,
     Config,
-    Engine,
+    DeclaredEngine,
     Once,
     PriorityClass,
     Quota,
@@ -159,7 +159,10 @@ configs = st.builds(
     engines=st.none()
     | st.tuples(
         st.builds(
-            Engine, name=names, kind=st.just("slurm"), options=st.dictionaries(words, lines, max_size=2)
+            DeclaredEngine,
+            name=names,
+            kind=st.just("slurm"),
+            options=st.dictionaries(words, lines, max_size=2),
         )
     ),
     pools=st.none()

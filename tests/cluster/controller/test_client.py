@@ -12,7 +12,7 @@ from elastane.cluster.controller.rest import bodies
 from elastane.cluster.controller.rest.bodies import build_reply
 from elastane.cluster.controller.rest.event_streams import Watchers
 from elastane.cluster.controller.store import history, nodes
-from elastane.cluster.nouns.config import Config, Engine, Quota, SchedulingRules, Team
+from elastane.cluster.nouns.config import Config, DeclaredEngine, Quota, SchedulingRules, Team
 from elastane.cluster.nouns.pools import Capacity, Pool
 from elastane.cluster.nouns.tokens import NewToken
 from elastane.common.connections.controller_connection import (
@@ -79,10 +79,10 @@ def test_a_refusal_says_which_field_and_what_to_do(ada, make_spec):
 
 def test_operators_declare_compare_and_read_usage(operator, sqlite_store):
     operator.documents.declare(Pool(name="h100", device="h100", devices=8))
-    hpc = Engine(name="hpc", kind="slurm", options={"setup": "module load cuda"})
+    hpc = DeclaredEngine(name="hpc", kind="slurm", options={"setup": "module load cuda"})
     operator.documents.declare(hpc)
-    assert operator.documents.list(Engine) == (hpc,)
-    operator.documents.remove(Engine, "hpc")
+    assert operator.documents.list(DeclaredEngine) == (hpc,)
+    operator.documents.remove(DeclaredEngine, "hpc")
     operator.documents.declare(Team(name="vision"))
     operator.documents.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=4))
     operator.documents.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=6))

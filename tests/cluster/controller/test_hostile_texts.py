@@ -16,7 +16,7 @@ from elastane.cluster.client.context import connect
 from elastane.cluster.controller.store import history, jobs
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.tables import decisions, documents, nodes, tokens, usage
-from elastane.cluster.nouns.config import Cohort, Engine, PriorityClass, Team, Trigger
+from elastane.cluster.nouns.config import Cohort, DeclaredEngine, PriorityClass, Team, Trigger
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import Explanation
 from elastane.cluster.nouns.pools import Pool
@@ -111,7 +111,7 @@ def declared(hostile):
     """Add hostile declarations to the same cluster."""
     with hostile.api.store.begin_write() as tx:
         for kind, document in (
-            ("engines", Engine(name="hpc", kind="slurm", options={EVIL: EVIL})),
+            ("engines", DeclaredEngine(name="hpc", kind="slurm", options={EVIL: EVIL})),
             ("pools", build_evil_pool()),
             ("priorities", PriorityClass(name="high", value=1, description=EVIL)),
             ("cohorts", Cohort(name="all", parent=EVIL)),

@@ -18,14 +18,14 @@ from elastane.cluster.controller.cluster.declarations import (
     map_documents,
     merge_configs,
 )
-from elastane.cluster.nouns.config import Cohort, Config, Engine, Quota, Team, Trigger
+from elastane.cluster.nouns.config import Cohort, Config, DeclaredEngine, Quota, Team, Trigger
 from elastane.cluster.nouns.pools import UNSEEN_S, Capacity, Metric, Node, Pool
 from elastane.common.errors import BadField
 
 names = st.sampled_from(["a", "b", "c", "d"])
 teams = st.builds(Team, name=names, weight=st.sampled_from([1.0, 2.0]))
 options = st.dictionaries(st.sampled_from(["setup", "conf"]), st.sampled_from(["/x", "/y"]))
-engines = st.builds(Engine, name=names, kind=st.just("slurm"), options=options)
+engines = st.builds(DeclaredEngine, name=names, kind=st.just("slurm"), options=options)
 pools = st.builds(
     Pool,
     name=names,
@@ -91,8 +91,11 @@ def test_cohorts_are_accepted_exactly_if_they_are_a_tree(parents):
     [
         (Config(teams=(Team(name="t", cohort="gone"),)), "teams.t.cohort"),
         (Config(teams=(Team(name="t", quotas=(Quota(pool="gone"),)),)), "teams.t.quotas.gone.pool"),
-        (Config(engines=(Engine(name="-e", kind="slurm"),)), "engines"),
-        (Config(engines=(Engine(name="e", kind="slurm", options={"x": "y"}),)), "engines.e.options.x"),
+        (Config(engines=(DeclaredEngine(name="-e", kind="slurm"),)), "engines"),
+        (
+            Config(engines=(DeclaredEngine(name="e", kind="slurm", options={"x": "y"}),)),
+            "engines.e.options.x",
+        ),
         (Config(pools=(Pool(name="p", device="x", devices=1, engine="gone"),)), "pools.p.engine"),
         (Config(pools=(Pool(name="p", device="x", devices=1, options={"qos": "a"}),)), "pools.p.options"),
         (Config(teams=(Team(name="t"),), cohorts=(Cohort(name="t"),)), "teams and cohorts"),

@@ -9,7 +9,7 @@ import typer
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.tables import print_table
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.config import Cohort, Engine, PriorityClass, Reservation, Team, Trigger
+from elastane.cluster.nouns.config import Cohort, DeclaredEngine, PriorityClass, Reservation, Team, Trigger
 from elastane.cluster.nouns.differences import (
     add_article,
     build_lean_document,
@@ -20,7 +20,7 @@ from elastane.cluster.nouns.pools import Pool
 from elastane.common.documents import format_yaml
 from elastane.common.field_checks import check_finite_fields
 
-D = TypeVar("D", Cohort, Team, PriorityClass, Engine, Pool, Reservation, Trigger)
+D = TypeVar("D", Cohort, Team, PriorityClass, DeclaredEngine, Pool, Reservation, Trigger)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.")]
 

@@ -14,7 +14,7 @@ from elastane.cli.operators.declarations import (
     make_group,
 )
 from elastane.cli.options import SLURM, expand_options, replace_given, spell_option
-from elastane.cluster.nouns.config import Engine
+from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind, EngineOption
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import fold_text
@@ -69,19 +69,19 @@ def set_engine(name: Name, *, options: EngineOptions, as_json: AsJson = False) -
     Only operators can read engines, because lines of shell may hold passwords.
     """
 
-    def change_engine(before: Engine | None) -> Engine:
+    def change_engine(before: DeclaredEngine | None) -> DeclaredEngine:
         kind = options.kind or (None if before is None else before.kind)
         if kind is None:
             raise BadInput(
                 f"there is no engine {name} yet, so it needs --kind",
                 do=f"elastane engine set {name} --kind slurm",
             )
-        known = before or Engine(name=name, kind=kind)
+        known = before or DeclaredEngine(name=name, kind=kind)
         return replace_given(
             known, kind=kind, options=change_options(known.options, options, OF_ENGINES.values())
         )
 
-    change_document("engine", Engine, name, change_engine, as_json=as_json)
+    change_document("engine", DeclaredEngine, name, change_engine, as_json=as_json)
 
 
 def format_options(options: Mapping[str, str]) -> str:
@@ -102,7 +102,7 @@ engine.command("set")(wrap_command(set_engine))
 add_document_commands(
     engine,
     "engine",
-    Engine,
+    DeclaredEngine,
     ("engine", "kind", "options"),
     lambda engine: (engine.name, engine.kind, format_options(engine.options)),
 )

@@ -19,7 +19,7 @@ from elastane.cluster.nouns.config import (
     Change,
     Cohort,
     Config,
-    Engine,
+    DeclaredEngine,
     PriorityClass,
     Quota,
     Reservation,
@@ -56,14 +56,14 @@ from elastane.common.connections.controller_connection import (
 )
 from elastane.run.machines.claims.slots import KeptClaimList
 
-Document = Cohort | Team | PriorityClass | Engine | Pool | Reservation | Trigger
-D = TypeVar("D", Cohort, Team, PriorityClass, Engine, Pool, Reservation, Trigger)
+Document = Cohort | Team | PriorityClass | DeclaredEngine | Pool | Reservation | Trigger
+D = TypeVar("D", Cohort, Team, PriorityClass, DeclaredEngine, Pool, Reservation, Trigger)
 
 PATHS: dict[type[Document], str] = {
     Cohort: "cohorts",
     Team: "teams",
     PriorityClass: "priorities",
-    Engine: "engines",
+    DeclaredEngine: "engines",
     Pool: "pools",
     Reservation: "reservations",
     Trigger: "triggers",

@@ -8,7 +8,7 @@ import msgspec
 from elastane.cluster.nouns.cluster import Snapshot
 from elastane.cluster.nouns.config import (
     Cohort,
-    Engine,
+    DeclaredEngine,
     Once,
     Quota,
     Reservation,
@@ -107,7 +107,7 @@ def _check_pool(pool: Pool) -> None:
         )
 
 
-def check_engines(engines: Collection[Engine], pools: Iterable[Pool]) -> None:
+def check_engines(engines: Collection[DeclaredEngine], pools: Iterable[Pool]) -> None:
     """Check the engines, and what the pools say about them.
 
     Raises:
@@ -137,7 +137,7 @@ def check_engines(engines: Collection[Engine], pools: Iterable[Pool]) -> None:
             )
 
 
-def _check_engine_of_pool(pool: Pool, engines: Mapping[str, Engine]) -> None:
+def _check_engine_of_pool(pool: Pool, engines: Mapping[str, DeclaredEngine]) -> None:
     field = f"pools.{pool.name}"
     if pool.engine and pool.engine not in engines:
         write = f"write one of: {', '.join(engines)}" if engines else "declare the engine first"

@@ -105,7 +105,7 @@ class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     description: str = ""
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class DeclaredEngine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A system that starts the agents of jobs on machines other than the controller's. Pools name it.
 
     Args:
@@ -218,7 +218,7 @@ class Config(RequestBody, frozen=True, kw_only=True, omit_defaults=True):
     cohorts: tuple[Cohort, ...] | None = None
     teams: tuple[Team, ...] | None = None
     priorities: tuple[PriorityClass, ...] | None = None
-    engines: tuple[Engine, ...] | None = None
+    engines: tuple[DeclaredEngine, ...] | None = None
     pools: tuple[Pool, ...] | None = None
     reservations: tuple[Reservation, ...] | None = None
     triggers: tuple[Trigger, ...] | None = None

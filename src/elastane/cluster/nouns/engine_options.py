@@ -5,11 +5,13 @@ decodes the values that have passed the checks.
 """
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from elastane.common.durations import parse_duration_s
 from elastane.common.field_checks import check_remark, make_field_error
 from elastane.common.safe_text import escape_line
 
@@ -26,11 +28,34 @@ class TextForm(msgspec.Struct, frozen=True):
 
     Args:
         words: complete a sentence such as ``'x' is not a path``.
-        pattern: matches the whole of each text with this form.
+        fits: returns something true for each text with this form.
     """
 
     words: str
-    pattern: str
+    fits: Callable[[str], object]
+
+
+def make_form(words: str, pattern: str) -> TextForm:
+    """Return the form of all texts that a pattern matches as a whole."""
+    return TextForm(words, re.compile(pattern, re.ASCII).fullmatch)
+
+
+def is_command(text: str) -> bool:
+    """Return whether a shell could split the text into words, of which there is at least one."""
+    try:
+        return bool(shlex.split(text))
+    except ValueError:
+        return False
+
+
+def is_time_limit(text: str) -> bool:
+    """Return whether the text is a duration of at least a second, or a time limit as Slurm writes it."""
+    if match := re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}):(\d{2}):(\d{2})", text, re.ASCII):
+        return any(map(int, match.groups("0")))
+    try:
+        return parse_duration_s(text) >= 1
+    except (ValueError, OverflowError):
+        return False
 
 
 class EngineOption(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,21 +90,29 @@ class KindOptions(msgspec.Struct, frozen=True, kw_only=True):
     pool: tuple[EngineOption, ...]
 
 
-PATH = TextForm("an absolute path", r"/[^\x00-\x1f]*")
-NAMES = TextForm("a name of Slurm, or several with commas between them", r"[A-Za-z0-9_][\w.,:@+-]*")
-FEATURES = TextForm("features that & or | connects", r"[\w.,:&|*()\[\]-]+")
-TIME = TextForm("a time of Slurm", r"\d{1,9}(?::\d{1,2}){0,2}|\d{1,6}-\d{1,2}(?::\d{1,2}){0,2}")
-GRES = TextForm("NAME or NAME:TYPE, without a number", r"[A-Za-z0-9_][\w.-]*(?::(?!\d+\Z)[\w.-]+)?")
-COUNT = TextForm("a whole number above 0", r"[1-9]\d{0,5}")
-SIZE = TextForm("a number with K, M, G or T", r"[1-9]\d{0,8}[KMGT]")
+WORD = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
+PATH = make_form("an absolute path", r"/[^\x00-\x1f]*")
+COMMAND = TextForm("a command", is_command)
+NAME = make_form("a name of Slurm", WORD)
+NAMES = make_form("a name of Slurm, or several with commas between them", rf"{WORD}(?:,{WORD}){{0,63}}")
+FEATURES = make_form(
+    "features with & or with | between them", rf"{WORD}(?:(?:&{WORD}){{0,15}}|(?:\|{WORD}){{0,15}})"
+)
+TIME = TextForm("a duration, or a time limit of Slurm", is_time_limit)
+GRES = make_form(
+    "NAME or NAME:TYPE, without a number of them", rf"[A-Za-z][A-Za-z0-9_]{{0,63}}(?::(?!\d+\Z){WORD})?"
+)
+CPUS = make_form("a whole number from 1 to 4096", r"[1-9]\d{0,2}|[1-3]\d{3}|40[0-8]\d|409[0-6]")
+SIZE = make_form("a number with M, G or T", r"[1-9]\d{0,6}[MGT]")
 
 SLURM = KindOptions(
     engine=(
         EngineOption(
             name="command",
             metavar="COMMAND",
-            help="Command that runs elastane on the nodes. Default: the controller's Python, by its path.",
+            help="Command that runs elastane on the nodes. Default: the controller's Python.",
             example="/opt/train/bin/elastane",
+            form=COMMAND,
         ),
         EngineOption(
             name="setup",
@@ -106,7 +139,7 @@ SLURM = KindOptions(
         EngineOption(
             name="bin",
             metavar="DIR",
-            help="Folder of sbatch, squeue and scancel. Default: the PATH of the controller.",
+            help="Folder of the programs of Slurm. Default: they are found in the controller's PATH.",
             example="/opt/slurm/bin",
             form=PATH,
         ),
@@ -124,19 +157,19 @@ SLURM = KindOptions(
             metavar="ACCOUNT",
             help="Account that is charged. Default: that of the controller's user.",
             example="vision",
-            form=NAMES,
+            form=NAME,
         ),
         EngineOption(
             name="qos",
             metavar="QOS",
             help="Quality of service. Default: that of the account.",
             example="normal",
-            form=NAMES,
+            form=NAME,
         ),
         EngineOption(
             name="constraint",
             metavar="FEATURES",
-            help="Features that each node has, such as 'a100&ib'.",
+            help="Features that each node has, such as 'a100&ib' or 'a100|h100'.",
             example="a100&ib",
             form=FEATURES,
         ),
@@ -145,13 +178,13 @@ SLURM = KindOptions(
             metavar="RESERVATION",
             help="Reservation of Slurm that the agents use.",
             example="training",
-            form=NAMES,
+            form=NAME,
         ),
         EngineOption(
             name="time",
             metavar="TIME",
-            help="Time limit of each agent, such as 8:00:00 or 2-00:00:00. Default: that of the partition.",
-            example="8:00:00",
+            help="Time limit of each agent, such as 8h or 2-00:00:00. Default: that of the partition.",
+            example="8h",
             form=TIME,
         ),
         EngineOption(
@@ -164,9 +197,9 @@ SLURM = KindOptions(
         EngineOption(
             name="cpusPerDevice",
             metavar="N",
-            help="CPUs for each device. Default: those that Slurm gives.",
+            help="CPUs for each device. Default: 1 without --gres, else those that Slurm gives.",
             example="8",
-            form=COUNT,
+            form=CPUS,
         ),
         EngineOption(
             name="memoryPerDevice",
@@ -223,5 +256,5 @@ def check_option(field: str, value: str, option: EngineOption) -> None:
             )
         return
     check_remark(field, value)
-    if option.form is not None and not re.fullmatch(option.form.pattern, value, re.ASCII):
+    if option.form is not None and not option.form.fits(value):
         raise make_field_error(field, f"{value!r} is not {option.form.words}", write)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.cluster.nouns.cluster_checks import check_engines
-from elastane.cluster.nouns.config import Engine
+from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.engine_options import (
     LONGEST_LINES,
     OPTIONS,
@@ -19,7 +19,7 @@ from elastane.common.field_checks import LONGEST_REMARK
 
 EVERY = [option for table in OPTIONS.values() for option in (*table.engine, *table.pool)]
 BY_NAME = {option.name: option for option in EVERY}
-HPC = Engine(name="hpc", kind="slurm")
+HPC = DeclaredEngine(name="hpc", kind="slurm")
 
 
 def a_pool(name="a100", **fields):
@@ -47,11 +47,12 @@ def test_no_two_options_of_a_kind_have_one_name():
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("partition", ["gpu", "gpu,long", "_x.1-a"]),
-        ("constraint", ["a100&ib", "[rack1|rack2]", "(a|b)&c*4"]),
-        ("time", ["60", "8:00", "8:00:00", "2-12", "2-12:30", "2-00:00:00"]),
+        ("partition", ["gpu", "gpu,long", "x.1-a"]),
+        ("account", ["vision"]),
+        ("constraint", ["a100", "a100&ib", "a100|h100"]),
+        ("time", ["8h", "90 min", "2 d", "1 h 30 min", "8:00:00", "2-00:00:00", "0:00:01"]),
         ("gres", ["gpu", "gpu:a100", "gpu:3g.20gb", "gpu:1080ti"]),
-        ("cpusPerDevice", ["1", "128"]),
+        ("cpusPerDevice", ["1", "128", "4096"]),
         ("memoryPerDevice", ["500M", "64G", "1T"]),
         ("conf", ["/etc/slurm/slurm.conf", "/my files/slurm.conf"]),
         ("setup", ["a", "a\n\tb\n", "x" * LONGEST_LINES]),
@@ -73,14 +74,21 @@ def test_a_correct_value_is_accepted(name, values):
         ("qos", "", "is empty"),
         ("qos", "  ", "is empty"),
         ("qos", "normäl", "is not a name of Slurm"),
+        ("account", "a,b", "is not a name of Slurm"),
         ("constraint", "a100; rm", "is not features"),
-        ("time", "8h", "is not a time of Slurm"),
-        ("time", "1-2-3", "is not a time of Slurm"),
-        ("gres", "gpu:2", "without a number"),
-        ("gres", "gpu:a100:2", "without a number"),
-        ("cpusPerDevice", "0", "is not a whole number above 0"),
-        ("cpusPerDevice", "\u0663", "is not a whole number above 0"),
-        ("memoryPerDevice", "64", "is not a number with K, M, G or T"),
+        ("constraint", "a&b|c", "is not features"),
+        ("time", "60", "is not a duration, or a time limit of Slurm"),
+        ("time", "8:00", "is not a duration, or a time limit of Slurm"),
+        ("time", "0:00:00", "is not a duration, or a time limit of Slurm"),
+        ("time", "0.1s", "is not a duration, or a time limit of Slurm"),
+        ("time", "9" * 400 + "h", "is not a duration, or a time limit of Slurm"),
+        ("gres", "gpu:2", "without a number of them"),
+        ("gres", "gpu:a100:2", "without a number of them"),
+        ("cpusPerDevice", "0", "is not a whole number from 1 to 4096"),
+        ("cpusPerDevice", "4097", "is not a whole number from 1 to 4096"),
+        ("cpusPerDevice", "\u0663", "is not a whole number from 1 to 4096"),
+        ("memoryPerDevice", "64", "is not a number with M, G or T"),
+        ("command", "'elastane", "is not a command"),
         ("conf", "slurm.conf", "is not an absolute path"),
         ("conf", "/a\x1b[2J", "control characters"),
         ("command", "x" * (LONGEST_REMARK + 1), "characters"),
@@ -135,7 +143,7 @@ def test_options_belong_to_an_engine():
     wrong = refused((HPC,), a_pool(engine="hpc", options={"command": "x"}))
     assert wrong.field == "pools.a100.options.command"
     assert refused((HPC, HPC)).field == "engines"
-    assert refused((Engine(name="-x", kind="slurm"),)).field == "engines"
+    assert refused((DeclaredEngine(name="-x", kind="slurm"),)).field == "engines"
 
 
 def test_the_pools_at_one_site_have_one_engine():
@@ -145,6 +153,8 @@ def test_the_pools_at_one_site_have_one_engine():
         "pools.a100.site: at site eu, this pool belongs to engine hpc, and pool h100 to the machine of the "
         "controller"
     )
-    other = refused((HPC, Engine(name="old", kind="slurm")), there, a_pool("b", site="eu", engine="old"))
+    other = refused(
+        (HPC, DeclaredEngine(name="old", kind="slurm")), there, a_pool("b", site="eu", engine="old")
+    )
     assert "engine old, and pool a100 to engine hpc" in other.what
     check_engines((HPC,), (a_pool("h100"), a_pool(engine="hpc"), a_pool("b", engine="hpc", site="us"), here))

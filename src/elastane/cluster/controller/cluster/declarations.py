@@ -11,7 +11,7 @@ from elastane.cluster.nouns.config import (
     Change,
     Cohort,
     Config,
-    Engine,
+    DeclaredEngine,
     PriorityClass,
     Reservation,
     SchedulingRules,
@@ -44,13 +44,13 @@ PRIVATE: frozenset[Kind] = frozenset({"engines"})
 """Kinds that only operators read: a line of shell may hold a password."""
 ONE = "cluster"
 
-NamedDocument: TypeAlias = Cohort | Team | PriorityClass | Engine | Pool | Reservation | Trigger
+NamedDocument: TypeAlias = Cohort | Team | PriorityClass | DeclaredEngine | Pool | Reservation | Trigger
 Document: TypeAlias = NamedDocument | SchedulingRules
 KINDS: dict[Kind, type[Document]] = {
     "cohorts": Cohort,
     "teams": Team,
     "priorities": PriorityClass,
-    "engines": Engine,
+    "engines": DeclaredEngine,
     "pools": Pool,
     "reservations": Reservation,
     "triggers": Trigger,

@@ -13,7 +13,7 @@ from elastane.cluster.controller.rest.parameters import NAME, USER
 from elastane.common.bodies import Problem
 
 FORMS = (
-    *((kind, "name", NAME) for kind in ("JobSpec", "Cohort", "Team", "PriorityClass", "Engine")),
+    *((kind, "name", NAME) for kind in ("JobSpec", "Cohort", "Team", "PriorityClass", "DeclaredEngine")),
     *((kind, "name", NAME) for kind in ("Pool", "Reservation", "Trigger")),
     ("JobSpec", "team", NAME),
     ("NewToken", "user", USER),
