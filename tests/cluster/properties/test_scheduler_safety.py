@@ -81,7 +81,8 @@ def happen(cluster, event, number, rng):
                 most = low + (policy.replica_increment_step or 1) * rng.randint(0, 4)
                 cluster.change(name, elastic_policy=replace(policy, min_replicas=low, max_replicas=most))
         case "relabel":
-            label = rng.choice([{"device": "h100"}, {"device": "a100"}, {"spot": not pool.spot}])
+            engine = {"engine": "" if pool.engine else "hpc"}
+            label = rng.choice([{"device": "h100"}, {"device": "a100"}, {"spot": not pool.spot}, engine])
             pools[which] = replace(pool, **label)
             cluster.snapshot = replace(snapshot, pools=tuple(pools))
         case "priority" if names:
@@ -184,9 +185,9 @@ def test_every_job_has_a_legal_size_or_none_and_never_grows_and_shrinks_at_once(
             if state.draining and any(one.workers > one.leaving for one in state.draining):
                 assert not any(given_anew(before, made, state.name).values())
             assert decision.why
-            kinds = {p.device for p in before.pools if p.name in decision.workers}
+            kinds = {(p.device, p.place) for p in before.pools if p.name in decision.workers}
             assert len(kinds) <= 1
-            assert not held or kinds <= {p.device for p in before.pools if p.name in held}
+            assert not held or kinds <= {(p.device, p.place) for p in before.pools if p.name in held}
 
     played(history, check)
 
