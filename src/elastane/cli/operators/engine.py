@@ -60,6 +60,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     output: Annotated[str | None, make_flag(OF_ENGINES["output"])] = None
     conf: Annotated[str | None, make_flag(OF_ENGINES["conf"])] = None
     bin: Annotated[str | None, make_flag(OF_ENGINES["bin"])] = None
+    answer: Annotated[str | None, make_flag(OF_ENGINES["answer"])] = None
+    accounting: Annotated[str | None, make_flag(OF_ENGINES["accounting"])] = None
 
 
 @expand_options

@@ -57,6 +57,7 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     account: Annotated[str | None, make_flag(OF_POOLS["account"])] = None
     qos: Annotated[str | None, make_flag(OF_POOLS["qos"])] = None
     constraint: Annotated[str | None, make_flag(OF_POOLS["constraint"])] = None
+    exclude: Annotated[str | None, make_flag(OF_POOLS["exclude"])] = None
     reservation: Annotated[str | None, make_flag(OF_POOLS["reservation"])] = None
     time: Annotated[str | None, make_flag(OF_POOLS["time"])] = None
     gres: Annotated[str | None, make_flag(OF_POOLS["gres"])] = None

@@ -18,6 +18,8 @@ from elastane.common.safe_text import escape_line
 EngineKind: TypeAlias = Literal["slurm"]
 LONGEST_LINES = 10_000
 """The most characters of an option with several lines."""
+LONGEST_ANSWER_S = 60.0
+"""A program that takes longer holds up the others."""
 LONGEST_KEY = 100
 """The most characters of an unknown option that an error repeats."""
 LINE_BREAKS = str.maketrans("", "", "\n\t")
@@ -33,6 +35,14 @@ class TextForm(msgspec.Struct, frozen=True):
 
     words: str
     fits: Callable[[str], object]
+
+
+def is_answer_time(text: str) -> bool:
+    """Return whether the text is a duration up to `LONGEST_ANSWER_S`."""
+    try:
+        return 0 < parse_duration_s(text) <= LONGEST_ANSWER_S
+    except (ValueError, OverflowError):
+        return False
 
 
 def make_form(words: str, pattern: str) -> TextForm:
@@ -95,6 +105,7 @@ PATH = make_form("an absolute path", r"/[^\x00-\x1f]*")
 COMMAND = TextForm("a command", is_command)
 NAME = make_form("a name of Slurm", WORD)
 NAMES = make_form("a name of Slurm, or several with commas between them", rf"{WORD}(?:,{WORD}){{0,63}}")
+NODES = make_form("names of nodes with commas between them", rf"{WORD}(?:,{WORD}){{0,63}}")
 FEATURES = make_form(
     "features with & or with | between them", rf"{WORD}(?:(?:&{WORD}){{0,15}}|(?:\|{WORD}){{0,15}})"
 )
@@ -103,6 +114,8 @@ GRES = make_form(
     "NAME or NAME:TYPE, without a number of them", rf"[A-Za-z][A-Za-z0-9_]{{0,63}}(?::(?!\d+\Z){WORD})?"
 )
 CPUS = make_form("a whole number from 1 to 4096", r"[1-9]\d{0,2}|[1-3]\d{3}|40[0-8]\d|409[0-6]")
+ANSWER = TextForm(f"a duration up to {LONGEST_ANSWER_S:g}s", is_answer_time)
+CHOICE = make_form("yes or no", "yes|no")
 SIZE = make_form("a number with M, G or T", r"[1-9]\d{0,6}[MGT]")
 
 SLURM = KindOptions(
@@ -143,6 +156,20 @@ SLURM = KindOptions(
             example="/opt/slurm/bin",
             form=PATH,
         ),
+        EngineOption(
+            name="answer",
+            metavar="DURATION",
+            help="How long a program of Slurm may take, at most 60s. Default: 2s.",
+            example="5s",
+            form=ANSWER,
+        ),
+        EngineOption(
+            name="accounting",
+            metavar="yes|no",
+            help="Whether to ask sacct about jobs that Slurm has forgotten otherwise. Default: no.",
+            example="yes",
+            form=CHOICE,
+        ),
     ),
     pool=(
         EngineOption(
@@ -172,6 +199,13 @@ SLURM = KindOptions(
             help="Features that each node has, such as 'a100&ib' or 'a100|h100'.",
             example="a100&ib",
             form=FEATURES,
+        ),
+        EngineOption(
+            name="exclude",
+            metavar="NODES",
+            help="Nodes that are not used, with commas between them.",
+            example="n17,n18",
+            form=NODES,
         ),
         EngineOption(
             name="reservation",

@@ -49,6 +49,9 @@ def test_no_two_options_of_a_kind_have_one_name():
     [
         ("partition", ["gpu", "gpu,long", "x.1-a"]),
         ("account", ["vision"]),
+        ("exclude", ["n17", "n17,n18"]),
+        ("answer", ["5s", "1 min", "0.5s"]),
+        ("accounting", ["yes", "no"]),
         ("constraint", ["a100", "a100&ib", "a100|h100"]),
         ("time", ["8h", "90 min", "2 d", "1 h 30 min", "8:00:00", "2-00:00:00", "0:00:01"]),
         ("gres", ["gpu", "gpu:a100", "gpu:3g.20gb", "gpu:1080ti"]),
@@ -74,6 +77,11 @@ def test_a_correct_value_is_accepted(name, values):
         ("qos", "", "is empty"),
         ("qos", "  ", "is empty"),
         ("qos", "normäl", "is not a name of Slurm"),
+        ("exclude", "n[1-3]", "is not names of nodes"),
+        ("answer", "0s", "is not a duration up to 60s"),
+        ("answer", "61s", "is not a duration up to 60s"),
+        ("answer", "5", "is not a duration up to 60s"),
+        ("accounting", "true", "is not yes or no"),
         ("account", "a,b", "is not a name of Slurm"),
         ("constraint", "a100; rm", "is not features"),
         ("constraint", "a&b|c", "is not features"),
@@ -120,7 +128,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
     with pytest.raises(BadField) as wrong:
         check_options("engines.hpc.options", "an engine of kind slurm", {"colour": "red"}, SLURM.engine)
     assert wrong.value.what == "engines.hpc.options.colour: an engine of kind slurm has no such option"
-    assert wrong.value.do == "write one of: command, setup, output, conf, bin"
+    assert wrong.value.do == "write one of: command, setup, output, conf, bin, answer, accounting"
     with pytest.raises(BadField) as wrong:
         check_options("pools.p.options", "a pool", {"x\x1b" * 1000: "red"}, SLURM.pool)
     assert len(wrong.value.field) < 200
