@@ -137,8 +137,8 @@ SLURM = KindOptions(
         EngineOption(
             name="output",
             metavar="FILE",
-            help="File of each agent's output on its node, in a folder that exists; sbatch replaces %x, %j and "
-            "%N. Default: the one that the controller names.",
+            help="File of each agent's output on its node, in a folder that exists; sbatch replaces %x, %j "
+            "and %N. Default: the one that the controller names.",
             example="/scratch/elastane/%x-%j.log",
             form=PATH,
         ),
