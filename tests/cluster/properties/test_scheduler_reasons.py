@@ -142,7 +142,8 @@ class Truth:
         wanted, pool = state.spec.resources_per_worker, self.pools[why.pool]
         assert {one.pool: one.workers for one in state.holds}[why.pool] == why.workers > 0
         unsuitable = (wanted.kinds and pool.device not in wanted.kinds) or (pool.spot and not state.spec.spot)
-        assert unsuitable or len({self.pools[one.pool].device for one in state.holds}) > 1
+        pools = [self.pools[one.pool] for one in state.holds]
+        assert unsuitable or len({(pool.device, pool.place) for pool in pools}) > 1
         assert why.pool not in decision.workers
 
     def capacity_gone(self, decision, state, why):

@@ -128,12 +128,13 @@ def addable(snapshot, state, pool, others):
 
 
 def fits_beside(snapshot, state, others):
-    """Return whether the job's minimum fits beside others, on one kind of device."""
+    """Return whether the job's minimum fits beside others, on one kind of device at one place."""
     found = {}
     for pool in snapshot.pools:
         kinds = state.spec.resources_per_worker.kinds
         if (not kinds or pool.device in kinds) and (state.spec.spot or not pool.spot):
-            found[pool.device] = found.get(pool.device, 0) + addable(snapshot, state, pool.name, others)
+            where = (pool.device, pool.place)
+            found[where] = found.get(where, 0) + addable(snapshot, state, pool.name, others)
     return max(found.values(), default=0) >= state.spec.elastic_policy.min_replicas
 
 
