@@ -1,0 +1,166 @@
+"""Finds out whether the engine can work here: its programs, the controller of Slurm, and each pool."""
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from elastane.cluster.engines.slurm import machines
+from elastane.cluster.engines.slurm.job_names import PREFIX
+from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
+from elastane.cluster.engines.slurm.programs import SlurmPrograms
+from elastane.cluster.engines.slurm.submission import build_submission
+from elastane.cluster.nouns.agents import AgentAsk, Away, Refusal
+from elastane.common.errors import BadInput
+
+NEEDED = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")
+OLDEST = (20, 11)
+"""The oldest version of Slurm that has the options that the engine uses; tested is 22.05."""
+SHORTEST_MEMORY_S = 60
+"""A controller that is started again within this time still sees how agents have ended."""
+TRIAL = "trial-0"
+_VERSION = re.compile(r"^SLURM_VERSION\s*=\s*([0-9]{1,4})\.([0-9]{1,4})\S{0,64}", re.MULTILINE)
+_MIN_JOB_AGE = re.compile(r"^MinJobAge\s*=\s*([0-9]{1,9})", re.MULTILINE)
+
+
+class EngineFinding(msgspec.Struct, frozen=True):
+    """One thing that was looked at.
+
+    Args:
+        ok: whether the engine can work with it.
+        what: a sentence.
+        do: what an operator can do; empty: nothing has to be done.
+    """
+
+    ok: bool
+    what: str
+    do: str = ""
+
+
+async def examine_slurm(
+    options: SlurmOptions, pools: Mapping[str, Mapping[str, str]]
+) -> tuple[EngineFinding, ...]:
+    """Look at all that the engine needs; nothing is started.
+
+    Args:
+        pools: the options of each pool, by its name.
+    """
+    programs = SlurmPrograms(options)
+    missing = tuple(name for name in NEEDED if shutil.which(programs.locate(name)) is None)
+    found = [judge_programs(missing, options), judge_command(options)]
+    if missing:
+        return tuple(found)
+    config = await programs.ask("scontrol", "show", "config")
+    found += judge_config(config)
+    if not isinstance(config, Away):
+        found += await asyncio.gather(*(_examine_pool(programs, *pool) for pool in pools.items()))
+    return tuple(found)
+
+
+async def _examine_pool(programs: SlurmPrograms, name: str, options: Mapping[str, str]) -> EngineFinding:
+    try:
+        pool = decode_pool_options(options)
+    except BadInput as error:
+        return EngineFinding(False, f"pool {name}: {error.what}", error.do)
+    words = (f"--partition={pool.partition}",) if pool.partition else ()
+    listed = await programs.ask("sinfo", "--noheader", "--Node", *words, f"--Format={machines.FORMAT}")
+    if isinstance(listed, Away):
+        return judge_pool(name, pool, listed, None)
+    trial = AgentAsk(id=TRIAL, job="trial", pool=options, devices=1, grace_s=0.0, ticket=PREFIX)
+    submission = build_submission(trial, pool, programs.options, time.time())
+    refusal = await programs.submit(submission, is_test=True)
+    return judge_pool(name, pool, machines.parse_machines(listed), refusal)
+
+
+def judge_programs(missing: tuple[str, ...], options: SlurmOptions) -> EngineFinding:
+    """Say whether the programs of Slurm are there."""
+    where = options.programs or "PATH"
+    if not missing:
+        return EngineFinding(True, f"the programs of Slurm are in {where}")
+    return EngineFinding(
+        False,
+        f"{', '.join(missing)} cannot be found in {where}",
+        "install the client programs of Slurm, or name their folder with the option bin",
+    )
+
+
+def judge_command(options: SlurmOptions) -> EngineFinding:
+    """Say whether the command of Elastane is there, as far as this machine can tell."""
+    word = options.command[0]
+    if shutil.which(word) is not None:
+        return EngineFinding(True, f"{word} is here; the machines of Slurm need it at the same path")
+    if options.setup.strip():
+        return EngineFinding(True, f"{word} is not on this machine; the option setup has to provide it")
+    return EngineFinding(
+        False,
+        f"the command {word} is not on this machine",
+        "name another one with the option command, or load it with the option setup",
+    )
+
+
+def judge_config(config: str | Away) -> list[EngineFinding]:
+    """Say what the answer to ``scontrol show config`` means for the engine."""
+    if isinstance(config, Away):
+        return [
+            EngineFinding(
+                False,
+                f"the controller of Slurm does not answer: {config.why}",
+                "run sinfo by hand; the option conf names another slurm.conf, and answer gives it more time",
+            )
+        ]
+    found = []
+    version = _VERSION.search(config)
+    if version is None:
+        found.append(EngineFinding(True, "the controller of Slurm answers, without a version"))
+    elif (int(version[1]), int(version[2])) < OLDEST:
+        found.append(
+            EngineFinding(
+                False,
+                f"Slurm {version[1]}.{version[2]} is too old",
+                f"the engine needs {OLDEST[0]}.{OLDEST[1]}",
+            )
+        )
+    else:
+        found.append(EngineFinding(True, f"the controller of Slurm {version[1]}.{version[2]} answers"))
+    age = _MIN_JOB_AGE.search(config)
+    if age is not None and int(age[1]) < SHORTEST_MEMORY_S:
+        found.append(
+            EngineFinding(
+                False,
+                f"Slurm forgets a job {int(age[1])} s after its end (MinJobAge)",
+                f"set MinJobAge in slurm.conf to {SHORTEST_MEMORY_S} or more, to keep exit codes",
+            )
+        )
+    return found
+
+
+def judge_pool(
+    name: str, pool: SlurmPool, listed: tuple[machines.Machine, ...] | Away, refusal: Refusal | None
+) -> EngineFinding:
+    """Say whether agents of a pool can start.
+
+    Args:
+        listed: the machines of its partition.
+        refusal: of a job with one device; None: Slurm would accept it.
+    """
+    partition = f"partition {pool.partition}" if pool.partition else "the default partition"
+    if isinstance(listed, Away):
+        return EngineFinding(False, f"pool {name}: its machines cannot be seen: {listed.why}", "try again")
+    if not listed:
+        return EngineFinding(
+            False,
+            f"pool {name}: {partition} does not exist, has no machine, or is hidden from this user",
+            "choose a partition that sinfo shows",
+        )
+    if refusal is not None:
+        return EngineFinding(
+            False,
+            f"pool {name}: Slurm refuses a job with one device: {refusal.why}",
+            "change the options of the pool; sbatch --test-only tries them by hand",
+        )
+    nodes = machines.list_pool_nodes(name, pool, listed, ())
+    devices = sum(node.devices for node in nodes)
+    return EngineFinding(True, f"pool {name}: {partition} has {devices} free devices on {len(nodes)} nodes")

@@ -1,0 +1,134 @@
+"""The batch job of an agent: the options of ``sbatch``, and the script on its standard input. Pure."""
+
+import math
+import re
+import shlex
+
+import msgspec
+
+from elastane.cluster.engines.slurm.job_names import name_job
+from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
+from elastane.cluster.nouns.agents import AgentAsk
+from elastane.common.errors import BadInput
+from elastane.common.safe_text import escape_line
+
+END_OF_TICKET = "END_OF_ELASTANE_TICKET"
+NOTICE = "USR1"
+"""What the agent gets before its time limit. Slurm sends SIGTERM when the time is over."""
+LONGEST_NOTICE_S = 65535
+MOST_DEVICES = 4096
+LONGEST_COMMENT = 200
+_TICKET = re.compile(r"[!-~]{1,16384}", re.ASCII)
+MINUTE_S = 60.0
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """What ``sbatch`` gets.
+
+    Args:
+        words: its options. Every user of the machine can read them while it runs.
+        script: its standard input, with the ticket, which only the owner and operators of Slurm can read.
+    """
+
+    words: tuple[str, ...]
+    script: str
+
+
+def build_submission(ask: AgentAsk, pool: SlurmPool, options: SlurmOptions, now_s: float) -> Submission:
+    """Return the job of an agent.
+
+    Args:
+        now_s: seconds since 1970.
+
+    Raises:
+        BadInput: there can be no such job.
+    """
+    if not 1 <= ask.devices <= MOST_DEVICES:
+        raise BadInput(f"agent {ask.id} asks for {ask.devices} devices", do=f"ask for 1 to {MOST_DEVICES}")
+    words = (
+        "--parsable",
+        # An agent that is gone is replaced under a new id. The same one must not begin a second time.
+        "--no-requeue",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--job-name={name_job(ask.id)}",
+        f"--comment={escape_line(ask.job, LONGEST_COMMENT)}",
+        # The environment of this process has secrets. The job gets that of a login on its machine.
+        "--export=NONE",
+        # The folder of this process need not exist there.
+        "--chdir=/",
+        f"--output={options.output}",
+        "--open-mode=append",
+        *_build_time_words(ask, pool, now_s),
+        *_build_place_words(pool),
+        *_build_device_words(ask, pool),
+    )
+    return Submission(words, build_script(ask, options))
+
+
+def build_script(ask: AgentAsk, options: SlurmOptions) -> str:
+    """Return the script of an agent's job.
+
+    It ends as the agent: signals for the batch process reach the agent and no shell.
+
+    Raises:
+        BadInput: the ticket is not one word of printable ASCII characters.
+    """
+    if not _TICKET.fullmatch(ask.ticket) or ask.ticket == END_OF_TICKET:
+        raise BadInput(
+            f"the ticket of agent {ask.id} is malformed",
+            means="it would not be one line of the script of its job",
+            do="make it one word of printable ASCII characters",
+        )
+    join = shlex.join((*options.command, "join", "-", "--name", ask.id, "--slots", str(ask.devices)))
+    setup = f"{options.setup.rstrip()}\n" if options.setup.strip() else ""
+    return f"#!/bin/bash\n{setup}exec {join} <<'{END_OF_TICKET}'\n{ask.ticket}\n{END_OF_TICKET}\n"
+
+
+def compute_time_limit_min(ask: AgentAsk, pool: SlurmPool, now_s: float) -> int | None:
+    """Return the time limit of a job in minutes, which is Slurm's unit; None: that of the partition.
+
+    The time until ``until_s`` is rounded down. A job that begins late ends late: Slurm has no other limit.
+
+    Raises:
+        BadInput: ``until_s`` is less than a minute away.
+    """
+    limits = [] if pool.time_s is None else [math.ceil(pool.time_s / MINUTE_S)]
+    if ask.until_s is not None:
+        left_min = math.floor((ask.until_s - now_s) / MINUTE_S)
+        if left_min < 1:
+            raise BadInput(
+                f"agent {ask.id} must end within {max(0.0, ask.until_s - now_s):.0f} s",
+                means="the shortest time limit of Slurm is one minute",
+            )
+        limits.append(left_min)
+    return min(limits, default=None)
+
+
+def _build_time_words(ask: AgentAsk, pool: SlurmPool, now_s: float) -> tuple[str, ...]:
+    limit_min = compute_time_limit_min(ask, pool, now_s)
+    notice_s = min(math.ceil(max(0.0, ask.grace_s)), LONGEST_NOTICE_S)
+    # `B`: only the batch process, which is the agent. It tells its workers.
+    notice = (f"--signal=B:{NOTICE}@{notice_s}",) if notice_s else ()
+    return notice if limit_min is None else (*notice, f"--time={limit_min}")
+
+
+def _build_place_words(pool: SlurmPool) -> tuple[str, ...]:
+    wanted = {
+        "partition": pool.partition,
+        "account": pool.account,
+        "qos": pool.qos,
+        "reservation": pool.reservation,
+        "constraint": pool.constraint,
+        "exclude": pool.exclude,
+    }
+    return tuple(f"--{name}={value}" for name, value in wanted.items() if value)
+
+
+def _build_device_words(ask: AgentAsk, pool: SlurmPool) -> tuple[str, ...]:
+    words = [f"--gres={pool.gres}:{ask.devices}"] if pool.gres else []
+    if cpus := ask.cpus or pool.count_cpus(ask.devices):
+        words.append(f"--cpus-per-task={cpus}")
+    if memory_bytes := ask.memory_bytes or ask.devices * (pool.memory_bytes_per_device or 0):
+        words.append(f"--mem={math.ceil(memory_bytes / (1 << 20))}M")
+    return tuple(words)

@@ -1,0 +1,133 @@
+"""Agents: the processes that take part in runs, and the interface of the engines that start them.
+
+An engine starts, ends and observes agents, nothing else: it decides *where* an agent runs. Sizes, drains and
+progress are talk with the run. An engine keeps no state that it could not observe again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Protocol, TypeAlias
+
+import msgspec
+
+AGENT_ID = r"[a-z][a-z0-9]{0,15}-[0-9]{1,15}"
+"""The cluster that asked for the agent, and its number there, which is never used again."""
+
+AgentId: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{AGENT_ID}\Z")]
+AgentState: TypeAlias = Literal["pending", "running", "leaving", "gone"]
+"""Devices are held from ``running`` to ``gone``."""
+
+
+class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """Start an agent on one machine, unless an agent with this id has been asked for before.
+
+    Args:
+        job: for people who look at the engine's own list.
+        pool: options of the pool, as the kind of the engine names them.
+        devices: how many the agent holds.
+        cpus: how many processors it holds; 0: those that the engine gives with the devices.
+        memory_bytes: how much memory it holds; 0: as much as the engine gives.
+        grace_s: how long before the end of its time the agent wants a notice.
+        until_s: when it must have ended, in seconds since 1970; None: whenever the engine says.
+        ticket: secret; the agent reads it as one line of its standard input or of a file.
+    """
+
+    id: AgentId
+    job: str
+    pool: Mapping[str, str]
+    devices: int
+    cpus: int = 0
+    memory_bytes: int = 0
+    grace_s: float
+    until_s: float | None = None
+    ticket: str
+
+
+class AgentEnd(msgspec.Struct, frozen=True):
+    """End an agent: give it a notice, and kill what is left of it after ``grace_s``; 0: now."""
+
+    id: AgentId
+    grace_s: float
+
+
+class SeenAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent, as its engine sees it.
+
+    Args:
+        node: the machine that it runs on; empty: none yet.
+        why: a sentence about a pending agent, or about the end of a gone one; empty: nothing is known.
+        exit_code: of a gone agent; None: unknown, or it was killed.
+        ended_s: when it ended, in seconds since 1970; None: it has not, or nobody knows.
+        until_s: when the engine will end it, in seconds since 1970; None: unknown, or never.
+    """
+
+    id: AgentId
+    state: AgentState
+    node: str = ""
+    why: str = ""
+    exit_code: int | None = None
+    ended_s: float | None = None
+    until_s: float | None = None
+
+
+class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine, as its engine sees it.
+
+    Args:
+        pool: name of the pool that its devices belong to.
+        devices: how many the cluster may use: those of the machine, less those that others hold.
+    """
+
+    name: str
+    pool: str
+    devices: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why an engine did not start an agent.
+
+    Args:
+        for_ever: it would refuse the same agent again.
+    """
+
+    why: str
+    for_ever: bool = False
+
+
+class Away(msgspec.Struct, frozen=True):
+    """The engine did not answer, or not completely. Nothing may be concluded from that."""
+
+    why: str
+
+
+class AgentEngine(Protocol):
+    """An engine that starts, ends and observes agents. It touches no agent of another cluster."""
+
+    async def list_agents(self) -> Sequence[SeenAgent] | Away:
+        """Return every agent that this engine may have started and still knows.
+
+        An agent that is not in the list is gone.
+        """
+
+    async def start_agents(self, asks: Sequence[AgentAsk]) -> Mapping[AgentId, Refusal]:
+        """Start agents. It may be repeated: an agent that exists is not started again.
+
+        Returns:
+            Why some were not started. No answer in time is a refusal that is not for ever.
+        """
+
+    async def end_agents(self, ends: Sequence[AgentEnd]) -> Mapping[AgentId, str]:
+        """End agents. It may be repeated, and an agent that is gone is no failure.
+
+        Returns:
+            Why some could not be ended, by id.
+        """
+
+    async def list_nodes(self, pools: Mapping[str, Mapping[str, str]]) -> Sequence[SeenNode] | Away:
+        """Return the machines of pools.
+
+        Args:
+            pools: the options of each pool, by its name.
+        """
+
+    async def close(self) -> None:
+        """Release the engine's own resources; agents go on."""
