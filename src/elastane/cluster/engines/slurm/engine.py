@@ -22,6 +22,9 @@ JOBS_AT_ONCE = 200
 """The most jobs that one command names."""
 REMEMBERED = "now-7days"
 """How far back the accounting is searched for an agent that is to start."""
+SHOW_ALL = ("--noheader", "--all", "--local")
+"""Shows partitions that are hidden from this user too: a job in one that becomes hidden is not gone. Other
+clusters of a federation are not shown."""
 NOTICE = ("--batch", "--signal=TERM")
 """Signals the batch process, which is the agent, and not its workers, which would end too soon."""
 STILL_PENDING = "--state=PENDING"
@@ -122,7 +125,11 @@ class SlurmEngine:
 
     async def _list_jobs(self) -> tuple[QueuedJob, ...] | Away:
         answer = await self._programs.ask(
-            "squeue", "--noheader", "--states=all", f"--user={os.geteuid()}", f"--Format={job_queue.FORMAT}"
+            "squeue",
+            *SHOW_ALL,
+            "--states=all",
+            f"--user={os.geteuid()}",
+            f"--Format={job_queue.FORMAT}",
         )
         if isinstance(answer, Away):
             return answer
@@ -172,7 +179,7 @@ class SlurmEngine:
                 return ()
             words.append(f"--nodes={nodes}")
         answer = await self._programs.ask(
-            "sinfo", "--noheader", "--Node", *words, f"--Format={machines.FORMAT}"
+            "sinfo", *SHOW_ALL, "--Node", *words, f"--Format={machines.FORMAT}"
         )
         return answer if isinstance(answer, Away) else machines.parse_machines(answer)
 
