@@ -65,14 +65,13 @@ async def _examine_pool(programs: SlurmPrograms, name: str, options: Mapping[str
         pool = decode_pool_options(options)
     except BadInput as error:
         return EngineFinding(False, f"pool {name}: {error.what}", error.do)
-    words = (f"--partition={pool.partition}",) if pool.partition else ()
-    listed = await programs.ask("sinfo", "--noheader", "--Node", *words, f"--Format={machines.FORMAT}")
+    listed = await programs.list_machines(pool)
     if isinstance(listed, Away):
         return judge_pool(name, pool, listed, None)
     trial = AgentAsk(id=TRIAL, job="trial", pool=options, devices=1, grace_s=0.0, ticket=PREFIX)
     submission = build_submission(trial, pool, programs.options, time.time())
     refusal = await programs.submit(submission, is_test=True)
-    return judge_pool(name, pool, machines.parse_machines(listed), refusal)
+    return judge_pool(name, pool, listed, refusal)
 
 
 def judge_programs(missing: tuple[str, ...], options: SlurmOptions) -> EngineFinding:

@@ -10,9 +10,8 @@ from elastane.cluster.engines.slurm import job_queue, machines
 from elastane.cluster.engines.slurm.commands import CommandAnswer
 from elastane.cluster.engines.slurm.job_names import belongs_to, name_job
 from elastane.cluster.engines.slurm.job_queue import QueuedJob
-from elastane.cluster.engines.slurm.machines import Machine
-from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
-from elastane.cluster.engines.slurm.programs import SlurmPrograms
+from elastane.cluster.engines.slurm.options import SlurmOptions, decode_pool_options
+from elastane.cluster.engines.slurm.programs import SHOW_ALL, SlurmPrograms
 from elastane.cluster.engines.slurm.submission import build_submission
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, AgentId, Away, Refusal, SeenAgent, SeenNode
 from elastane.common.errors import BadInput
@@ -22,9 +21,6 @@ JOBS_AT_ONCE = 200
 """The most jobs that one command names."""
 REMEMBERED = "now-7days"
 """How far back the accounting is searched for an agent that is to start."""
-SHOW_ALL = ("--noheader", "--all", "--local")
-"""Shows partitions that are hidden from this user too: a job in one that becomes hidden is not gone. Other
-clusters of a federation are not shown."""
 NOTICE = ("--batch", "--signal=TERM")
 """Signals the batch process, which is the agent, and not its workers, which would end too soon."""
 STILL_PENDING = "--state=PENDING"
@@ -112,7 +108,7 @@ class SlurmEngine:
         jobs = await self._list_jobs()
         if isinstance(jobs, Away):
             return jobs
-        lists = await asyncio.gather(*map(self._list_machines, decoded.values()))
+        lists = await asyncio.gather(*map(self._programs.list_machines, decoded.values()))
         found: list[SeenNode] = []
         for (name, pool), listed in zip(decoded.items(), lists, strict=True):
             if isinstance(listed, Away):
@@ -164,24 +160,6 @@ class SlurmEngine:
         if isinstance(answer, Away):
             return answer
         return job_queue.parse_accounting(answer, self._cluster)
-
-    async def _list_machines(self, pool: SlurmPool) -> tuple[Machine, ...] | Away:
-        words = [f"--partition={pool.partition}"] if pool.partition else []
-        if pool.reservation:
-            # It fails for a reservation that has ended too, in which no job can begin.
-            reservation = await self._programs.run(
-                "scontrol", "--oneliner", "show", "reservation", pool.reservation
-            )
-            if isinstance(reservation, Away):
-                return reservation
-            nodes = machines.parse_reserved_nodes(reservation.output)
-            if not nodes:
-                return ()
-            words.append(f"--nodes={nodes}")
-        answer = await self._programs.ask(
-            "sinfo", *SHOW_ALL, "--Node", *words, f"--Format={machines.FORMAT}"
-        )
-        return answer if isinstance(answer, Away) else machines.parse_machines(answer)
 
     async def _start(self, ask: AgentAsk) -> Refusal | None:
         """Submit the job of an agent; return why that failed, or None."""

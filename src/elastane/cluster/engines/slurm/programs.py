@@ -3,14 +3,20 @@
 import asyncio
 import os
 
+from elastane.cluster.engines.slurm import machines
 from elastane.cluster.engines.slurm.commands import CommandAnswer, build_client_environment, run_command
-from elastane.cluster.engines.slurm.options import SlurmOptions
+from elastane.cluster.engines.slurm.machines import Machine, parse_machines, parse_reserved_nodes
+from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
 from elastane.cluster.engines.slurm.submission import Submission
 from elastane.cluster.engines.slurm.submission_errors import explain_refusal
 from elastane.cluster.nouns.agents import Away, Refusal
 
 PROGRAMS_AT_ONCE = 8
 """The most programs that run at the same time: Slurm's controller serves other users too."""
+
+SHOW_ALL = ("--noheader", "--all", "--local")
+"""Shows partitions that are hidden from this user too: a job in one that becomes hidden is not gone. Other
+clusters of a federation are not shown."""
 
 
 class SlurmPrograms:
@@ -42,6 +48,21 @@ class SlurmPrograms:
         if isinstance(answer, Away):
             return answer
         return Away(f"{program}: {answer.complaint}") if answer.code else answer.output
+
+    async def list_machines(self, pool: SlurmPool) -> tuple[Machine, ...] | Away:
+        """Return the machines of a pool's reservation or partition; of all partitions if it names none."""
+        words = [f"--partition={pool.partition}"] if pool.partition else []
+        if pool.reservation:
+            # It fails for a reservation that has ended too, in which no job can begin.
+            reservation = await self.run("scontrol", "--oneliner", "show", "reservation", pool.reservation)
+            if isinstance(reservation, Away):
+                return reservation
+            nodes = parse_reserved_nodes(reservation.output)
+            if not nodes:
+                return ()
+            words.append(f"--nodes={nodes}")
+        answer = await self.ask("sinfo", *SHOW_ALL, "--Node", *words, f"--Format={machines.FORMAT}")
+        return answer if isinstance(answer, Away) else parse_machines(answer)
 
     async def submit(self, submission: Submission, *, is_test: bool = False) -> Refusal | None:
         """Submit a job; return why Slurm has not accepted it, or None.
