@@ -35,7 +35,7 @@ class EngineSite(Protocol):
     desk: AgentDesk
 
     def build_engine(self, cluster: str, *, answer_s: float = WAIT_S) -> AgentEngine:
-        """Return an engine whose agents are `listening_agent`.
+        """Return an engine with `listening_agent` as its agents.
 
         Args:
             answer_s: how long it waits for an answer.
@@ -76,7 +76,7 @@ def list_by_id(site: EngineSite, engine: AgentEngine) -> dict[str, SeenAgent]:
 
 
 def wait_until_gone(site: EngineSite, engine: AgentEngine, agent: str) -> SeenAgent | None:
-    """Wait until an agent is gone; return what is known about its end, or None."""
+    """Wait until an agent is gone; return how it ended, or None."""
 
     def is_gone() -> bool:
         return (seen := list_by_id(site, engine).get(agent)) is None or seen.state == "gone"

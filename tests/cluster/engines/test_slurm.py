@@ -28,7 +28,7 @@ from tests.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.processes
 
-POOL = {"partition": "main", "gres": "gpu", "cpus_per_device": "1"}
+POOL = {"partition": "main", "gres": "gpu", "cpusPerDevice": "1"}
 TIMED = "timed"
 """The cluster of the one agent that outlives a test."""
 
@@ -113,7 +113,7 @@ def test_the_lines_of_the_setup_run_before_the_command_and_the_output_goes_to_it
 
 def test_an_agent_without_devices_of_a_kind_gets_processors(site):
     engine = site.build_engine("here")
-    pool = {"constraint": "one", "cpus_per_device": "2"}
+    pool = {"constraint": "one", "cpusPerDevice": "2"}
     ask, line = start(site, engine, pool=pool, devices=2)
     assert site.slurm.run("squeue", "-h", f"--name=elastane-{ask.id}", "-o", "%C") == "4"
     assert [node.devices for node in site.run(engine.list_nodes({"pool": pool}))] == [2]
@@ -127,7 +127,7 @@ def test_an_agent_without_devices_of_a_kind_gets_processors(site):
         ({"constraint": "seven"}, 1, "no machine has the features"),
         ({"gres": "tpu"}, 1, "no such generic resource"),
         ({"reservation": "none"}, 1, "no such reservation"),
-        ({"gres": "gpu"}, DEVICES + 1, "no machine of the partition has what is asked for"),
+        ({"gres": "gpu"}, DEVICES + 1, "no machine of the partition meets the request"),
     ],
 )
 def test_what_slurm_does_not_have_is_refused_for_ever(site, pool, devices, why):

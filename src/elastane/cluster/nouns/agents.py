@@ -1,4 +1,4 @@
-"""Agents: the processes that take part in runs, and the interface of the engines that start them.
+"""Agents: the processes that take part in the runs of jobs, and the interface of the engines that start them.
 
 An engine starts, ends and observes agents, nothing else: it decides *where* an agent runs. Sizes, drains and
 progress are talk with the run. An engine keeps no state that it could not observe again.
@@ -28,7 +28,8 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: how much memory it holds; 0: as much as the engine gives.
         grace_s: how long before the end of its time the agent wants a notice.
         until_s: when it must have ended, in seconds since 1970; None: whenever the engine says.
-        ticket: secret; the agent reads it as one line of its standard input or of a file.
+        log: file for what the agent writes; empty: wherever the engine keeps it, or nowhere.
+        ticket: secret; the agent reads it as one line of its standard input.
     """
 
     id: AgentId
@@ -39,6 +40,7 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     grace_s: float
     until_s: float | None = None
+    log: str = ""
     ticket: str
 
 

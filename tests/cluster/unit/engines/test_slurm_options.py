@@ -28,8 +28,8 @@ def test_all_options_of_a_pool_are_decoded():
         "exclude": "n1,n2",
         "time": "90 min",
         "gres": "gpu:a100",
-        "cpus_per_device": "8",
-        "memory_per_device": "64G",
+        "cpusPerDevice": "8",
+        "memoryPerDevice": "64G",
     }
     pool = decode_pool_options(options)
     assert pool.time_s == 5400
@@ -73,15 +73,17 @@ def test_time_limits_are_durations_or_as_slurm_writes_them(text, seconds):
         ("time", "0s"),
         ("time", "UNLIMITED"),
         ("gres", "gpu:a100:4"),
+        ("gres", "gpu:4"),
         ("gres", "gpu,nic"),
-        ("cpus_per_device", "0"),
-        ("cpus_per_device", "9999"),
-        ("cpus_per_device", "1.5"),
-        ("cpus_per_device", "²"),
-        ("memory_per_device", "64"),
-        ("memory_per_device", "64GB"),
-        ("memory_per_device", "0G"),
+        ("cpusPerDevice", "0"),
+        ("cpusPerDevice", "9999"),
+        ("cpusPerDevice", "1.5"),
+        ("cpusPerDevice", "²"),
+        ("memoryPerDevice", "64"),
+        ("memoryPerDevice", "64GB"),
+        ("memoryPerDevice", "0G"),
         ("partion", "gpu"),
+        ("cpus_per_device", "4"),
     ],
 )
 def test_another_value_or_name_is_refused_and_named(name, value):

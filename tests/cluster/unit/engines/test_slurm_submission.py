@@ -107,6 +107,19 @@ def test_the_ticket_is_in_the_script_only():
     assert len(comment) < 250
 
 
+def test_the_output_goes_to_the_file_of_the_engine_or_else_of_the_agent():
+    def find_output(output="", log=""):
+        words = build_submission(ask(log=log), SlurmPool(), SlurmOptions(output=output), NOW_S).words
+        return next(word.removeprefix("--output=") for word in words if word.startswith("--output="))
+
+    assert find_output() == "/dev/null"
+    assert find_output(log="/home/me/100%/c1-7.log") == "/home/me/100%%/c1-7.log"
+    assert find_output("/logs/%x.out", "/home/me/c1-7.log") == "/logs/%x.out"
+    for log in ("c1-7.log", "/a\nb", "/a\\%j"):
+        with pytest.raises(BadInput):
+            find_output(log=log)
+
+
 HOSTILE = ("two words", "$(touch gone)", "`id`", "'", '"', "\\", "*", "~", "!x", END_OF_TICKET, "-")
 
 

@@ -13,14 +13,13 @@ from elastane.cluster.nouns.agents import Away
 from elastane.common.safe_text import fold_text
 
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SLURM_CONF")
-"""Variables that the programs get. Those that begin with ``SBATCH_`` would change what they do."""
+"""Variables that the programs get. Others, such as the account for sbatch, would change what they do."""
 MOST_OUTPUT_BYTES = 32 << 20
 """About a hundred thousand jobs."""
 MOST_ERROR_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 REAP_S = 1.0
-"""How long to wait for the end of a killed program. One that waits for a disk ends later, and the event loop
-reaps it then."""
+"""How long to wait for the end of a killed program, in seconds. One that waits for a disk ends later."""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):
@@ -46,7 +45,7 @@ def build_client_environment(inherited: Mapping[str, str], conf: str) -> dict[st
 
     Args:
         inherited: this process's environment.
-        conf: path of ``slurm.conf``; empty: the inherited one, or the default.
+        conf: path of Slurm's configuration; empty: the inherited one, or the default.
     """
     found = {name: inherited[name] for name in PASSED if name in inherited}
     return found | {"TZ": "UTC0", "LC_ALL": "C"} | ({"SLURM_CONF": conf} if conf else {})
@@ -70,14 +69,7 @@ async def run_command(
     """
     name = Path(words[0]).name
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=True,
-        )
+        process = await _start(words, environment)
     except OSError as error:
         return Away(f"cannot start {name}: {error.strerror}")
     try:
@@ -97,11 +89,35 @@ async def run_command(
     return CommandAnswer(code, output.decode(errors="replace"), errors.decode(errors="replace"))
 
 
+async def _start(words: tuple[str, ...], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """Start a program in a process group of its own.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    start = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(start)
+    except asyncio.CancelledError:
+        # A cancelled start waits until all processes that hold the pipes have ended, and kills only one.
+        await _kill(await start)
+        raise
+
+
 async def _read(stream: asyncio.StreamReader | None, most_bytes: int) -> bytes:
     """Return the beginning of a stream, with at least one byte more than the limit if it is longer."""
     assert stream is not None, "the program was started with pipes"
     kept = bytearray()
-    # Read to the end in any case: a program whose pipe is full does not end.
+    # Read to the end in any case: a program with a full pipe does not end.
     while part := await stream.read(READ_BYTES):
         if len(kept) <= most_bytes:
             kept += part
@@ -118,6 +134,7 @@ async def _feed(process: asyncio.subprocess.Process, text: str) -> None:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
+    """End a program and its process group, if it has not ended, and close its pipes."""
     if process.returncode is not None:
         return
     # It leads its process group, and has not been reaped: the number is still its own.
@@ -125,4 +142,5 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
         async with asyncio.timeout(REAP_S):
-            await process.wait()
+            # A pipe with an output that is not read stays open.
+            await asyncio.gather(_read(process.stdout, 0), _read(process.stderr, 0), process.wait())

@@ -11,7 +11,7 @@ from elastane.cluster.engines.slurm.commands import CommandAnswer
 from elastane.cluster.engines.slurm.job_names import belongs_to, name_job
 from elastane.cluster.engines.slurm.job_queue import QueuedJob
 from elastane.cluster.engines.slurm.options import SlurmOptions, decode_pool_options
-from elastane.cluster.engines.slurm.programs import SHOW_ALL, SlurmPrograms
+from elastane.cluster.engines.slurm.programs import ROWS, SlurmPrograms
 from elastane.cluster.engines.slurm.submission import build_submission
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, AgentId, Away, Refusal, SeenAgent, SeenNode
 from elastane.common.errors import BadInput
@@ -30,10 +30,10 @@ _FAILED_JOB = re.compile(r"job id ([0-9]{1,18})(?:_[0-9]+)?: (.*)")
 
 
 class SlurmEngine:
-    """An `elastane.cluster.nouns.agents.AgentEngine` whose agents are batch jobs.
+    """An `elastane.cluster.nouns.agents.AgentEngine` with batch jobs as agents.
 
     It sees and ends jobs of its own user only, with names that have the cluster's id. Slurm forgets a job
-    `MinJobAge` seconds after its end (300, unless ``slurm.conf`` says otherwise); its agent is then absent.
+    some time after its end (MinJobAge, by default five minutes); its agent is then absent.
 
     Args:
         cluster: id of the cluster, with which the ids of its agents begin.
@@ -75,7 +75,8 @@ class SlurmEngine:
         """Give agents a notice, or cancel the jobs of those that get no grace, and of those that wait.
 
         The engine has no clock: call it again with a grace of 0 at the deadline. A notice may be repeated.
-        One that comes before the script has begun ends the job.
+        One that comes before the script has begun ends the job. Slurm ends a cancelled job with SIGTERM to
+        all of its processes, and with SIGKILL some seconds later (KillWait, by default 30).
         """
         if not ends:
             return {}
@@ -122,7 +123,9 @@ class SlurmEngine:
     async def _list_jobs(self) -> tuple[QueuedJob, ...] | Away:
         answer = await self._programs.ask(
             "squeue",
-            *SHOW_ALL,
+            *ROWS,
+            # A job in a partition that becomes hidden from this user is not gone.
+            "--all",
             "--states=all",
             f"--user={os.geteuid()}",
             f"--Format={job_queue.FORMAT}",

@@ -11,7 +11,6 @@ from elastane.common.durations import EXAMPLES, parse_duration_s
 from elastane.common.errors import BadField
 
 DEFAULT_COMMAND = (sys.executable, "-P", "-m", "elastane")
-NO_OUTPUT = "/dev/null"
 ANSWER_S = 2.0
 """How long a program of Slurm may take, unless the options say otherwise. A controller that works answers in
 some hundredths of a second; one that hangs would hold the programs for up to a minute."""
@@ -25,7 +24,7 @@ WORD = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 _WORD = re.compile(WORD)
 _WORDS = re.compile(rf"{WORD}(?:,{WORD}){{0,63}}")
 _CONSTRAINT = re.compile(rf"{WORD}(?:(?:&{WORD}){{0,15}}|(?:\|{WORD}){{0,15}})")
-_GRES = re.compile(rf"[A-Za-z][A-Za-z0-9_]{{0,63}}(?::{WORD})?")
+_GRES = re.compile(rf"[A-Za-z][A-Za-z0-9_]{{0,63}}(?::(?![0-9]+\Z){WORD})?")
 _COUNT = re.compile(r"[1-9][0-9]{0,3}")
 _MEMORY = re.compile(r"([1-9][0-9]{0,6})([MGT])")
 _SLURM_TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,4}):([0-9]{2}):([0-9]{2})")
@@ -42,7 +41,7 @@ class SlurmPool(msgspec.Struct, frozen=True, kw_only=True):
         account: that pays.
         qos: quality of service.
         reservation: the name of one.
-        constraint: features of the machines: ``a100``, ``a100&nvlink`` or ``a100|h100``.
+        constraint: features of the machines: ``h100``, ``h100&nvlink`` or ``a100|h100``.
         exclude: names of machines that are not used, with commas, without brackets.
         time_s: the time limit of each job in seconds, which is rounded up to minutes; None: that of the
             partition.
@@ -76,20 +75,21 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         command: words that start Elastane on a machine of the cluster, at the same path as here.
-        setup: lines of shell before the command, such as ``module load`` or ``source``; the environment that
-            they see is that of a login.
+        setup: lines of shell before the command, such as ``module load`` or ``source``. They run in the root
+            folder, with the environment of a login.
         output: the file of the output of each agent, a path on its machine, in a folder that exists there.
             Slurm replaces ``%x`` by the name of the job, ``%j`` by its number and ``%N`` by the machine.
-        conf: the file ``slurm.conf``; empty: the programs of Slurm find it.
+            Empty: the file that the request for the agent names, if any.
+        conf: path of Slurm's configuration; empty: the programs of Slurm find it.
         programs: the folder of the programs of Slurm; empty: they are found in ``PATH``.
         answer_s: how long each of them may take, in seconds.
         accounting: whether an agent also counts as started if only the accounting of Slurm (``sacct``)
-            remembers its job. Slurm itself forgets a job some minutes after its end (``MinJobAge``).
+            remembers its job. Slurm itself forgets a job some minutes after its end (MinJobAge).
     """
 
     command: tuple[str, ...] = DEFAULT_COMMAND
     setup: str = ""
-    output: str = NO_OUTPUT
+    output: str = ""
     conf: str = ""
     programs: str = ""
     answer_s: float = ANSWER_S
@@ -105,8 +105,8 @@ POOL_OPTIONS = (
     "exclude",
     "time",
     "gres",
-    "cpus_per_device",
-    "memory_per_device",
+    "cpusPerDevice",
+    "memoryPerDevice",
 )
 ENGINE_OPTIONS = ("command", "setup", "output", "conf", "bin", "answer", "accounting")
 
@@ -118,7 +118,7 @@ def decode_pool_options(options: Mapping[str, str]) -> SlurmPool:
         BadField: an option is unknown, or its value is not valid.
     """
     _check_names(options, POOL_OPTIONS, "a pool")
-    cpus, memory, time = (options.get(name) for name in ("cpus_per_device", "memory_per_device", "time"))
+    cpus, memory, time = (options.get(name) for name in ("cpusPerDevice", "memoryPerDevice", "time"))
     return SlurmPool(
         partition=_match(options, "partition", _WORDS, "write names with commas between them: gpu,gpu-long"),
         account=_match(options, "account", _WORD, "write the name of an account"),
@@ -134,7 +134,7 @@ def decode_pool_options(options: Mapping[str, str]) -> SlurmPool:
             options, "exclude", _WORDS, "write names of machines with commas between them, without brackets"
         ),
         time_s=None if time is None else _parse_time_s(time),
-        gres=_match(options, "gres", _GRES, "write a name, or a name and a type: gpu or gpu:a100"),
+        gres=_match(options, "gres", _GRES, "write a name, or a name and a type, without a number: gpu:a100"),
         cpus_per_device=None if cpus is None else _parse_cpus(cpus),
         memory_bytes_per_device=None if memory is None else _parse_memory_bytes(memory),
     )
@@ -151,7 +151,7 @@ def decode_engine_options(options: Mapping[str, str]) -> SlurmOptions:
     return SlurmOptions(
         command=_parse_command(options["command"]) if "command" in options else DEFAULT_COMMAND,
         setup=_match(options, "setup", _SETUP, "write lines of shell without control characters"),
-        output=_match(options, "output", _PATH, path) or NO_OUTPUT,
+        output=_match(options, "output", _PATH, path),
         conf=_match(options, "conf", _PATH, path),
         programs=_match(options, "bin", _PATH, path),
         answer_s=_parse_answer_s(options["answer"]) if "answer" in options else ANSWER_S,
@@ -176,14 +176,14 @@ def _match(options: Mapping[str, str], name: str, pattern: re.Pattern[str], writ
 
 def _parse_cpus(text: str) -> int:
     if not _COUNT.fullmatch(text) or int(text) > MOST_PER_DEVICE:
-        raise BadField("cpus_per_device", f"{text!r} is not valid", do=f"write 1 to {MOST_PER_DEVICE}")
+        raise BadField("cpusPerDevice", f"{text!r} is not valid", do=f"write 1 to {MOST_PER_DEVICE}")
     return int(text)
 
 
 def _parse_memory_bytes(text: str) -> int:
     match = _MEMORY.fullmatch(text)
     if match is None:
-        raise BadField("memory_per_device", f"{text!r} is not valid", do="write for example 64G, 512M or 1T")
+        raise BadField("memoryPerDevice", f"{text!r} is not valid", do="write for example 64G, 512M or 1T")
     return int(match[1]) * _UNITS_BYTES[match[2]]
 
 

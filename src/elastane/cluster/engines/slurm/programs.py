@@ -14,9 +14,8 @@ from elastane.cluster.nouns.agents import Away, Refusal
 PROGRAMS_AT_ONCE = 8
 """The most programs that run at the same time: Slurm's controller serves other users too."""
 
-SHOW_ALL = ("--noheader", "--all", "--local")
-"""Shows partitions that are hidden from this user too: a job in one that becomes hidden is not gone. Other
-clusters of a federation are not shown."""
+ROWS = ("--noheader", "--local")
+"""Shows rows only, and no other clusters of a federation."""
 
 
 class SlurmPrograms:
@@ -61,7 +60,7 @@ class SlurmPrograms:
             if not nodes:
                 return ()
             words.append(f"--nodes={nodes}")
-        answer = await self.ask("sinfo", *SHOW_ALL, "--Node", *words, f"--Format={machines.FORMAT}")
+        answer = await self.ask("sinfo", *ROWS, "--Node", *words, f"--Format={machines.FORMAT}")
         return answer if isinstance(answer, Away) else parse_machines(answer)
 
     async def submit(self, submission: Submission, *, is_test: bool = False) -> Refusal | None:

@@ -12,6 +12,7 @@ from elastane.cluster.nouns.agents import AgentAsk
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 
+NO_OUTPUT = "/dev/null"
 END_OF_TICKET = "END_OF_ELASTANE_TICKET"
 NOTICE = "USR1"
 """What the agent gets before its time limit. Slurm sends SIGTERM when the time is over."""
@@ -19,6 +20,8 @@ LONGEST_NOTICE_S = 65535
 MOST_DEVICES = 4096
 LONGEST_COMMENT = 200
 _TICKET = re.compile(r"[!-~]{1,16384}", re.ASCII)
+_LOG = re.compile(r"/[^\x00-\x1f\x7f\\]{0,4000}")
+"""A backslash would switch off the patterns of Slurm."""
 MINUTE_S = 60.0
 
 
@@ -57,13 +60,26 @@ def build_submission(ask: AgentAsk, pool: SlurmPool, options: SlurmOptions, now_
         "--export=NONE",
         # The folder of this process need not exist there.
         "--chdir=/",
-        f"--output={options.output}",
+        f"--output={_choose_output(ask, options)}",
         "--open-mode=append",
         *_build_time_words(ask, pool, now_s),
         *_build_place_words(pool),
         *_build_device_words(ask, pool),
     )
     return Submission(words, build_script(ask, options))
+
+
+def _choose_output(ask: AgentAsk, options: SlurmOptions) -> str:
+    """Return the file for the output of an agent, as a pattern of Slurm.
+
+    Raises:
+        BadInput: Slurm cannot write to the file that the agent's request names.
+    """
+    if options.output or not ask.log:
+        return options.output or NO_OUTPUT
+    if not _LOG.fullmatch(ask.log):
+        raise BadInput(f"agent {ask.id} cannot write to {ask.log!r}", do="name an absolute path")
+    return ask.log.replace("%", "%%")
 
 
 def build_script(ask: AgentAsk, options: SlurmOptions) -> str:

@@ -16,14 +16,14 @@ _FOR_EVER = (
     ("Invalid node name", "Slurm has no machine of that name"),
     (
         "Requested node configuration is not available",
-        "no machine of the partition has what is asked for",
+        "no machine of the partition meets the request",
     ),
     ("Requested time limit is invalid", "the time limit is missing, or longer than is allowed"),
     ("User's group not permitted", "this user may not use the partition"),
     ("Access/permission denied", "this user may not submit such a job"),
     ("More processors requested than permitted", "the partition does not allow this number of processors"),
     ("Memory required by task is not available", "no machine has that much memory"),
-    ("Invalid Trackable RESource", "no machine has what is asked for"),
+    ("Invalid Trackable RESource", "no machine meets the request"),
     ("unrecognized option", "this version of Slurm lacks an option that the engine needs"),
 )
 _NOT_NOW = (
