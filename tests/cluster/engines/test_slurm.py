@@ -16,6 +16,7 @@ from elastane.cluster.nouns.agents import AgentEnd, AgentEngine
 from tests.cluster.engines.agent_desk import COMMAND, AgentDesk
 from tests.cluster.engines.contract import (
     GRACE_S,
+    HASTY_S,
     AgentEngineContract,
     ask_for_agent,
     count_devices,
@@ -186,6 +187,20 @@ def test_a_command_or_a_folder_that_a_machine_lacks_is_named(site, tmp_path):
     assert "perhaps the folder of its output is missing" in over.why
 
 
+def test_a_job_that_slurm_accepts_after_the_time_for_an_answer_is_found_by_its_name(site):
+    engine, hasty = site.build_engine("here"), site.build_options(answer_s=HASTY_S)
+    ask = ask_for_agent(site)
+    submission = build_submission(ask, decode_pool_options(ask.pool), hasty, time.time())
+    with site.silence():
+        refusal = site.run(SlurmPrograms(hasty).submit(submission))
+    assert refusal.why == "sbatch did not end within 0.5 s"
+    assert not refusal.for_ever
+    wait_until(lambda: ask.id in list_by_id(site, engine), "Slurm has accepted the job")
+    assert site.run(engine.start_agents([ask])) == {}
+    assert site.slurm.run("squeue", "-h", f"--name=elastane-{ask.id}", "-o", "%j") == f"elastane-{ask.id}"
+    site.desk.meet(ask.id).exit(0)
+
+
 def test_a_job_that_slurm_accepted_late_beside_a_second_one_is_cancelled(site):
     engine = site.build_engine("here")
     ask = ask_for_agent(site)
@@ -286,7 +301,7 @@ def test_the_doctor_names_what_is_wrong_with_a_pool(site):
     assert "partion" in texts[6]
     assert all(finding.do for finding in findings if not finding.ok)
     with site.silence():
-        findings = site.run(examine_slurm(site.build_options(answer_s=0.5), pools))
+        findings = site.run(examine_slurm(site.build_options(answer_s=HASTY_S), pools))
     assert [finding.ok for finding in findings] == [True, True, False]
     assert count_devices(site, site.build_engine("here")) > 0
 

@@ -63,10 +63,10 @@ def test_a_running_agent_has_the_end_of_its_time():
 @pytest.mark.parametrize(
     ("state", "stage"),
     [
-        *((state, "pending") for state in PENDING),
-        *((state, "running") for state in RUNNING),
-        *((state, "leaving") for state in LEAVING),
-        *((state, "gone") for state in GONE),
+        *((state, "pending") for state in sorted(PENDING)),
+        *((state, "running") for state in sorted(RUNNING)),
+        *((state, "leaving") for state in sorted(LEAVING)),
+        *((state, "gone") for state in sorted(GONE)),
     ],
 )
 def test_each_state_of_slurm_has_a_stage(state, stage):

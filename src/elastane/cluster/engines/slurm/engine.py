@@ -74,9 +74,9 @@ class SlurmEngine:
     async def end_agents(self, ends: Sequence[AgentEnd]) -> Mapping[AgentId, str]:
         """Give agents a notice, or cancel the jobs of those that get no grace, and of those that wait.
 
-        The engine has no clock: call it again with a grace of 0 at the deadline. A notice may be repeated.
-        One that comes before the script has begun ends the job. Slurm ends a cancelled job with SIGTERM to
-        all of its processes, and with SIGKILL some seconds later (KillWait, by default 30).
+        The engine has no clock: call it again with a grace of 0 at the deadline. Repeat a notice: one that
+        comes while the script begins is lost, or ends the job. Slurm ends a cancelled job with SIGTERM to all
+        of its processes, and with SIGKILL some seconds later (KillWait, by default 30).
         """
         if not ends:
             return {}
@@ -135,14 +135,13 @@ class SlurmEngine:
         return job_queue.parse_queue(answer, self._cluster)
 
     async def _list_started(self, asks: Sequence[AgentAsk]) -> frozenset[AgentId] | Away:
-        """Return the agents that have or had a job; cancel second jobs of the same agent."""
+        """Return the agents that have or had a job; cancel the second jobs of agents."""
         jobs = await self._list_jobs()
         if isinstance(jobs, Away):
             return jobs
-        asked = {ask.id for ask in asks}
-        await self._cancel([job for job in job_queue.list_doubles(jobs) if job.agent in asked], ())
+        await self._cancel(job_queue.list_doubles(jobs), ())
         known = frozenset(job.agent for job in jobs)
-        left = sorted(agent for agent in asked - known if belongs_to(agent, self._cluster))
+        left = [ask.id for ask in asks if ask.id not in known and belongs_to(ask.id, self._cluster)]
         if not self._options.accounting or not left:
             return known
         remembered = await self._list_remembered(left)
