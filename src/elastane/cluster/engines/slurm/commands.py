@@ -15,7 +15,7 @@ from elastane.common.safe_text import fold_text
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SLURM_CONF")
 """Variables that the programs get. Others, such as the account for sbatch, would change what they do."""
 MOST_OUTPUT_BYTES = 32 << 20
-"""About a hundred thousand jobs."""
+"""About fifty thousand jobs of one user."""
 MOST_ERROR_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 REAP_S = 1.0

@@ -47,12 +47,13 @@ GONE = {
 """States in which a job has ended, and why; empty: the exit code says it."""
 RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "STOPPED", "SUSPENDED"})
 NO_RESULT = frozenset({"NODE_FAIL", "BOOT_FAIL", "REVOKED"})
-"""Ended jobs the exit code of which Slurm does not know; it shows 0 or 1."""
+"""States of ended jobs in which Slurm shows an exit code that is not theirs."""
 REFUSED_REASON = "BadConstraints"
 NOT_LAUNCHED = "JobLaunchFailure"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that it does not find or cannot start."""
-SIGNAL_BITS = 0x7F
+SIGNAL_BITS, CORE_BIT = 0x7F, 0x80
+"""Parts of a status of wait(2): the signal, and whether there is a core dump."""
 
 _JOB_ID = re.compile(r"[0-9]{1,18}")
 _STATE = re.compile(r"[A-Z_]{1,32}")
@@ -98,7 +99,7 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_queue(output: str, cluster: str) -> tuple[QueuedJob, ...]:
-    """Return the jobs of the agents of a cluster, one for each agent.
+    """Return the jobs of the agents of a cluster.
 
     Rows of other jobs are left out, and jobs that Slurm has refused: it shows them as failed for a while.
 
@@ -197,7 +198,7 @@ def _parse_exit(text: str, state: str, node: str) -> tuple[int | None, int]:
     if not number & SIGNAL_BITS:
         return number >> 8, 0
     # Larger numbers are errors of Slurm before the script began.
-    return None, number if number <= SIGNAL_BITS else 0
+    return None, number & SIGNAL_BITS if number <= SIGNAL_BITS | CORE_BIT else 0
 
 
 def _parse_time(text: str) -> float | None:
@@ -232,7 +233,8 @@ def _explain_end(job: QueuedJob) -> str:
     if job.signal:
         return f"signal {job.signal} ended it"
     if job.exit_code is None:
-        return f"its job failed ({escape_line(job.reason)})" if job.reason else "its job failed"
+        verb = "ended" if job.state == "COMPLETED" else "failed"
+        return f"its job {verb} ({escape_line(job.reason)})" if job.reason else f"its job {verb}"
     code = f"it ended with exit code {job.exit_code}"
     if job.exit_code in (NOT_FOUND, NOT_EXECUTABLE):
         return f"{code}: the shell on {job.node} could not start the command of Elastane"

@@ -13,12 +13,10 @@ from elastane.common.errors import BadField
 DEFAULT_COMMAND = (sys.executable, "-P", "-m", "elastane")
 ANSWER_S = 2.0
 """How long a program of Slurm may take, unless the options say otherwise. A controller that works answers in
-some hundredths of a second; one that hangs would hold the programs for up to a minute."""
+some hundredths of a second; one that hangs would hold the programs for MessageTimeout, by default 10 s."""
 LONGEST_ANSWER_S = 60.0
 MOST_PER_DEVICE = 4096
 """The most processors of one device; it only has to be more than any machine has."""
-SMALLEST_MEMORY_BYTES = 1 << 20
-"""Slurm counts memory in mebibytes."""
 
 WORD = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
 _WORD = re.compile(WORD)

@@ -23,6 +23,7 @@ _TICKET = re.compile(r"[!-~]{1,16384}", re.ASCII)
 _LOG = re.compile(r"/[^\x00-\x1f\x7f\\]{0,4000}")
 """A backslash would switch off the patterns of Slurm."""
 MINUTE_S = 60.0
+MEBIBYTE = 1 << 20
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -146,5 +147,5 @@ def _build_device_words(ask: AgentAsk, pool: SlurmPool) -> tuple[str, ...]:
     if cpus := ask.cpus or pool.count_cpus(ask.devices):
         words.append(f"--cpus-per-task={cpus}")
     if memory_bytes := ask.memory_bytes or ask.devices * (pool.memory_bytes_per_device or 0):
-        words.append(f"--mem={math.ceil(memory_bytes / (1 << 20))}M")
+        words.append(f"--mem={math.ceil(memory_bytes / MEBIBYTE)}M")
     return tuple(words)
