@@ -6,6 +6,7 @@ Nothing of the system is read or written, so several of them can run beside each
 import getpass
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -23,6 +24,7 @@ SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 NODES = ("n1", "n2", "n3")
 DEVICES, CPUS = 2, 4
 """Of each node; it has no real devices, and not necessarily as many processors."""
+NO_CGROUPS = (23, 2)
 PORTS = range(20000, 30000)
 """Below those that the kernel gives to connections: a daemon that begins again finds its port free."""
 
@@ -131,6 +133,15 @@ class SlurmDaemons:
         )
         return done.stdout.strip()
 
+    def choose_cgroup_plugin(self) -> str:
+        """Return the plugin that leaves the control groups of the machine alone.
+
+        Before 23.02 Slurm has none that is disabled. That of version 1 does nothing as long as nothing is
+        limited, where the machine has only version 2, too.
+        """
+        year, month = re.findall(r"[0-9]+", self.run("slurmctld", "-V"))[:2]
+        return "disabled" if (int(year), int(month)) >= NO_CGROUPS else "cgroup/v1"
+
     def are_nodes_idle(self) -> bool:
         ended = [name for name, process in self._processes.items() if process.poll() is not None]
         assert not ended, f"{ended} ended:\n{self.read_outputs()}"
@@ -219,7 +230,7 @@ def run_slurm() -> Iterator[SlurmDaemons]:
             )
         )
         (folder / "gres.conf").write_text(GRES.format(folder=folder))
-        (folder / "cgroup.conf").touch()
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={daemons.choose_cgroup_plugin()}\n")
         try:
             daemons.start_all()
             yield daemons
