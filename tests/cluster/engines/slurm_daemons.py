@@ -163,10 +163,8 @@ class SlurmDaemons:
 
     def end_all(self) -> None:
         """End all daemons."""
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            process.wait(WAIT_S)
+        for name in self._processes:
+            self.kill(name)
         # A slurmstepd outlives its slurmd. It has the log of its node open.
         for pid in list_holders(self.folder):
             with suppress(ProcessLookupError):

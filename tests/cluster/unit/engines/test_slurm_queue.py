@@ -213,12 +213,13 @@ def test_the_accounting_knows_agents_that_slurm_has_forgotten():
         "None assigned|FAILED|elastane-c1-2",
         "None assigned|CANCELLED by 0|elastane-c1-3",
         "n1|FAILED|elastane-c1-4",
+        "n1|PREEMPTED|elastane-c1-11",
         "n1|COMPLETED|elastane-c2-5",
         "n1|COMPLETED|a|elastane-c1-6",
         "",
         "nonsense",
     ]
-    assert parse_accounting("\n".join(rows), "c1") == {"c1-1", "c1-3", "c1-4"}
+    assert parse_accounting("\n".join(rows), "c1") == {"c1-1", "c1-3", "c1-4", "c1-11"}
 
 
 def test_names_of_jobs_have_the_id_of_the_agent_and_fit_into_their_column():

@@ -5,6 +5,7 @@ import pytest
 from elastane.cluster.engines.slurm.submission_errors import explain_refusal
 
 FAILED = "sbatch: error: Batch job submission failed: "
+SUBMIT_LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
 NO_MEMORY = "sbatch: error: Memory specification can not be satisfied"
 
 
@@ -28,8 +29,8 @@ NO_MEMORY = "sbatch: error: Memory specification can not be satisfied"
         (f"{FAILED}Access/permission denied", "may not submit", True),
         (f"{FAILED}User's group not permitted to use this partition", "may not use the partition", True),
         (
-            f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
-            "a limit of the account or QOS is reached",
+            f"{SUBMIT_LIMIT}\n{FAILED}Job violates accounting/QOS policy (job submit limit, ...)",
+            "a limit of the account or QOS is reached (QOSMaxSubmitJobPerUserLimit; Job violates",
             False,
         ),
         (f"{FAILED}Unable to contact slurm controller (connect failure)", "does not answer", False),
