@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from elastane.cluster.engines.slurm.doctor import judge_command, judge_config, judge_pool, judge_programs
+from elastane.cluster.engines.slurm.doctor import (
+    examine_slurm,
+    judge_command,
+    judge_config,
+    judge_pool,
+    judge_programs,
+)
 from elastane.cluster.engines.slurm.engine import SlurmEngine
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, Away, Refusal
@@ -166,6 +172,16 @@ def test_the_doctor_judges_programs_and_the_command():
     assert judge_command(SlurmOptions()).ok
     assert not judge_command(options).ok
     assert judge_command(SlurmOptions(command=("no-such-command",), setup="module load x")).ok
+
+
+@pytest.mark.parametrize(
+    ("setup", "count"), [("", 2), ("module load x\n", 2), ("echo 'open", 3), ("if true; then", 3)]
+)
+def test_the_doctor_finds_a_setup_that_bash_does_not_understand(tmp_path, setup, count):
+    options = SlurmOptions(programs=str(tmp_path), setup=setup, answer_s=WAIT_S)
+    findings = asyncio.run(examine_slurm(options, {}))
+    assert [finding.ok for finding in findings] == [False, True, False][:count]
+    assert all(finding.do for finding in findings if not finding.ok)
 
 
 def test_the_doctor_judges_the_configuration_of_slurm():

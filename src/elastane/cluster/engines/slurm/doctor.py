@@ -1,6 +1,7 @@
 """Finds out whether the engine can work here: its programs, the controller of Slurm, and each pool."""
 
 import asyncio
+import os
 import re
 import shutil
 import time
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from elastane.cluster.engines.slurm import machines
+from elastane.cluster.engines.slurm.commands import CommandAnswer, run_command
 from elastane.cluster.engines.slurm.job_names import PREFIX
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
 from elastane.cluster.engines.slurm.programs import SlurmPrograms
@@ -22,6 +24,7 @@ OLDEST = (20, 11)
 SHORTEST_MEMORY_S = 60
 """A controller that is started again within this time still sees how agents have ended."""
 TRIAL = "trial-0"
+BASH = ("bash", "-n")
 _VERSION = re.compile(r"^SLURM_VERSION\s*=\s*([0-9]{1,4})\.([0-9]{1,4})\S{0,64}", re.MULTILINE)
 _MIN_JOB_AGE = re.compile(r"^MinJobAge\s*=\s*([0-9]{1,9})", re.MULTILINE)
 
@@ -50,7 +53,8 @@ async def examine_slurm(
     """
     programs = SlurmPrograms(options)
     missing = tuple(name for name in NEEDED if shutil.which(programs.locate(name)) is None)
-    found = [judge_programs(missing, options), judge_command(options)]
+    script = await run_command(BASH, os.environ, options.answer_s, text=options.setup)
+    found = [judge_programs(missing, options), judge_command(options), *judge_setup(script)]
     if missing:
         return tuple(found)
     config = await programs.ask("scontrol", "show", "config")
@@ -98,6 +102,23 @@ def judge_command(options: SlurmOptions) -> EngineFinding:
         f"the command {word} is not on this machine",
         "name another one with the option command, or load it with the option setup",
     )
+
+
+def judge_setup(checked: CommandAnswer | Away) -> list[EngineFinding]:
+    """Say whether the setup is a script of bash; nothing is found out where there is no bash.
+
+    Args:
+        checked: how bash has read it, without running it.
+    """
+    if isinstance(checked, Away) or not checked.code:
+        return []
+    return [
+        EngineFinding(
+            False,
+            f"the option setup is no script of bash: {checked.complaint}",
+            "correct it: bash -n reads it",
+        )
+    ]
 
 
 def judge_config(config: str | Away) -> list[EngineFinding]:

@@ -1,7 +1,7 @@
 """The machines that Slurm shows, and how many of their devices agents may use. Pure."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -123,11 +123,12 @@ def list_pool_nodes(
         machines: of its partition, or all if it names none; a machine may occur in several partitions.
         own: jobs of the cluster's agents.
     """
-    held = tuple(job for job in own if job.stage in ("running", "leaving"))
+    held: dict[str, list[QueuedJob]] = defaultdict(list)
+    for job in own:
+        if job.stage in ("running", "leaving"):
+            held[job.node].append(job)
     found = {
-        machine.name: count_devices_for_agents(
-            machine, pool, tuple(job for job in held if job.node == machine.name)
-        )
+        machine.name: count_devices_for_agents(machine, pool, held[machine.name])
         for machine in machines
         if _is_in_pool(machine, pool)
     }
