@@ -115,7 +115,7 @@ def judge_setup(checked: CommandAnswer | Away) -> list[EngineFinding]:
     return [
         EngineFinding(
             False,
-            f"the option setup is no script of bash: {checked.complaint}",
+            f"bash does not understand the option setup: {checked.complaint}",
             "correct it: bash -n reads it",
         )
     ]
