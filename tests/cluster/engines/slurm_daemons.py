@@ -166,9 +166,7 @@ class SlurmDaemons:
         for name in self._processes:
             self.kill(name)
         # A slurmstepd outlives its slurmd. It has the log of its node open.
-        for pid in list_holders(self.folder):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not kill_holders(self.folder), "no process uses the folder")
 
     def read_outputs(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.output")))
@@ -183,6 +181,15 @@ def list_holders(folder: Path) -> list[int]:
                 files = [entry.readlink() for entry in (process / "fd").iterdir()]
                 found += [int(process.name)] if any(file.is_relative_to(folder) for file in files) else []
     return found
+
+
+def kill_holders(folder: Path) -> list[int]:
+    """Kill the processes that have a file in a folder open, and return their pids."""
+    pids = list_holders(folder)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return pids
 
 
 def find_free_ports(count: int) -> range:
