@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from elastane.cluster.controller.jobs.size_history import SizeHistory, record_decision
-from elastane.cluster.engines.local.pace import Pace, add_line_to_pace
+from elastane.cluster.engines.pace import Pace, add_line_to_pace
 from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
 from elastane.cluster.nouns.job_records import UNMEASURED_RESIZE_S
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining

@@ -19,7 +19,7 @@ READERS = (
     "run/worker/restore_rehearsal.py",
     "cluster/controller/rest/logs.py",
     "cluster/controller/run_controller.py",
-    "cluster/engines/local/job_watcher.py",
+    "cluster/engines/run_line.py",
 )
 """The code of commands and controllers that reads run directories, which others may have written."""
 METHODS = {"open", "read_text", "read_bytes", "iterdir", "glob", "rglob"}
@@ -43,7 +43,7 @@ ALLOWED = {
         run/machines/visits/visits.py:get_admission run/observability/run_files.py:list_run_names
         run/observability/report.py:render_report run/worker/finished/text_files.py""",
     "a run writes into its own directory, see `refuse_links`; an export or a mirror into its own": """
-        cli/runs/join.py:_hold_name run/attempts/resumption.py:_cut_ledger run/attempts/run_directory.py
+        run/machines/joining/shared_run.py:_hold_name run/attempts/resumption.py:_cut_ledger run/attempts/run_directory.py
         run/attempts/tracking.py run/checkpoints/storage/local.py:write
         run/connections/run_certificate.py:create_certificate run/machines/tickets/shared_places.py
         run/machines/visits/mirror.py run/observability/line_files.py:remove_torn_line

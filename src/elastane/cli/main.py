@@ -24,6 +24,7 @@ from elastane.cli.operators.access import audit, token
 from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
+from elastane.cli.operators.doctor import doctor
 from elastane.cli.operators.engine import engine
 from elastane.cli.operators.node import node
 from elastane.cli.operators.owners import cohort, quota, team
@@ -146,7 +147,7 @@ app.command("join", rich_help_panel=MORE)(wrap_command(join_run))
 app.add_typer(ticket, rich_help_panel=MORE)
 app.command(rich_help_panel=CLUSTER, cls=Submit)(wrap_command(submit))
 add_commands(CLUSTER, jobs, top, describe, scale, amend, pause, resume, cancel, login)
-add_commands(OPERATE, up, down, usage, audit)
+add_commands(OPERATE, up, down, usage, audit, doctor)
 for group in (
     engine,
     pool,

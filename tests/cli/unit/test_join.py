@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from elastane.cli.main import app
 from elastane.run.attempts.software import list_own_versions
-from elastane.run.machines.joining import participation
+from elastane.run.machines.joining import shared_run
 from elastane.run.machines.visits.visits import explain_unshared
 from elastane.run.nouns.connection_limits import compute_most_workers
 from elastane.run.nouns.control import Answer
@@ -173,9 +173,9 @@ def answering(listening, script, monkeypatch):
     listening.secret.write_text("5" * 64)
     (listening.root / "claims").mkdir()
     answer = Answer(ok=True, time_s=time.time(), nodes=(NodeAddress("", "10.0.0.5", 1),))
-    monkeypatch.setattr("elastane.cli.runs.join.send_request", lambda *_: answer)
-    monkeypatch.setattr("elastane.cli.runs.join.check_shared_places", lambda *_: None)
-    monkeypatch.setattr(participation, "take_part", lambda *_: pytest.fail("it takes part"))
+    monkeypatch.setattr("elastane.run.machines.joining.shared_run.ask_coordinator", lambda *_: answer)
+    monkeypatch.setattr("elastane.run.machines.joining.shared_run.check_shared_places", lambda *_: None)
+    monkeypatch.setattr(shared_run, "take_part", lambda *_: pytest.fail("it takes part"))
     return listening
 
 
@@ -196,7 +196,7 @@ def takes_part(elastane, monkeypatch):
     def take_part(*_):
         raise TookPart
 
-    monkeypatch.setattr(participation, "take_part", take_part)
+    monkeypatch.setattr(shared_run, "take_part", take_part)
     answer = elastane("join", "shared", "--name", "b", "--listen", "127.0.0.1", "--slots", "1")
     return isinstance(answer.exception, TookPart)
 
@@ -208,7 +208,7 @@ def test_a_machine_that_fits_takes_part(answering, elastane, monkeypatch):
 
 def test_a_clock_that_is_off_is_refused(answering, elastane, monkeypatch):
     late = Answer(ok=True, time_s=time.time() - 7200, nodes=(NodeAddress("", "10.0.0.5", 1),))
-    monkeypatch.setattr("elastane.cli.runs.join.send_request", lambda *_: late)
+    monkeypatch.setattr("elastane.run.machines.joining.shared_run.ask_coordinator", lambda *_: late)
     assert "the clock of this machine is 2 h ahead of" in join_here(elastane)
 
 
@@ -279,5 +279,5 @@ def test_a_directory_that_is_not_shared_is_refused_without_a_ticket(answering, e
         assert (nodes[0].host, endpoint.host, secret) == ("10.0.0.5", "10.0.0.5", "5" * 64)
         raise explain_unshared("run", run_dir.root)
 
-    monkeypatch.setattr("elastane.cli.runs.join.check_shared_places", refuse_here)
+    monkeypatch.setattr("elastane.run.machines.joining.shared_run.check_shared_places", refuse_here)
     assert "this machine does not share the directory of the run" in join_here(elastane)

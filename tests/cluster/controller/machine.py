@@ -1,6 +1,6 @@
 """A machine with devices, agents and workers in memory: an engine observes it, and orders change it.
 
-It outlives controllers. `MachineEngine` is an `elastane.cluster.nouns.engine.Engine` for it, which
+It outlives controllers. `MachineEngine` is an `elastane.cluster.nouns.engine.JobEngine` for it, which
 remembers as little as a real one.
 """
 
@@ -188,7 +188,7 @@ class MachineEngine:
             case StopAttempt():
                 agent.stopping = not stubborn
 
-    def observe_nodes(self):
+    async def observe_nodes(self):
         return (ObservedNode(name="here", pool="local", devices=self._machine.devices),)
 
     async def close(self) -> None:

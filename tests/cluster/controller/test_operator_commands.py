@@ -4,11 +4,14 @@ import base64
 import csv
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from elastane.cli.main import app
+from elastane.cli.operators.pool import NAMED
 from elastane.cluster.controller.store import history
 from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.engine_options import SLURM
@@ -88,21 +91,31 @@ SETUP = "module load cuda\nsource /opt/train/bin/activate"
 
 
 def test_engines_are_declared_and_named_by_pools(olga, cluster):
-    assert "so it needs --kind" in olga.error("engine", "set", "hpc", "--setup", SETUP)
-    added = olga.said("engine", "set", "hpc", "--kind", "slurm", "--setup", SETUP, "--bin", "/opt/slurm/bin")
+    assert "so it needs --kind" in olga.error("engine", "set", "hpc", "--option", f"setup={SETUP}")
+    added = olga.said(
+        "engine",
+        "set",
+        "hpc",
+        "--kind",
+        "slurm",
+        "--option",
+        f"setup={SETUP}",
+        "--option",
+        "bin=/opt/slurm/bin",
+    )
     assert added.startswith("engine hpc added: kind slurm, options.setup module load cuda\n  source")
-    assert olga.said("engine", "set", "hpc", "--bin", "") == (
+    assert olga.said("engine", "set", "hpc", "--option", "bin=") == (
         "engine hpc changed: options.bin /opt/slurm/bin -> none\n"
     )
-    assert olga.said("engine", "set", "hpc", "--setup", SETUP) == "engine hpc is unchanged\n"
+    assert olga.said("engine", "set", "hpc", "--option", f"setup={SETUP}") == "engine hpc is unchanged\n"
     assert olga.json("engine", "show", "hpc") == {"name": "hpc", "kind": "slurm", "options": {"setup": SETUP}}
     assert "  setup: |-\n    module load cuda\n    source" in olga.said("engine", "show", "hpc")
     assert olga.rows("engine", "list")[0][:3] == ["hpc", "slurm", "setup=module"]
-    assert "is not an absolute path" in olga.error("engine", "set", "hpc", "--conf", "slurm.conf")
+    assert "is not an absolute path" in olga.error("engine", "set", "hpc", "--option", "conf=slurm.conf")
 
     assert "--device h100 --engine hpc" in olga.error("pool", "set", "a100", "--engine", "hpc")
     a100 = ("pool", "set", "a100", "--device", "a100", "--engine", "hpc", "--partition", "gpu")
-    made = olga(*a100, "--gres", "gpu:a100", "--cpus-per-device", "8", "--time", "8:00:00")
+    made = olga(*a100, "--option", "gres=gpu:a100", "--option", "cpusPerDevice=8", "--time", "8:00:00")
     assert "engine hpc, options.partition gpu, options.time 8:00:00" in made.stdout
     assert "engine hpc has shown no node of pool a100" in made.stderr
     assert olga.said("pool", "set", "a100", "--time", "", "--qos", "long") == (
@@ -133,16 +146,29 @@ def test_engines_are_declared_and_named_by_pools(olga, cluster):
 
 
 def test_a_command_can_set_every_option_of_engines_and_pools(olga):
-    words = []
-    for option in SLURM.engine:
-        words += [f"--{option.name}", option.example]
+    words = [word for option in SLURM.engine for word in ("--option", f"{option.name}={option.example}")]
     made = olga.json("engine", "set", "hpc", "--kind", "slurm", *words)
     assert made["options"] == {option.name: option.example for option in SLURM.engine}
-    words = []
-    for option in SLURM.pool:
-        words += ["--" + "".join(f"-{c.lower()}" if c.isupper() else c for c in option.name), option.example]
+    words = [
+        word
+        for option in SLURM.pool
+        for word in (
+            (f"--{option.name}", option.example)
+            if option.name in NAMED
+            else ("--option", f"{option.name}={option.example}")
+        )
+    ]
     made = olga.json("pool", "set", "a100", "--device", "a100", "--engine", "hpc", *words)
     assert made["options"] == {option.name: option.example for option in SLURM.pool}
+    assert "--option gres has no value" in olga.error("pool", "set", "a100", "--option", "gres")
+
+
+def test_the_page_of_engines_lists_their_options():
+    page = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?(?<!\\)) \| (.+) \|$", page, re.MULTILINE)
+    plain = [tuple(cell.replace("\\|", "|") for cell in row) for row in rows]
+    options = (*SLURM.engine, *SLURM.pool)
+    assert plain == [(option.name, option.metavar, option.help) for option in options]
 
 
 def test_a_team_a_cohort_and_their_quotas_are_declared_and_listed(olga):

@@ -13,7 +13,7 @@ from elastane.cluster.controller.store import tables
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import UnreadableRecord
-from elastane.cluster.engines.local.pace import Speed
+from elastane.cluster.engines.pace import Speed
 from elastane.cluster.nouns.config import Config
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import ENDED

@@ -1,6 +1,6 @@
 """A small engine, and a cluster around it: store, API, loop and scheduler are the real ones.
 
-The world does exactly what `elastane.cluster.nouns.engine.Engine` promises: jobs take a while to come and
+The world does exactly what `elastane.cluster.nouns.engine.JobEngine` promises: jobs take a while to come and
 go, train at a given speed, and report their progress. Nothing in it takes real time; `Cluster.pass_time`
 moves the clock, a second and a cycle at a time.
 """
@@ -15,7 +15,7 @@ from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import jobs
-from elastane.cluster.engines.local.pace import Speed
+from elastane.cluster.engines.pace import Speed
 from elastane.cluster.nouns.engine import (
     RECENT_STEPS,
     DrainWorker,
@@ -145,7 +145,7 @@ class Running:
 
 
 class World:
-    """An `elastane.cluster.nouns.engine.Engine` with a known state.
+    """An `elastane.cluster.nouns.engine.JobEngine` with a known state.
 
     Args:
         where: parent of the run directories.
@@ -219,7 +219,7 @@ class World:
         job.begun.append(order.attempt)
         return ""
 
-    def observe_nodes(self) -> Sequence[ObservedNode]:
+    async def observe_nodes(self) -> Sequence[ObservedNode]:
         return self.seen_nodes
 
     async def close(self) -> None:
@@ -236,11 +236,13 @@ class Cluster:
     Args:
         api: over its store, with the real scheduler; see `conftest.Api`.
         world: has its jobs.
+        engine: of the loop; None: the world.
     """
 
-    def __init__(self, api, world: World) -> None:
+    def __init__(self, api, world: World, engine=None) -> None:
         self.api, self.world, self.clock = api, world, api.clock
-        self.loop = Loop(api.store, world, Scheduler(plan=plan, explain=explain_decision), api.clock)
+        scheduler = Scheduler(plan=plan, explain=explain_decision)
+        self.loop = Loop(api.store, engine or world, scheduler, api.clock)
         self.held: dict[tuple[str, str], float] = {}
         """Device-seconds by job and pool, added up beside the accounts."""
 

@@ -56,9 +56,9 @@ def ask_for_agent(site: EngineSite, cluster: str = "here", **changes: Any) -> Ag
         "pool": site.pool,
         "devices": 1,
         "grace_s": GRACE_S,
-        "ticket": site.desk.ticket,
-    }
-    return AgentAsk(**fields | changes)
+    } | changes
+    ticket = f"{site.desk.ticket},{fields['id']},{fields['devices']}"
+    return AgentAsk(**{"ticket": ticket} | fields)
 
 
 def start(site: EngineSite, engine: AgentEngine, **changes: Any):

@@ -1,7 +1,7 @@
 """The command of agents in these tests: it tells the test what happens to it, and ends when the test says so.
 
-It takes the words of ``elastane join - --name ID --slots N``, and a ticket HOST:PORT from standard input. It
-has no other imports than those of Python, so that it starts quickly.
+It takes the words of ``elastane join -``, and a ticket ``HOST:PORT,ID,DEVICES`` from standard input. It needs
+nothing beside Python, so that it starts quickly.
 """
 
 import os
@@ -12,13 +12,13 @@ import sys
 
 
 def main() -> None:
-    name, slots = sys.argv[4], sys.argv[6]
-    assert sys.argv[1:] == ["join", "-", "--name", name, "--slots", slots], sys.argv
+    assert sys.argv[1:] == ["join", "-"], sys.argv
     wake, waker = os.pipe2(os.O_NONBLOCK)
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
-    host, port = sys.stdin.readline().strip().rsplit(":", 1)
+    address, name, slots = sys.stdin.readline().strip().split(",")
+    host, port = address.rsplit(":", 1)
     os.write(sys.stdout.fileno(), f"agent {name} begins\n".encode())
     with socket.create_connection((host, int(port))) as line:
         line.sendall(f"{name} {slots} {os.getpid()} {os.environ.get('TEST_SETUP', '-')}\n".encode())

@@ -4,18 +4,24 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
+import msgspec
 import pytest
 import uvicorn
 from typer.testing import CliRunner
 
 import elastane
 from elastane.cli.main import app
+from elastane.cluster.controller.agents.all_engines import AllEngines
+from elastane.cluster.controller.agents.fleet import Fleet
+from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.loop import Loop, Scheduler
 from elastane.cluster.controller.rest.app import build_application
@@ -24,7 +30,8 @@ from elastane.cluster.controller.store import documents
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
-from elastane.cluster.nouns.config import Config, SchedulingRules
+from elastane.cluster.nouns.agents import AgentEngine
+from elastane.cluster.nouns.config import Config, DeclaredEngine, SchedulingRules
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
@@ -39,9 +46,20 @@ TRAINING = str(SCRIPTS / "training.py")
 
 @contextmanager
 def open_cluster(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: SchedulingRules | None = None
+    stage: Stage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rules: SchedulingRules | None = None,
+    open_engine: Callable[[str], AgentEngine] | None = None,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Callable]:
-    """Start a cluster of six devices and yield a function that runs a command there."""
+    """Start a cluster of six devices and yield a function that runs a command there.
+
+    Args:
+        open_engine: returns the engine that starts the agents of its jobs, for the cluster with this id;
+            None: jobs run on this machine.
+        options: of its pool in this engine.
+    """
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
     # A cluster of one machine may look more often than a large one.
@@ -50,23 +68,29 @@ def open_cluster(
     monkeypatch.setattr("elastane.cli.jobs.job_polling.LOOK_S", 0.1)
     store = Store(f"sqlite:///{tmp_path}/store.db")
     with store.begin_write() as tx:
-        pool = Pool(name="local", device="cpu", devices=6)
-        config = Config(pools=(pool,), rules=rules)
+        pool, engines = Pool(name="local", device="cpu", devices=6), ()
+        if open_engine is not None:
+            pool = msgspec.structs.replace(pool, engine="far", options=dict(options))
+            engines = (DeclaredEngine(name="far", kind="slurm"),)
+        config = Config(pools=(pool,), rules=rules, engines=engines)
         documents.write_documents(tx, diff_configs(Config(), config), time.time())
         token = make_first_token(tx, "ada", time.time())
-    loop = Loop(
-        store,
-        LocalEngine(home, agent=stage.build_command("elastane.run.attempts.__main__")),
-        Scheduler(plan=plan, explain=explain_decision),
-    )
-    api = build_application(Controller(store, wake=loop.wake, plan=plan, explain=explain_decision))
-    server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="warning"))
-    threads = [threading.Thread(target=asyncio.run, args=(loop.run(),)), threading.Thread(target=server.run)]
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    local = LocalEngine(home, agent=stage.build_command("elastane.run.attempts.__main__"))
+    fleet = Fleet(store, Site(home, url), lambda document, cluster: open_engine(cluster))
+    loop = Loop(store, AllEngines(local, fleet), Scheduler(plan=plan, explain=explain_decision))
+    controller = Controller(store, wake=loop.wake, plan=plan, explain=explain_decision, home=home)
+    api = build_application(controller)
+    server = uvicorn.Server(uvicorn.Config(api, log_level="warning"))
+    threads = [
+        threading.Thread(target=asyncio.run, args=(loop.run(),)),
+        threading.Thread(target=server.run, kwargs={"sockets": [listener]}),
+    ]
     for thread in threads:
         thread.start()
     wait_until(lambda: server.started, "the API listens")
-    port = server.servers[0].sockets[0].getsockname()[1]
-    save_context(Context(url=f"http://127.0.0.1:{port}", token=token))
+    save_context(Context(url=url, token=token))
 
     def run(*words, code=0):
         result = CliRunner().invoke(app, [str(word) for word in words])
@@ -81,6 +105,7 @@ def open_cluster(
         loop.close()
         for thread in threads:
             thread.join()
+        listener.close()
         store.close()
         for run_dir in map(EngineDirectories(home).get_run_dir, EngineDirectories(home).list_unsettled()):
             for pid in set(list_present_processes(run_dir)) - {os.getpid()}:

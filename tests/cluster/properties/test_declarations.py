@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.cluster.controller.cluster.capacity import (
-    empty_pools_of_engines,
     limit_pools,
-    restrict_pools_of_engines,
 )
 from elastane.cluster.controller.cluster.declarations import (
     KINDS,
@@ -124,15 +122,6 @@ def test_documents_without_engines_are_read_as_before():
     assert config == Config(pools=(Pool(name="p", device="x", devices=1, site="eu"),))
     assert (config.engines, config.pools[0].engine, config.pools[0].options) == (None, "", {})
     check_config(config)
-
-
-@given(st.lists(pools, unique_by=lambda one: one.name))
-def test_only_pools_of_engines_lose_their_devices(declared):
-    found = empty_pools_of_engines(declared)
-    for before, after in zip(declared, found, strict=True):
-        assert after.devices == (0 if before.engine else before.devices)
-    held_back = {one.pool: (one.limit, one.engine) for one in restrict_pools_of_engines(declared)}
-    assert held_back == {one.name: (0, one.engine) for one in declared if one.engine}
 
 
 def pool(**kwargs):

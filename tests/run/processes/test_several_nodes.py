@@ -108,10 +108,11 @@ def test_a_machine_on_which_no_worker_starts_takes_no_place_from_the_others(stag
             await run.wait_for_event("node.closed", "node b")
             # Either machine may have joined first, and has the lower numbers then.
             await run.wait_until(lambda answer: list_states(answer, "c") == ["ready", "ready"])
-            answer = await run.step_until(lambda answer: list_states(answer, "c") == ["member", "member"])
-            assert {row.node for row in answer.processes if row.role == "worker"} == {"", "c"}
+            await run.step_until(lambda answer: list_states(answer, "c") == ["member", "member"])
             await run.wait_for_event("node.left", "node b")
-            assert unfit.left
+            # The agent ends once it knows that this is recorded.
+            answer = await run.wait_until(lambda _: unfit.left)
+            assert {row.node for row in answer.processes if row.role == "worker"} == {"", "c"}
             run.stop_pacing()
             await run.wait_for_event("run.finished")
 

@@ -1,7 +1,7 @@
 """``elastane engine``: systems that start the agents of jobs on other machines."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
@@ -13,40 +13,50 @@ from elastane.cli.operators.declarations import (
     change_document,
     make_group,
 )
-from elastane.cli.options import SLURM, expand_options, replace_given, spell_option
+from elastane.cli.options import SLURM, expand_options, replace_given
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind, EngineOption
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import fold_text
 
-OF_ENGINES = {option.name: option for table in OPTIONS.values() for option in table.engine}
 OF_POOLS = {option.name: option for table in OPTIONS.values() for option in table.pool}
 SHOWN = 40
 """Characters of an option's value in the list of engines."""
 
+OptionList: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the kind of engine, see docs/engines.md; repeatable. NAME= removes it.",
+    ),
+]
+
 
 def make_flag(option: EngineOption) -> Any:
-    """Return the option of the command line for an option of engines or pools."""
-    return typer.Option(
-        spell_option(find_field(option)),
-        metavar=option.metavar,
-        help=option.help,
-        rich_help_panel=SLURM,
-    )
-
-
-def find_field(option: EngineOption) -> str:
-    """Return the field of the command line's struct for an option: ``cpus_per_device`` for cpusPerDevice."""
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in option.name)
+    """Return the option of the command line for an option of pools that many of them need."""
+    return typer.Option(metavar=option.metavar, help=option.help, rich_help_panel=SLURM)
 
 
 def change_options(
-    before: Mapping[str, str], typed: msgspec.Struct, known: Iterable[EngineOption]
+    before: Mapping[str, str], typed: Iterable[str] | None, named: Mapping[str, str | None] | None = None
 ) -> dict[str, str]:
-    """Return the options after a command: one that was not typed stays, and an empty text removes one."""
-    given = {option.name: getattr(typed, find_field(option)) for option in known}
-    after = dict(before) | {name: value for name, value in given.items() if value is not None}
-    return {name: value for name, value in after.items() if value}
+    """Return the options after a command: one that was not typed stays, and an empty text removes one.
+
+    Args:
+        typed: words of ``--option``, NAME=VALUE.
+        named: those with an option of the command line; None: not typed.
+
+    Raises:
+        BadInput: a word has no equals sign.
+    """
+    given = {name: value for name, value in (named or {}).items() if value is not None}
+    for word in typed or ():
+        name, sign, value = word.partition("=")
+        if not sign:
+            raise BadInput(f"--option {word} has no value", do=f"write --option {word}=VALUE")
+        given[name] = value
+    return {name: value for name, value in (dict(before) | given).items() if value}
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,18 +65,12 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     kind: Annotated[
         EngineKind | None, typer.Option(metavar="slurm", help="Kind of the engine; a new one needs it.")
     ] = None
-    command: Annotated[str | None, make_flag(OF_ENGINES["command"])] = None
-    setup: Annotated[str | None, make_flag(OF_ENGINES["setup"])] = None
-    output: Annotated[str | None, make_flag(OF_ENGINES["output"])] = None
-    conf: Annotated[str | None, make_flag(OF_ENGINES["conf"])] = None
-    bin: Annotated[str | None, make_flag(OF_ENGINES["bin"])] = None
-    answer: Annotated[str | None, make_flag(OF_ENGINES["answer"])] = None
-    accounting: Annotated[str | None, make_flag(OF_ENGINES["accounting"])] = None
+    option: OptionList = None
 
 
 @expand_options
 def set_engine(name: Name, *, options: EngineOptions, as_json: AsJson = False) -> None:
-    """Declare an engine, or change the given fields of one; '' removes an option.
+    """Declare an engine, or change the given fields of one.
 
     Only operators can read engines, because lines of shell may hold passwords.
     """
@@ -79,9 +83,7 @@ def set_engine(name: Name, *, options: EngineOptions, as_json: AsJson = False) -
                 do=f"elastane engine set {name} --kind slurm",
             )
         known = before or DeclaredEngine(name=name, kind=kind)
-        return replace_given(
-            known, kind=kind, options=change_options(known.options, options, OF_ENGINES.values())
-        )
+        return replace_given(known, kind=kind, options=change_options(known.options, options.option))
 
     change_document("engine", DeclaredEngine, name, change_engine, as_json=as_json)
 
@@ -96,8 +98,8 @@ engine = make_group(
     """
 Manage engines: systems such as Slurm, which start the agents of jobs on other machines.
 
-  $ elastane engine set hpc --kind slurm --setup "$(cat setup.sh)"
-  $ elastane pool set a100 --device a100 --engine hpc --partition gpu --gres gpu:a100
+  $ elastane engine set hpc --kind slurm --option setup="$(cat setup.sh)"
+  $ elastane pool set a100 --device a100 --engine hpc --partition gpu --option gres=gpu:a100
 """,
 )
 engine.command("set")(wrap_command(set_engine))

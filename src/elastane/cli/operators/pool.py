@@ -14,7 +14,7 @@ from elastane.cli.operators.declarations import (
     change_document,
     make_group,
 )
-from elastane.cli.operators.engine import OF_POOLS, change_options, make_flag
+from elastane.cli.operators.engine import OF_POOLS, OptionList, change_options, make_flag
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import read_labels
 from elastane.cli.options import expand_options, replace_given
@@ -23,6 +23,9 @@ from elastane.cluster.nouns.config import Trigger
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.nouns.usage import Occupancy
 from elastane.common.errors import BadInput
+
+NAMED = ("partition", "account", "qos", "constraint", "time")
+"""Options of pools in their engine that have an option of the command line."""
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +60,8 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     account: Annotated[str | None, make_flag(OF_POOLS["account"])] = None
     qos: Annotated[str | None, make_flag(OF_POOLS["qos"])] = None
     constraint: Annotated[str | None, make_flag(OF_POOLS["constraint"])] = None
-    exclude: Annotated[str | None, make_flag(OF_POOLS["exclude"])] = None
-    reservation: Annotated[str | None, make_flag(OF_POOLS["reservation"])] = None
     time: Annotated[str | None, make_flag(OF_POOLS["time"])] = None
-    gres: Annotated[str | None, make_flag(OF_POOLS["gres"])] = None
-    cpus_per_device: Annotated[str | None, make_flag(OF_POOLS["cpusPerDevice"])] = None
-    memory_per_device: Annotated[str | None, make_flag(OF_POOLS["memoryPerDevice"])] = None
+    option: OptionList = None
 
 
 @expand_options
@@ -97,7 +96,7 @@ def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> No
             site=options.site,
             labels=None if options.label is None else read_labels("--label", options.label),
             engine=options.engine,
-            options=change_options(kept, options, OF_POOLS.values()),
+            options=change_options(kept, options.option, {name: getattr(options, name) for name in NAMED}),
         )
 
     after = change_document("pool", Pool, name, change_pool, as_json=as_json)

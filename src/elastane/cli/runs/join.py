@@ -1,13 +1,8 @@
 """``elastane join``: let this machine take part in a run that began on another one."""
 
-import fcntl
-import os
 import re
 import socket
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,24 +13,21 @@ from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.options import WORKERS
 from elastane.cli.runs.address_options import Advertise, Ports, build_machine_address, check_ports
-from elastane.cli.runs.requests import LOOK_S, send_request
 from elastane.cli.scripts import check_script
 from elastane.cli.terminal import outlive_output
+from elastane.cluster.nouns.job_tickets import decode_job_ticket, is_job_ticket
 from elastane.common.addresses import find_own_address
-from elastane.common.errors import BadInput, NoSuchRun
+from elastane.common.errors import BadInput
 from elastane.common.extras import require
-from elastane.run.connections.endpoint import read_endpoint, read_secret
+from elastane.run.connections.endpoint import read_endpoint
 from elastane.run.machines.agents.remote_joins import TICKET_FROM_STDIN
 from elastane.run.machines.tickets.tickets import is_ticket
 from elastane.run.machines.visits.mirror import is_mirror
 from elastane.run.machines.visits.run_finder import find_run
-from elastane.run.machines.visits.visits import check_shared_places, find_shared_run
-from elastane.run.nouns.connection_limits import check_worker_limit
-from elastane.run.nouns.control import Answer, AskStatus
+from elastane.run.machines.visits.visits import find_shared_run
 from elastane.run.nouns.hosts import MOST_SLOTS, derive_node_name
 from elastane.run.nouns.membership import FIRST_NODE_WORD, NODE_NAME
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import RunRecord
 from elastane.run.observability.run_files import read_record
 
 MACHINES_S = 10.0
@@ -89,36 +81,37 @@ def join_run(
     require("torch", "training needs torch")
     if run == TICKET_FROM_STDIN:
         run = _read_ticket()
+        if is_job_ticket(run):
+            from elastane.cluster.engines.agent_program import run_agent
+
+            raise typer.Exit(run_agent(decode_job_ticket(run)))
+    if is_job_ticket(run):
+        raise BadInput(
+            "a job ticket stands among the words of the command",
+            means="other users of this machine can read it there, and take part in the job",
+            do="pass it on standard input: elastane join - < FILE",
+        )
     # With a ticket the machine has proven already that it shares the directories of the run.
     is_admitted = is_ticket(run)
     directory = find_shared_run(run) if is_admitted else _find_directory(run)
     record = read_record(directory)
     from elastane.cli.runs.conclusion import print_summary
-    from elastane.run.machines.joining.join_checks import check_machine
-    from elastane.run.machines.joining.participation import JoinedMachine, take_part
+    from elastane.run.machines.joining.participation import JoinedMachine
+    from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
 
     node = _choose_name(name)
-    _check_run(directory, record)
+    check_joinable(directory, record)
+    check_script(Path(record.spec.script))
     most = _choose_slots(slots)
     address = build_machine_address(listen, advertise, ports, partial(_find_address, directory))
     check_ports(address, most)
-    run_dir = RunDir(directory.root, node)
-    with _hold_name(run_dir):
-        answer = _ask_for_machines(directory)
-        if not is_admitted:
-            nodes = tuple(node for node in answer.nodes if node.port)
-            check_shared_places(directory, nodes, read_endpoint(directory), read_secret(directory))
-        check_machine(directory, record, slots=most, run_time_s=answer.time_s, own_time_s=time.time())
-        what = f"{node} takes part in the run {record.spec.name} with up to {most} workers"
-        console.print(what, markup=False)
-        if record.spec.directory:
-            os.chdir(record.spec.directory)
-        machine = JoinedMachine(run_dir, address, most, partial(console.print, markup=False))
-        over, concludes = take_part(machine, record)
-        if concludes:
-            print_summary(run_dir, over, console, run_dir.report if run_dir.report.exists() else None)
-        else:
-            console.print(over.why, markup=False)
+    machine = JoinedMachine(RunDir(directory.root, node), address, most, partial(console.print, markup=False))
+    over, concludes = join_shared_run(machine, record, is_admitted=is_admitted)
+    if concludes:
+        report = directory.report if directory.report.exists() else None
+        print_summary(machine.run_dir, over, console, report)
+    else:
+        console.print(over.why, markup=False)
     if as_json:
         print_json({"node": node, "code": over.code, "why": over.why})
     if over.code:
@@ -155,21 +148,6 @@ def _find_directory(run: str) -> RunDir:
             do="mount the file system of the run at the same path, and join with the directory or a ticket",
         )
     return run_dir
-
-
-def _ask_for_machines(run_dir: RunDir) -> Answer:
-    """Return the status of the run once it names a machine that answers.
-
-    Raises:
-        NoSuchRun: the run is not live.
-    """
-    give_up = time.monotonic() + MACHINES_S
-    while True:
-        answer = send_request(run_dir, AskStatus())
-        # A new coordinator may not have heard any agent yet.
-        if any(node.port for node in answer.nodes) or time.monotonic() > give_up:
-            return answer
-        time.sleep(LOOK_S)
 
 
 def _choose_name(name: str | None) -> str:
@@ -219,72 +197,3 @@ def _find_address(run_dir: RunDir) -> str:
             means="its workers connect to those of the other machines",
             do="check the network, or name the address to use: --listen ADDRESS",
         ) from error
-
-
-def _check_run(run_dir: RunDir, record: RunRecord) -> None:
-    """Check that this machine can take part.
-
-    Raises:
-        NoSuchRun: the run is not running.
-        BadInput: it takes no other machines, its script is not here, or the limit of descriptors is too low.
-    """
-    spec = record.spec
-    if spec.contract is not None or not spec.listen:
-        raise BadInput(
-            f"the run {spec.name} takes no other machines",
-            means="an unmodified script trains on one machine"
-            if spec.contract is not None
-            else "it was started without --listen, so nothing outside its machine reaches it",
-            do="start it with elastane run --listen ADDRESS",
-        )
-    check_worker_limit(spec.least_ranks)
-    if not run_dir.endpoint.exists():
-        raise NoSuchRun(
-            f"the run {spec.name} is not running",
-            means=f"it has no coordinator: {run_dir.endpoint.name} is not in {run_dir.root}",
-            do="start or resume it first: elastane run --listen ADDRESS, on one machine",
-        )
-    if spec.directory and not Path(spec.directory).is_dir():
-        raise BadInput(
-            f"the working directory of the run is not on this machine: {spec.directory}",
-            means="every machine runs the same script, in the same directory",
-            do="start the run with --ship-code, or keep the directory on a shared file system",
-        )
-    if not Path(spec.script).is_file():
-        raise BadInput(
-            f"the script of the run is not on this machine: {spec.script}",
-            means="every machine runs the same script, from the same path",
-            do="keep the script on a file system that all machines share, or copy it to the same path",
-        )
-    check_script(Path(spec.script))
-
-
-@contextmanager
-def _hold_name(run_dir: RunDir) -> Iterator[None]:
-    """Keep other agents from taking part under the same name for as long as the context lasts.
-
-    Raises:
-        BadInput: one takes part, or the run directory cannot be written.
-    """
-    path = run_dir.node_files.lock
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise BadInput(
-            f"cannot write {path}: {error.strerror}",
-            means="workers on this machine write logs and checkpoints into the directory of the run",
-            do="join as the user of the run, on a file system that this machine can write",
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise BadInput(
-            f"a machine named {run_dir.node} takes part already",
-            means="two agents of one name would start workers under the same numbers",
-            do="--name NODE, with another name",
-        ) from None
-    try:
-        yield
-    finally:
-        os.close(lock)

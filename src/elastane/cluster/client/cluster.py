@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from elastane.cluster.nouns.agents import EngineFinding
 from elastane.cluster.nouns.config import (
     Change,
     Cohort,
@@ -128,6 +129,11 @@ class Cluster(ControllerConnection):
         return self.send(
             "GET", "/usage", params=_build_usage_query(by, from_s, until_s) | {"format": "csv"}
         ).text
+
+    def examine_engine(self, name: str) -> tuple[EngineFinding, ...]:
+        """Return what the controller has found out about all that an engine needs."""
+        path = f"/engines/{check_path_name(name)}/findings"
+        return self.request("GET", path, Page[EngineFinding]).items
 
     def occupancy(self) -> tuple[Occupancy, ...]:
         """Return every pool with its used devices."""

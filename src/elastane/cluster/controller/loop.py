@@ -29,7 +29,7 @@ from elastane.cluster.controller.planning import (
 from elastane.cluster.controller.store import claim_lists, history, jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import UnreadableRecord
-from elastane.cluster.nouns.engine import Engine, Observation, Order, StartAttempt, StopAttempt
+from elastane.cluster.nouns.engine import JobEngine, Observation, Order, StartAttempt, StopAttempt
 from elastane.common.errors import ElastaneError
 from elastane.common.safe_text import escape_line
 
@@ -64,7 +64,7 @@ class Loop:
     def __init__(
         self,
         store: Store,
-        engine: Engine,
+        engine: JobEngine,
         scheduler: Scheduler,
         clock: Callable[[], float] = time.time,
         *,
@@ -270,7 +270,7 @@ class Loop:
 
     async def _send_orders(self, orders: Iterable[Order]) -> None:
         sent = list(orders)
-        refused = await self._engine.carry_out(sent) if sent else {}
+        refused = await self._engine.carry_out(sent)
         # Some of these texts come from the coordinator of a job.
         refused = {job: escape_line(why) for job, why in refused.items()}
         for job, why in refused.items():

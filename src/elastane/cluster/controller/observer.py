@@ -19,10 +19,10 @@ from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.jobs.unreadable_jobs import RELEASED, release_job
 from elastane.cluster.controller.store import history, jobs, nodes, rows
 from elastane.cluster.controller.store.database import Store, count_change
-from elastane.cluster.nouns.engine import Engine, Observation
+from elastane.cluster.nouns.engine import JobEngine, Observation
 
-NODES_S = 60.0
-"""Nodes are observed this often."""
+NODES_S = 15.0
+"""Nodes are observed this often: on machines that others use too, devices become free at any time."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Observer:
         has_news: the newest observations change the plan, also if recording the rest of them has failed.
     """
 
-    def __init__(self, store: Store, engine: Engine, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, engine: JobEngine, clock: Callable[[], float]) -> None:
         self._store = store
         self._engine = engine
         self._clock = clock
@@ -76,8 +76,9 @@ class Observer:
         if names := [change.job.name for change in self._find_changes(known, now_s)]:
             self.has_news |= self._record_changes(names, now_s)
         if has_elapsed(self._nodes_s, NODES_S, now_s):
+            found = await self._engine.observe_nodes()
             with self._store.begin_write() as tx:
-                for node in self._engine.observe_nodes():
+                for node in found:
                     nodes.record_node(tx, node.name, node.pool, node.devices, now_s)
             # Set it only after the write: if the disk is full, the nodes are recorded as soon as it has room.
             self._nodes_s = now_s

@@ -20,6 +20,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from elastane.cluster.client.controller_lock import lock_home
+from elastane.cluster.controller.agents.all_engines import AllEngines
+from elastane.cluster.controller.agents.fleet import Fleet
+from elastane.cluster.controller.agents.site import Site, find_site
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planner import Planner
@@ -33,6 +36,7 @@ from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.controller.store.lease import Lease
 from elastane.cluster.controller.store.monitor import Monitor
 from elastane.cluster.controller.store.tokens import make_first_token
+from elastane.cluster.engines.kinds import examine_engine, open_engine
 from elastane.cluster.engines.local.accounts import find_team_account
 from elastane.cluster.engines.local.engine import LocalEngine
 from elastane.cluster.engines.local.user_isolation import PRIVATE_UMASK, prepare_home
@@ -110,12 +114,20 @@ def _serve(
     closed: tuple[str, ...],
 ) -> None:
     _declare_this_machine(store, settings, clock())
-    loop = _build_loop(store, settings, clock)
+    site = find_site(
+        Path(settings.home),
+        _get_url(settings, listener),
+        settings.certificate,
+        isolates=settings.run_as.isolates,
+    )
+    loop = _build_loop(store, settings, site, clock)
     controller = Controller(
         store,
         wake=loop.wake,
         plan=plan,
         explain=explain_decision,
+        home=site.home,
+        examine=partial(examine_engine, url=site.url),
         check_team=partial(find_team_account, settings.run_as),
         clock=clock,
     )
@@ -159,9 +171,10 @@ def _serve(
         raise lease.make_lost_error()
 
 
-def _build_loop(store: Store, settings: ControllerSettings, clock: Callable[[], float]) -> Loop:
+def _build_loop(store: Store, settings: ControllerSettings, site: Site, clock: Callable[[], float]) -> Loop:
     node = ObservedNode(name=socket.gethostname(), pool="local", devices=settings.devices)
-    engine = LocalEngine(Path(settings.home), node=node, run_as=settings.run_as)
+    local = LocalEngine(Path(settings.home), node=node, run_as=settings.run_as)
+    engine = AllEngines(local, Fleet(store, site, open_engine, clock))
     scheduler = Scheduler(plan=plan, explain=explain_decision)
     return Loop(store, engine, scheduler, clock, planner=Planner(settings.store))
 
@@ -169,16 +182,20 @@ def _build_loop(store: Store, settings: ControllerSettings, clock: Callable[[], 
 def _describe_ready(
     settings: ControllerSettings, store: Store, listener: socket.socket, secret: str, closed: tuple[str, ...]
 ) -> ControllerReady:
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
     return ControllerReady(
-        url=f"{'https' if settings.certificate else 'http'}://{shown}:{port}",
+        url=_get_url(settings, listener),
         pid=os.getpid(),
         store=store.where,
         token=secret,
         narrowed=closed,
         run_as=settings.run_as,
     )
+
+
+def _get_url(settings: ControllerSettings, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if settings.certificate else 'http'}://{shown}:{port}"
 
 
 def _watch_lease(lease: Lease, ending: threading.Event, on_loss: Callable[[], None]) -> None:

@@ -8,11 +8,9 @@ from sqlalchemy import Connection
 
 from elastane.cluster.controller.cluster.capacity import (
     apply_prices,
-    empty_pools_of_engines,
     find_departures,
     find_restrictions,
     limit_pools,
-    restrict_pools_of_engines,
 )
 from elastane.cluster.controller.jobs.scheduler_state import SchedulerJob, read_scheduler_job
 from elastane.cluster.controller.store import documents, jobs, nodes, reports
@@ -73,7 +71,7 @@ def measure_pools(tx: Connection, config: Config, now_s: float) -> tuple[Pool, .
     valid = reports.list_valid_reports(tx, now_s)
     seen, triggers = nodes.list_nodes(tx), config.triggers or ()
     found = limit_pools(config.pools or (), seen, valid.capacities, valid.metrics, triggers, now_s=now_s)
-    return apply_prices(empty_pools_of_engines(found), valid.prices)
+    return apply_prices(found, valid.prices)
 
 
 def _list_binding(
@@ -82,8 +80,7 @@ def _list_binding(
     """Return the restrictions that leave less of a pool than it has."""
     valid, there = reports.list_valid_reports(tx, now_s), {pool.name: pool.devices for pool in pools}
     found = find_restrictions(valid.capacities, valid.metrics, config.triggers or ())
-    binding = (restriction for restriction in found if restriction.limit < there.get(restriction.pool, 0))
-    return (*binding, *restrict_pools_of_engines(pools))
+    return tuple(restriction for restriction in found if restriction.limit < there.get(restriction.pool, 0))
 
 
 def _list_states(seen: Sequence[SchedulerJob], pools: Iterable[Pool], now_s: float) -> tuple[JobState, ...]:

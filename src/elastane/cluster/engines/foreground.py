@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from elastane.cluster.engines.local.job_watcher import JobWatcher, count_workers
+from elastane.cluster.engines.run_line import RunLine, count_workers
 from elastane.cluster.nouns.engine import Observation, ObservedNode, Order, ResizeJob, StartAttempt
 from elastane.run.nouns.attempts import AttemptOutcome
 from elastane.run.nouns.control import Answer, AskResize
@@ -16,16 +16,16 @@ ENDED_BEFORE = AttemptOutcome(code=1, why="`elastane run` has ended")
 
 
 class ForegroundEngine:
-    """An `elastane.cluster.nouns.engine.Engine` that only resizes: its job has begun and ends by itself."""
+    """An `elastane.cluster.nouns.engine.JobEngine` that only resizes: its job begins and ends by itself."""
 
     def __init__(self, job: str, run_dir: RunDir) -> None:
         self._job = job
-        self._watcher = JobWatcher(run_dir)
+        self._line = RunLine(run_dir)
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """Observe the run through its coordinator; all other jobs are earlier attempts, which have ended."""
         earlier = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
-        return earlier | {self._job: self._build_observation(await self._watcher.ask_status())}
+        return earlier | {self._job: self._build_observation(await self._line.ask_status())}
 
     def _build_observation(self, answer: Answer | None) -> Observation:
         count = count_workers(answer)
@@ -38,12 +38,12 @@ class ForegroundEngine:
             members=count.members,
             target=count.target,
             fixed=count.ending or (answer is not None and answer.by_hand),
-            progress=self._watcher.read_progress(),
-            run_dir=str(self._watcher.run_dir.root),
+            progress=self._line.read_progress(),
+            run_dir=str(self._line.run_dir.root),
         )
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Carry out orders for the run; see `elastane.cluster.nouns.engine.Engine.carry_out`."""
+        """Carry out orders for the run; see `elastane.cluster.nouns.engine.JobEngine.carry_out`."""
         refusals = {order.job: await self._carry_out(order) for order in orders if order.job == self._job}
         return {job: why for job, why in refusals.items() if why}
 
@@ -54,14 +54,14 @@ class ForegroundEngine:
             case ResizeJob(workers=workers, limits=limits):
                 # The coordinator decides: a user may have set the size since the run was observed.
                 request = AskResize(workers=workers, limits=limits, unless_by_hand=True)
-                return await self._watcher.send_order(request)
+                return await self._line.send_order(request)
             case _:
                 return "the run was started in a terminal, and only that terminal ends it"
 
-    def observe_nodes(self) -> Sequence[ObservedNode]:
+    async def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return no node: the pool is declared with the devices that this process sees."""
         return ()
 
     async def close(self) -> None:
         """Close the connection; the run continues."""
-        await self._watcher.coordinator.close()
+        await self._line.close()

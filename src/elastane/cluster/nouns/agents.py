@@ -9,6 +9,8 @@ from typing import Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from elastane.common.bodies import AnswerBody
+
 AGENT_ID = r"[a-z][a-z0-9]{0,15}-[0-9]{1,15}"
 """The cluster that asked for the agent, and its number there, which is never used again."""
 
@@ -21,7 +23,7 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Start an agent on one machine, unless an agent with this id has been asked for before.
 
     Args:
-        job: for people who look at the engine's own list.
+        job: to be shown in the engine's own list.
         pool: options of the pool, as the kind of the engine names them.
         devices: how many the agent holds.
         cpus: how many processors it holds; 0: those that the engine gives with the devices.
@@ -45,7 +47,7 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentEnd(msgspec.Struct, frozen=True):
-    """End an agent: give it a notice, and kill what is left of it after ``grace_s``; 0: now."""
+    """End an agent: give it a notice, and kill all of it that is still there after ``grace_s``; 0: now."""
 
     id: AgentId
     grace_s: float
@@ -58,7 +60,7 @@ class SeenAgent(msgspec.Struct, frozen=True, kw_only=True):
         node: the machine that it runs on; empty: none yet.
         why: a sentence about a pending agent, or about the end of a gone one; empty: nothing is known.
         exit_code: of a gone agent; None: unknown, or it was killed.
-        ended_s: when it ended, in seconds since 1970; None: it has not, or nobody knows.
+        ended_s: when it ended, in seconds since 1970; None: it has not, or the time is unknown.
         until_s: when the engine will end it, in seconds since 1970; None: unknown, or never.
     """
 
@@ -84,7 +86,7 @@ class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class StartRefusal(msgspec.Struct, frozen=True):
     """Why an engine did not start an agent.
 
     Args:
@@ -101,6 +103,20 @@ class Away(msgspec.Struct, frozen=True):
     why: str
 
 
+class EngineFinding(AnswerBody, frozen=True, omit_defaults=True):
+    """One thing that was looked at, to find out whether an engine can work.
+
+    Args:
+        ok: whether it can with this thing.
+        what: a sentence.
+        do: what an operator can do; empty: nothing has to be done.
+    """
+
+    ok: bool
+    what: str
+    do: str = ""
+
+
 class AgentEngine(Protocol):
     """An engine that starts, ends and observes agents. It touches no agent of another cluster."""
 
@@ -110,7 +126,7 @@ class AgentEngine(Protocol):
         An agent that is not in the list is gone.
         """
 
-    async def start_agents(self, asks: Sequence[AgentAsk]) -> Mapping[AgentId, Refusal]:
+    async def start_agents(self, asks: Sequence[AgentAsk]) -> Mapping[AgentId, StartRefusal]:
         """Start agents. It may be repeated: an agent that exists is not started again.
 
         Returns:
@@ -118,7 +134,7 @@ class AgentEngine(Protocol):
         """
 
     async def end_agents(self, ends: Sequence[AgentEnd]) -> Mapping[AgentId, str]:
-        """End agents. It may be repeated, and an agent that is gone is no failure.
+        """End agents. It may be repeated, also for agents that are gone.
 
         Returns:
             Why some could not be ended, by id.

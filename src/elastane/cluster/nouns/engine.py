@@ -1,4 +1,4 @@
-"""Engines: the orders to them, their observations, and the interface of all of them.
+"""The engines of jobs: the orders to them, their observations, and the interface of all of them.
 
 An order may be lost, repeated or late without harm. Each order names its attempt; an engine touches no other
 attempt.
@@ -144,6 +144,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         target: workers that its agent keeps running; None: the coordinator gave no answer.
         fixed: the controller may not change the number of workers now: a user has set it, or the run is
             making its last step.
+        held: workers that use devices, or soon will, by pool; None: the engine counts workers only.
         lingering_s: seconds since the engine first saw processes of the job without a running agent.
         progress: None: no progress could be read.
         run_dir: directory of its run; empty: it never began.
@@ -158,6 +159,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     members: int | None = None
     target: int | None = None
     fixed: bool = False
+    held: Mapping[str, int] | None = None
     lingering_s: float = 0.0
     progress: JobProgress | None = None
     run_dir: str = ""
@@ -186,8 +188,8 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
 
 
-class Engine(Protocol):
-    """An engine observes jobs and carries out orders. It keeps no state that it could not observe again.
+class JobEngine(Protocol):
+    """A job engine observes jobs and carries out orders. It keeps no state that it could not observe again.
 
     The engine of a restarted controller therefore sees the same jobs and continues with them.
     """
@@ -204,13 +206,13 @@ class Engine(Protocol):
         """Carry out the orders as far as possible now; the controller repeats an order that had no effect.
 
         Args:
-            orders: at most one per job.
+            orders: at most one per job; an empty list comes in cycles in which no job needs one.
 
         Returns:
             The reason for each failed order, by job.
         """
 
-    def observe_nodes(self) -> Sequence[ObservedNode]:
+    async def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return the machines that are available now."""
 
     async def close(self) -> None:

@@ -231,7 +231,7 @@ SLURM = KindOptions(
         EngineOption(
             name="cpusPerDevice",
             metavar="N",
-            help="CPUs for each device. Default: 1 without --gres, else those that Slurm gives.",
+            help="CPUs for each device. Default: 1 without gres, else those that Slurm gives.",
             example="8",
             form=CPUS,
         ),

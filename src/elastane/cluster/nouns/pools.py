@@ -10,7 +10,7 @@ NodeWanted: TypeAlias = Literal["use", "drain", "failed"]
 
 
 UNSEEN_S = 300.0
-"""A node that no engine has seen for this long counts as gone; engines report once a minute."""
+"""A node that no engine has seen for this long counts as gone."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -56,16 +56,13 @@ class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     Args:
         limit: the most devices that jobs may have.
-        trigger: name of the trigger that sets the limit; empty: the engine or a reported capacity sets it.
-        engine: name of the pool's engine, if the engine is the reason; else empty.
-        why: the condition of the trigger that holds now, such as ``qps above 100``; of an engine, a clause
-            about it, such as ``which does not answer``.
+        trigger: name of the trigger that sets the limit; empty: a reported capacity sets it.
+        why: the condition of the trigger that holds now, such as ``qps above 100``.
     """
 
     pool: str
     limit: int
     trigger: str = ""
-    engine: str = ""
     why: str = ""
 
 

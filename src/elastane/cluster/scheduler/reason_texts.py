@@ -261,8 +261,6 @@ def _count_own(workers: int) -> str:
 
 
 def _describe_restriction(restriction: Restriction) -> str:
-    if restriction.engine:
-        return f"pool {restriction.pool} belongs to engine {restriction.engine}, {restriction.why}"
     by = (
         f"the trigger {restriction.trigger} ({restriction.why})"
         if restriction.trigger

@@ -65,7 +65,7 @@ class ControllerConnection:
 
     Args:
         token: ``ela_...``.
-        verify: whether to verify certificates, or the path of the certificate to trust.
+        verify: whether to verify certificates, the path of the certificate to trust, or a context that does.
         timeout_s: for a request with all its retries, in seconds. Requests are retried while the controller
             restarts. Requests that change something carry a key, so that the controller runs them once. Reads
             from an address that refuses connections and has never answered fail after `FIRST_CONTACT_S`.
@@ -74,7 +74,9 @@ class ControllerConnection:
         BadInput: the token is malformed, or ``verify`` is not a certificate.
     """
 
-    def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, url: str, token: str, *, verify: bool | str | ssl.SSLContext = True, timeout_s: float = 30.0
+    ) -> None:
         self._timeout_s = timeout_s
         self._answered = False
         self._http = httpx.Client(
@@ -379,7 +381,7 @@ def _is_about_trust(error: BaseException | None) -> bool:
     return False
 
 
-def _load_trust(url: str, verify: bool | str) -> bool | ssl.SSLContext:
+def _load_trust(url: str, verify: bool | str | ssl.SSLContext) -> bool | ssl.SSLContext:
     """Return the certificates to trust, as httpx takes them."""
     if url.startswith("http://"):
         # Nothing to verify: loading the certificates of the machine takes 70 ms, most of a short command.

@@ -1,54 +1,18 @@
 """``python -m elastane.run.attempts RUN_DIR --attempt N --workers K --limits MIN:MAX``: one attempt of a job.
 
-It needs no terminal. The number of the attempt fences it: an attempt that has begun, or an earlier one, never
-starts again, even if it is requested later. SIGTERM stops the run at the next commit, with a checkpoint.
+It needs no terminal. SIGTERM stops the run at the next commit, with a checkpoint.
 """
 
 import argparse
-import os
 import sys
-import time
-import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from elastane.common import process_identity
-from elastane.common.atomic_file import replace_file
-from elastane.common.errors import BadInput, ElastaneError, RunDirectoryLost
-from elastane.common.exit_codes import ExitCode
-from elastane.common.extras import require
+from elastane.common.errors import BadInput
 from elastane.common.permissions import narrow_umask
-from elastane.run.attempts.attempt_file import read_attempt, write_attempt
 from elastane.run.attempts.display import LogDisplay
-from elastane.run.attempts.results import write_results
-from elastane.run.attempts.resumption import prepare_rerun, prepare_restart, prepare_resumption
+from elastane.run.attempts.job_attempt import NOTHING_TO_DO, AttemptRequest, run_attempt
 from elastane.run.attempts.run_directory import reclaim_run_directory
-from elastane.run.attempts.supervision import run_to_end
-from elastane.run.nouns.attempts import RETRYABLE, Attempt, AttemptOutcome
-from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import RunRecord, RunSpec
-from elastane.run.nouns.trackers import require_trackers
-from elastane.run.observability.facts import has_finished
-from elastane.run.observability.run_files import read_events, read_record
-
-NOTHING_TO_DO = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRequest:
-    """The attempt that this process was started for.
-
-    Args:
-        workers: number at the start.
-        limits: the current fewest and most workers.
-    """
-
-    attempt: int
-    workers: int
-    limits: tuple[int, int]
 
 
 def main() -> None:
@@ -70,100 +34,6 @@ def main() -> None:
         display.say(f"not started: {error}")
         code = NOTHING_TO_DO
     sys.exit(code)
-
-
-def run_attempt(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> int:
-    """Run the attempt unless it has begun before; return its exit code. The caller holds the lock."""
-    try:
-        newest = read_attempt(run_dir)
-    except BadInput as error:
-        display.say(str(error))
-        return RETRYABLE
-    if newest is not None and newest.number >= request.attempt:
-        display.say(f"attempt {request.attempt} has begun before; the newest is {newest.number}")
-        return NOTHING_TO_DO
-    pid = os.getpid()
-    attempt = Attempt(
-        number=request.attempt,
-        pid=pid,
-        started=process_identity.read_start_time(pid) or 0,
-        began_s=time.time(),
-    )
-    write_attempt(run_dir, attempt)
-    display.say(f"attempt {request.attempt} begins with {request.workers} workers")
-    try:
-        outcome = determine_outcome(run_dir, request, display)
-    except RunDirectoryLost as lost:
-        # The file for the outcome is gone.
-        display.say(f"attempt {request.attempt} ended: {lost}")
-        return lost.exit_code
-    display.say(f"attempt {request.attempt} ended with {outcome.code}: {outcome.why}")
-    write_attempt(run_dir, msgspec.structs.replace(attempt, outcome=outcome))
-    return outcome.code
-
-
-def determine_outcome(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> AttemptOutcome:
-    """Run to the end and return the outcome. This is the one place where a failure becomes an outcome.
-
-    Raises:
-        RunDirectoryLost: the run directory was removed, moved or replaced.
-    """
-    try:
-        require("torch", "a job on this machine needs torch")
-        if has_finished(read_events(run_dir, torn_tail=True)):
-            # The previous attempt ended after it wrote the event and before it wrote its file.
-            over = RunOver(code=0, why="all steps are made")
-        else:
-            require_trackers(read_record(run_dir).spec.log, "training.log:")
-            outcome = run_to_end(run_dir, prepare_record(run_dir, request, display), display)
-            assert outcome is not None, "no other machine takes part in the attempt of a job"
-            over = outcome
-        write_results(run_dir, display.say)
-    except RunDirectoryLost:
-        raise
-    except BadInput as error:
-        # A changed script or a damaged file: another attempt would fail in the same way.
-        return AttemptOutcome(code=error.exit_code, why=str(error))
-    except ElastaneError as error:
-        return AttemptOutcome(code=RETRYABLE, why=str(error))
-    except Exception as error:  # noqa: BLE001 - see above
-        traceback.print_exc()
-        return AttemptOutcome(code=RETRYABLE, why=f"{type(error).__name__}: {error}")
-    blameless = over.code not in (ExitCode.OK, ExitCode.STOPPED_BY_USER) and (over.lost or not over.traceback)
-    return AttemptOutcome(code=RETRYABLE if blameless else over.code, why=over.why, traceback=over.traceback)
-
-
-def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> RunRecord:
-    """Prepare the run directory for the attempt and return the record of the run.
-
-    The attempt begins anew, or with the newest valid checkpoint.
-
-    Raises:
-        ElastaneError: there are checkpoints, and none can be read.
-    """
-    record = read_record(run_dir)
-    spec = adapt_spec(record, request)
-    if not run_dir.events.exists():
-        record = msgspec.structs.replace(record, spec=spec)
-        content = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
-        replace_file(run_dir.run, content, durable=True)
-        return record
-    why = f"attempt {request.attempt}"
-    if spec.contract is not None:
-        return prepare_rerun(run_dir, spec, why=why)
-    if spec.checkpoints is None:
-        return prepare_restart(run_dir, spec, display.say, why=why)
-    return prepare_resumption(run_dir, spec, display.say, why=why)
-
-
-def adapt_spec(record: RunRecord, request: AttemptRequest) -> RunSpec:
-    """Return the run's spec with the sizes of this attempt, at most the number of virtual ranks if known."""
-    low, high = request.limits
-    if record.pinned is not None:
-        high = min(high, record.pinned.virtual_ranks)
-    low = min(low, high)
-    start = min(max(low, request.workers), high)
-    return msgspec.structs.replace(record.spec, min_workers=low, max_workers=high, start=start)
 
 
 if __name__ == "__main__":

@@ -185,6 +185,9 @@ def _create_agent(
         others = tuple(host for host in spec.hosts if host != own)
 
         def invite(address: NodeAddress) -> None:
+            if record.typed is None:
+                # The controller of a job tells its other machines what to do.
+                return
             ticket = issue_first_ticket(run_dir, address)
             display.say(f"on other machines: elastane join {ticket}")
             joins.start(others, ticket, fail)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
-from elastane.cluster.engines.local.job_watcher import JobWatcher, WorkerCounts, count_workers
+from elastane.cluster.engines.run_line import RunLine, WorkerCounts, count_workers
 from elastane.cluster.nouns.engine import KillAttempt, StartAttempt
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common import process_identity
@@ -230,7 +230,7 @@ def test_progress_from_hostile_files_is_finite_and_within_bounds(
         file.write((line + b"\n") * 2 + msgspec.json.encode(LINE) + b"\n" + line + b"\n")
     with run_dir.events.open("ab") as file:
         file.write(event + b"\n" + saved + b"\n")
-    progress = JobWatcher(run_dir).read_progress()
+    progress = RunLine(run_dir).read_progress()
     assert 0 <= progress.step <= 10**12
     assert 0 <= progress.samples_per_step <= LARGEST_COUNT
     assert all(0 <= speed < 1e16 and workers for workers, speed in progress.speeds)
@@ -257,7 +257,7 @@ def count_read_bytes() -> int:
 
 def test_a_file_that_has_grown_by_gigabytes_is_followed_from_its_end(tmp_path) -> None:
     run_dir = write_run(EngineDirectories(tmp_path).get_run_dir("j"))
-    watched = JobWatcher(run_dir)
+    watched = RunLine(run_dir)
     assert watched.read_progress().step == 7
     begun = count_read_bytes()
     with run_dir.ledger.open("r+b") as file:

@@ -241,7 +241,7 @@ def test_an_attempt_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, m
     assert (observe().attempt, observe().present) == (3, False)
     write_attempt(run_dir, OVER)
     with monkeypatch.context() as patched:
-        patched.setattr("elastane.cluster.engines.local.job_watcher.read_attempt", fail_without_descriptors)
+        patched.setattr("elastane.cluster.engines.run_line.read_attempt", fail_without_descriptors)
         assert observe().present
     assert (observe().present, observe().outcome) == (False, OVER.outcome)
 

@@ -14,7 +14,7 @@ from elastane.cluster.engines.slurm.doctor import (
 )
 from elastane.cluster.engines.slurm.engine import SlurmEngine
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
-from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, Away, Refusal
+from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, Away, StartRefusal
 from tests.waiting import WAIT_S
 
 RUNNING = "12|RUNNING|0|NONE|n1|1|gres:gpu:1|elastane-c1-7|None|"
@@ -93,7 +93,7 @@ def test_a_list_that_fails_is_no_list(programs):
     why = "squeue: slurm_load_jobs error: Unable to contact slurm controller"
     assert asyncio.run(engine.list_agents()) == Away(why)
     assert asyncio.run(engine.list_nodes({"pool": {}})) == Away(why)
-    assert start(engine, ask()) == {"c1-8": Refusal(why)}
+    assert start(engine, ask()) == {"c1-8": StartRefusal(why)}
     assert end(engine, AgentEnd("c1-7", 0.0)) == {"c1-7": why}
     assert programs.list_calls("sbatch") == programs.list_calls("scancel") == []
 

@@ -135,6 +135,6 @@ def test_a_shell_passes_on_each_word_and_the_ticket_unchanged(tmp_path, ticket):
     ) as shell:
         output, _ = shell.communicate(script)
     # The agent has the pid of the shell: signals for the batch process reach it.
-    words = (*HOSTILE, "join", "-", "--name", "c1-7", "--slots", "2")
+    words = (*HOSTILE, "join", "-")
     assert output.splitlines() == [str(shell.pid), "before", str(len(words)), *words, ticket]
     assert [path.name for path in tmp_path.iterdir()] == ["show it"]

@@ -175,17 +175,6 @@ def test_the_explanation_names_a_reported_capacity():
     assert "trigger" not in told
 
 
-def test_the_explanation_names_the_engine_that_starts_no_jobs():
-    why = "which this controller does not run yet"
-    held_back = Restriction(pool="local", limit=0, engine="hpc", why=why)
-    snapshot = cluster(job(1, "train", 1), devices=0, restrictions=(held_back,))
-    pool = msgspec.structs.replace(snapshot.pools[0], engine="hpc", devices_per_node=8)
-    snapshot = msgspec.structs.replace(snapshot, pools=(pool,))
-    told = words(snapshot, "train")
-    assert told[0] == "train waits."
-    assert "Pool local belongs to engine hpc, which this controller does not run yet." in told
-
-
 # -- a run of its own ----------------------------------------------------------------------------------------
 
 FOREIGN = ("local", "quota", "cluster", "team", "pool", "lends", "maxReplicas", "elastane scale")

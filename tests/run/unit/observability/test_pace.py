@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elastane.cluster.engines.local.pace import HALF_WEIGHT_S, Pace, add_event_to_pace, add_line_to_pace
+from elastane.cluster.engines.pace import HALF_WEIGHT_S, Pace, add_event_to_pace, add_line_to_pace
 from elastane.run.nouns.records import EventLine, LedgerLine, Samples
 
 

@@ -8,8 +8,6 @@ import msgspec
 from elastane.cluster.nouns.config import Trigger
 from elastane.cluster.nouns.pools import UNSEEN_S, Capacity, Departure, Metric, Node, Pool, Price, Restriction
 
-NOT_RUN = "which this controller does not run yet"
-
 
 def limit_pools(
     pools: Iterable[Pool],
@@ -63,24 +61,6 @@ def limit_pools(
             )
         )
     return tuple(result)
-
-
-def empty_pools_of_engines(pools: Iterable[Pool]) -> tuple[Pool, ...]:
-    """Return the pools; those of an engine have no devices, so that no job starts there.
-
-    This controller runs only the engine of its own machine, which would start their jobs in the wrong place.
-    """
-    return tuple(
-        msgspec.structs.replace(pool, devices=0, leaving=0, gone_at_s=None) if pool.engine else pool
-        for pool in pools
-    )
-
-
-def restrict_pools_of_engines(pools: Iterable[Pool]) -> tuple[Restriction, ...]:
-    """Return the restrictions that explain `empty_pools_of_engines`."""
-    return tuple(
-        Restriction(pool=pool.name, limit=0, engine=pool.engine, why=NOT_RUN) for pool in pools if pool.engine
-    )
 
 
 def find_departures(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, ...]:

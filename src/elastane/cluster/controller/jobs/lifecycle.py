@@ -122,6 +122,8 @@ def count_held_workers(lifecycle: JobLifecycle, seen: Observation) -> int:
     """
     if not seen.present:
         return 0
+    if seen.held is not None:
+        return sum(seen.held.values())
     if seen.workers is None or seen.target is None:
         return lifecycle.held
     _, most = lifecycle.spec.elastic_policy.limits

@@ -116,7 +116,7 @@ def list_events(job: StoredJob, after: StoredJob) -> tuple[EventText, ...]:
 def _update_observed(job: StoredJob, after: JobLifecycle, seen: Observation, now_s: float) -> ObservedJob:
     before = job.observed
     here = {pool: held.workers for pool, held in before.held.items()}
-    held = assign_pools(after.held, job.grant.workers, here)
+    held = assign_pools(after.held, job.grant.workers, here) if seen.held is None else dict(seen.held)
     arrived = {pool: held.workers - held.absent for pool, held in before.held.items()}
     there = assign_pools(min(after.held, _count_present(before, seen)), held, arrived)
     lost = _find_lost(before, after, seen, there)

@@ -7,10 +7,12 @@ from typing import Any
 from fastapi import FastAPI
 
 from elastane.cluster.controller.rest import (
+    agents,
     caller,
     claims,
     config,
     documents,
+    engines,
     event_streams,
     jobs,
     nodes,
@@ -23,7 +25,7 @@ from elastane.cluster.controller.rest.context import Controller, Settings
 from elastane.cluster.controller.rest.description import build_description
 from elastane.cluster.controller.rest.middleware import Framing, SizeLimit
 
-ROUTERS = (jobs, event_streams, documents, config, nodes, reports, claims, tokens, readings)
+ROUTERS = (agents, engines, jobs, event_streams, documents, config, nodes, reports, claims, tokens, readings)
 
 
 def build_application(controller: Controller) -> FastAPI:

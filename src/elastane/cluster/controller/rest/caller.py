@@ -248,7 +248,7 @@ def authenticate(controller: Controller, authorization: str, address: str, now_s
         with controller.store.begin_read() as tx:
             token = tokens.find_token_by_digest(tx, compute_digest(secret), now_s)
     if token is None:
-        _limit_rate(
+        limit_rate(
             controller.by_address.wait_s(address, now_s), "this address sends requests without a valid token"
         )
         raise Refusal(
@@ -258,11 +258,11 @@ def authenticate(controller: Controller, authorization: str, address: str, now_s
             do="send Authorization: Bearer ela_...; `elastane token create` makes one",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    _limit_rate(controller.by_token.wait_s(token.id, now_s), f"token {token.id} sends requests")
+    limit_rate(controller.by_token.wait_s(token.id, now_s), f"token {token.id} sends requests")
     return read_principal(token)
 
 
-def _limit_rate(wait_s: float, sender: str) -> None:
+def limit_rate(wait_s: float, sender: str) -> None:
     if wait_s:
         raise Refusal(
             HTTPStatus.TOO_MANY_REQUESTS,

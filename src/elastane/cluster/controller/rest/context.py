@@ -6,13 +6,17 @@ A rate limit is a token bucket: it fills with time, and each request takes one u
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from elastane.cluster.controller.rest.refusals import Refusals
 from elastane.cluster.controller.store.database import Store
+from elastane.cluster.nouns.agents import EngineFinding
 from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.plans import Decision, Plan
 
 REMEMBERED = 10_000
@@ -94,6 +98,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watchers_per_user: int = 100
 
 
+async def _find_nothing(*_: object) -> tuple[EngineFinding, ...]:
+    return ()
+
+
 class Controller:
     """The parts of the controller that requests use.
 
@@ -101,6 +109,8 @@ class Controller:
         wake: called after each change, so that the loop plans soon; must not block.
         plan: of the scheduler, to predict the effect of a configuration.
         explain: returns a decision's reasons as sentences, given the team of each job.
+        home: directory of the controller, in which jobs run.
+        examine: looks for all that an engine needs, given the options of its pools by name.
         check_team: raises `BadInput` if the engine has no system user for the jobs of a team.
         clock: seconds since 1970.
     """
@@ -112,6 +122,10 @@ class Controller:
         wake: Callable[[], None],
         plan: Callable[[Snapshot], Plan],
         explain: Callable[[Decision, Mapping[str, str]], tuple[str, ...]],
+        home: Path = Path(),
+        examine: Callable[
+            [DeclaredEngine, Mapping[str, Mapping[str, str]]], Coroutine[Any, Any, tuple[EngineFinding, ...]]
+        ] = _find_nothing,
         check_team: Callable[[str], object] = str,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
@@ -120,6 +134,8 @@ class Controller:
         self.wake = wake
         self.plan = plan
         self.explain = explain
+        self.home = home
+        self.examine = examine
         self.check_team = check_team
         self.settings = settings
         self.clock = clock

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.cluster.nouns.agents import AGENT_ID
 from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.rundir import RunDir
 
-PROCESS = r"^(agent|coordinator|fork-server|worker-\d{1,9})$"
+PROCESS = rf"^(agent|(coordinator|fork-server)(-{AGENT_ID})?|worker-\d{{1,9}})$"
+"""On machines beyond the first one, processes are named after the agent there."""
 MOST_BYTES = 1 << 20
 DEFAULT_BYTES = 1 << 16
 

@@ -5,11 +5,14 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from elastane.cluster.controller.rest.logs import PROCESS
+from elastane.cluster.nouns.agents import AGENT_ID
 from elastane.common import field_checks
 
+AGENT = rf"^{AGENT_ID}$"
 NAME = rf"^{field_checks.NAME.pattern}$"
 
 Name = Annotated[str, Path(pattern=NAME, max_length=100)]
+Agent = Annotated[str, Path(pattern=AGENT, max_length=40)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Largest number of items.")]
 After = Annotated[
     int | None, Query(ge=0, le=2**62, description="Where the page begins: `after` of the previous page.")
@@ -42,9 +45,10 @@ WORDS = {
     rf"{LIST_KEY}|^$": "a team, a slash and the name of a list: vision/train-0123456789ab",
     PREFIX: "letters, digits, dots, dashes and underscores: train-",
     USER_OR_NONE: _USER,
+    AGENT: "the agent's id, which its ticket has: c0a1b2-7",
     TOKENS: "the token's id, as `elastane token list` shows it: tok-0123456789ab",
     EVENT: "the number of an event: 42",
     PRINTABLE: "letters, digits and signs without spaces: 1f0e-2",
-    PROCESS: "agent, coordinator, fork-server or worker-N: worker-0",
+    PROCESS: "agent, coordinator, fork-server or worker-N, as the list of processes names it: worker-0",
 }
 """The description of each pattern, with an example."""

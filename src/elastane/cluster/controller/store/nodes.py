@@ -8,6 +8,8 @@ from elastane.cluster.controller.store.database import count_change
 from elastane.cluster.controller.store.tables import nodes
 from elastane.cluster.nouns.pools import Node, NodeWanted
 
+HEARD_S = 60.0
+"""A node that has not changed is written this often."""
 COLUMNS = [nodes.c[name] for name in Node.__struct_fields__]
 
 
@@ -24,7 +26,13 @@ def list_nodes(tx: Connection) -> tuple[Node, ...]:
 def record_node(tx: Connection, name: str, pool: str, devices: int, now_s: float) -> None:
     """Record that an engine has seen a node. Its wanted state stays as it was."""
     here = nodes.c.name == name
-    before = tx.execute(select(nodes.c.pool, nodes.c.devices).where(here)).one_or_none()
+    before = tx.execute(select(nodes.c.pool, nodes.c.devices, nodes.c.heard_s).where(here)).one_or_none()
+    if (
+        before is not None
+        and (before.pool, before.devices) == (pool, devices)
+        and 0 <= now_s - before.heard_s < HEARD_S
+    ):
+        return
     if before is None:
         tx.execute(
             insert(nodes).values(

@@ -34,6 +34,7 @@ turns = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("change", BigInteger, nullable=False),
+    Column("cluster", Text, nullable=False, server_default=""),
     comment="One row. Every writing transaction locks it; `change` grows with every input of a plan.",
 )
 
@@ -123,6 +124,41 @@ nodes = Table(
     Column("gone_at_s", Float),
     Column("heard_s", Float, nullable=False),
     Column("version", BigInteger, nullable=False),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("job", Text, nullable=False),
+    Column("engine", Text, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("workers", BigInteger, nullable=False),
+    Column("devices", BigInteger, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("exit_code", Integer),
+    Column("attempt", BigInteger, nullable=False),
+    Column("asked_s", Float, nullable=False),
+    Column("started_s", Float),
+    Column("arrived_s", Float),
+    Column("leave_by_s", Float),
+    Column("ended_s", Float),
+    Index(None, "job", "ended_s"),
+    Index(None, "ended_s"),
+    sqlite_autoincrement=True,
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("job", Text, primary_key=True),
+    Column("attempt", BigInteger, nullable=False),
+    Column("beginner", BigInteger, nullable=False),
+    Column("answers", Integer, nullable=False),
+    comment="The newest attempt of each job that runs on agents.",
 )
 
 reports = Table(

@@ -15,13 +15,14 @@ import msgspec
 
 from elastane.cluster.engines.local.accounts import Account, build_job_environment, find_team_account
 from elastane.cluster.engines.local.agent_process import AgentProcess, FailedStart, start_agent
-from elastane.cluster.engines.local.job_watcher import JobWatcher, count_workers
+from elastane.cluster.engines.local.job_watcher import JobWatcher
 from elastane.cluster.engines.local.preflight import check_job_files, explain_environment_too_large
 from elastane.cluster.engines.local.user_isolation import (
     JobCannotStart,
     get_gpu_claims_folder,
     start_agent_as_user,
 )
+from elastane.cluster.engines.run_line import count_workers
 from elastane.cluster.nouns.engine import (
     DrainWorker,
     EvictWorkers,
@@ -105,7 +106,7 @@ class EngineDirectories(msgspec.Struct, frozen=True):
 
 
 class LocalEngine:
-    """An `elastane.cluster.nouns.engine.Engine` for this machine.
+    """An `elastane.cluster.nouns.engine.JobEngine` for this machine.
 
     Args:
         home: its jobs run in ``runs`` in this directory.
@@ -135,7 +136,7 @@ class LocalEngine:
     # -- observing ------------------------------------------------------------------------------------------
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """Observe jobs, see `Engine`; a silent coordinator costs at most a second."""
+        """Observe jobs, see `JobEngine`; a silent coordinator costs at most a second."""
         names = {*jobs, *self._directories.list_unsettled()}
         await self._forget(self._watchers.keys() - names)
         for name in names:
@@ -193,12 +194,12 @@ class LocalEngine:
 
     async def _forget(self, jobs: Iterable[str]) -> None:
         for job in list(jobs):
-            await self._watchers.pop(job).coordinator.close()
+            await self._watchers.pop(job).close()
 
     # -- orders ---------------------------------------------------------------------------------------------
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
-        """Carry out orders; see `elastane.cluster.nouns.engine.Engine.carry_out`."""
+        """Carry out orders; see `elastane.cluster.nouns.engine.JobEngine.carry_out`."""
         refusals = await asyncio.gather(*map(self._try_carry_out, orders))
         return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
 
@@ -318,7 +319,7 @@ class LocalEngine:
         self._update(job)
         return self._watchers.get(job)
 
-    def observe_nodes(self) -> Sequence[ObservedNode]:
+    async def observe_nodes(self) -> Sequence[ObservedNode]:
         return () if self._node is None else (self._node,)
 
     async def close(self) -> None:

@@ -1,37 +1,16 @@
-"""Observation of a job through its run directory and its coordinator."""
+"""Observation of a job on this machine, through its processes and its run."""
 
-import logging
 import time
 from contextlib import suppress
-from typing import NamedTuple
 
-from elastane.cluster.engines.local.pace import Pace, add_event_to_pace, add_line_to_pace
-from elastane.cluster.nouns.engine import JobProgress
+from elastane.cluster.engines.run_line import RunLine
 from elastane.common import process_identity
-from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
-from elastane.common.field_checks import MOST_WORKERS
-from elastane.common.safe_text import escape_line
-from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.presence import NO_DIRECTORY, is_any_process_present, is_present
-from elastane.run.attempts.attempt_file import read_attempt
-from elastane.run.connections.coordinator_request import CoordinatorClient
-from elastane.run.nouns.attempts import Attempt
-from elastane.run.nouns.control import Answer, Ask, AskStatus
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.run_files import decode_event_line, decode_ledger_line, read_record
-from elastane.run.observability.tail import Tail
-
-ANSWER_S = 1.0
-WITHIN_BYTES = 1 << 20
-MOST_LINES = 5_000
-"""The most lines of each file that one reading uses; the newest count."""
-
-logger = logging.getLogger(__name__)
-ENDING = ("stopping", "finishing", "over")
 
 
-class JobWatcher:
-    """Observes one job through its files.
+class JobWatcher(RunLine):
+    """Observes one job through its processes, beside the line to its run.
 
     Args:
         isolated: jobs run as other users than the engine; only processes of the owner of the run directory
@@ -39,22 +18,13 @@ class JobWatcher:
     """
 
     def __init__(self, run_dir: RunDir, *, isolated: bool = False) -> None:
-        self.run_dir = run_dir
-        self.coordinator = CoordinatorClient(run_dir)
+        super().__init__(run_dir)
         self._isolated = isolated
         self.user: int | None = None
         self.present = False
         self.agent = False
-        self.attempt: Attempt | None = None
         self.lingering_since: float | None = None
-        self._stamp: tuple[int, int] | None = None
-        self._logged = set[str]()
         self._agents: dict[int, int] = {}
-        self._ledger = Tail(run_dir.files, run_dir.ledger, WITHIN_BYTES)
-        self._events = Tail(run_dir.files, run_dir.events, WITHIN_BYTES)
-        self._pace = Pace()
-        self._steps: int | None = None
-        self._samples = self._ranks = 0
 
     def update(self) -> None:
         """Update which processes exist and which attempt is the newest."""
@@ -65,10 +35,10 @@ class JobWatcher:
         try:
             # Keep this order: once no process is present, none can write the outcome of the attempt.
             present = is_any_process_present(self.run_dir)
-            self._read_attempt()
+            self._read_present_attempt()
         except OSError as error:
             # If the end of the processes cannot be determined, they still count as running and using devices.
-            self._log_once("presence", error)
+            self.log_once("presence", error)
             present = True
         self.agent = self._is_agent_alive()
         self.present = present or self.agent
@@ -81,58 +51,15 @@ class JobWatcher:
     def lingering_s(self) -> float:
         return 0.0 if self.lingering_since is None else time.monotonic() - self.lingering_since
 
-    def read_progress(self) -> JobProgress:
-        """Read the new lines of the job's files and return its progress; unreadable values stay the same."""
+    def _read_present_attempt(self) -> None:
         try:
-            self._read_new_lines()
-        except (OSError, BadInput) as error:
-            self._log_once("progress", error)
-        if self._steps is None:
-            self._read_pinned()
-        pace = self._pace
-        return JobProgress(
-            step=pace.step,
-            loss=pace.loss,
-            recent_loss=pace.recent_loss,
-            steps=self._steps or 0,
-            samples_per_step=self._samples or pace.samples,
-            virtual_ranks=self._ranks,
-            speeds=pace.ordered_speeds,
-            weights=pace.weights,
-            resize_s=pace.resize_s,
-            saved_s=pace.saved_s,
-        )
-
-    async def ask_status(self) -> Answer | None:
-        """Return the status of the run; None: its coordinator did not answer in time."""
-        return await self.coordinator.ask(AskStatus(), ANSWER_S)
-
-    async def send_order(self, order: Ask) -> str:
-        """Send an order to the coordinator and return why it was not accepted; empty: it was."""
-        answer = await self.coordinator.ask(order, ANSWER_S)
-        return f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
-
-    def _read_attempt(self) -> None:
-        try:
-            stat = self.run_dir.attempt.lstat()
+            self.read_attempt()
         except OSError as error:
             if error.errno not in NO_DIRECTORY:
                 raise
-            self._stamp = None
             # The processes of a run continue when its directory is removed.
             if not self._is_agent_alive():
                 self.attempt = None
-            return
-        # The file is replaced on every change, so new content means another file.
-        stamp = (stat.st_ino, stat.st_mtime_ns)
-        if stamp != self._stamp:
-            try:
-                self.attempt = read_attempt(self.run_dir)
-            except (BadInput, PermissionError) as error:
-                # A job can write anything there, or forbid reading it. Neither means that its processes
-                # exist. The next attempt reports the damage.
-                self._log_once("attempt", error)
-            self._stamp = stamp
 
     def _is_agent_alive(self) -> bool:
         """Return whether the agent of the newest known attempt is alive."""
@@ -153,62 +80,3 @@ class JobWatcher:
         return not self._isolated or (
             self.user is not None and process_identity.read_user_id(attempt.pid) == self.user
         )
-
-    def _log_once(self, about: str, error: Exception) -> None:
-        """Log an error of one of the job's files, once for each file.
-
-        Such an error must not affect other jobs, nor fill the log.
-        """
-        if about not in self._logged:
-            self._logged.add(about)
-            logger.warning("%s", escape_line(str(error)))
-
-    def _read_new_lines(self) -> None:
-        for line in self._ledger.read_new_lines()[-MOST_LINES:]:
-            try:
-                self._pace = add_line_to_pace(self._pace, decode_ledger_line(line))
-            except Malformed as error:
-                # After a ledger was cut and has grown again, reading may start in the middle of a line.
-                self._log_once("ledger", BadInput(f"{self.run_dir.ledger}: a line was skipped: {error}"))
-        for line in self._events.read_new_lines()[-MOST_LINES:]:
-            try:
-                self._pace = add_event_to_pace(self._pace, decode_event_line(line))
-            except Malformed as error:
-                self._log_once("events", BadInput(f"{self.run_dir.events}: a line was skipped: {error}"))
-
-    def _read_pinned(self) -> None:
-        try:
-            pinned = read_record(self.run_dir).pinned
-        except NoSuchRun:
-            return
-        except (ElastaneError, OSError) as error:
-            self._log_once("run.json", error)
-            return
-        if pinned is not None:
-            self._steps, self._samples, self._ranks = pinned.steps, pinned.global_batch, pinned.virtual_ranks
-
-
-class WorkerCounts(NamedTuple):
-    """Workers of a run; see `elastane.cluster.nouns.engine.Observation` for the fields."""
-
-    workers: int | None = None
-    members: int | None = None
-    target: int | None = None
-    ending: bool = False
-
-
-def count_workers(answer: Answer | None) -> WorkerCounts:
-    """Count the workers; all counts are unknown if the coordinator is silent or has just started."""
-    if answer is None or not answer.target:
-        return WorkerCounts()
-    workers = [process for process in answer.processes if process.role == "worker"]
-    if not 0 < answer.target <= MOST_WORKERS or len(workers) > MOST_WORKERS:
-        # A coordinator is a process of the job, so its answer may be wrong. Ignore impossible numbers.
-        return WorkerCounts()
-    return WorkerCounts(
-        workers=len(workers),
-        # A worker trains from its first generation on; before, it starts or waits to be admitted.
-        members=sum(bool(worker.generation) for worker in workers),
-        target=answer.target,
-        ending=answer.state in ENDING,
-    )

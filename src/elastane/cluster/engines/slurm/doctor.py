@@ -7,15 +7,13 @@ import shutil
 import time
 from collections.abc import Mapping
 
-import msgspec
-
 from elastane.cluster.engines.slurm import machines
 from elastane.cluster.engines.slurm.commands import CommandAnswer, run_command
 from elastane.cluster.engines.slurm.job_names import PREFIX
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
 from elastane.cluster.engines.slurm.programs import SlurmPrograms
 from elastane.cluster.engines.slurm.submission import build_submission
-from elastane.cluster.nouns.agents import AgentAsk, Away, Refusal
+from elastane.cluster.nouns.agents import AgentAsk, Away, EngineFinding, StartRefusal
 from elastane.common.errors import BadInput
 
 NEEDED = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")
@@ -27,20 +25,6 @@ TRIAL = "trial-0"
 BASH = ("bash", "-n")
 _VERSION = re.compile(r"^SLURM_VERSION\s*=\s*([0-9]{1,4})\.([0-9]{1,4})\S{0,64}", re.MULTILINE)
 _MIN_JOB_AGE = re.compile(r"^MinJobAge\s*=\s*([0-9]{1,9})", re.MULTILINE)
-
-
-class EngineFinding(msgspec.Struct, frozen=True):
-    """One thing that was looked at.
-
-    Args:
-        ok: whether the engine can work with it.
-        what: a sentence.
-        do: what an operator can do; empty: nothing has to be done.
-    """
-
-    ok: bool
-    what: str
-    do: str = ""
 
 
 async def examine_slurm(
@@ -158,7 +142,7 @@ def judge_config(config: str | Away) -> list[EngineFinding]:
 
 
 def judge_pool(
-    name: str, pool: SlurmPool, listed: tuple[machines.Machine, ...] | Away, refusal: Refusal | None
+    name: str, pool: SlurmPool, listed: tuple[machines.Machine, ...] | Away, refusal: StartRefusal | None
 ) -> EngineFinding:
     """Say whether agents of a pool can start.
 

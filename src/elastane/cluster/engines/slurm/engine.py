@@ -13,7 +13,7 @@ from elastane.cluster.engines.slurm.job_queue import QueuedJob
 from elastane.cluster.engines.slurm.options import SlurmOptions, decode_pool_options
 from elastane.cluster.engines.slurm.programs import ROWS, SlurmPrograms
 from elastane.cluster.engines.slurm.submission import build_submission
-from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, AgentId, Away, Refusal, SeenAgent, SeenNode
+from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, AgentId, Away, SeenAgent, SeenNode, StartRefusal
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import fold_text
 
@@ -56,7 +56,7 @@ class SlurmEngine:
         chosen = job_queue.choose_jobs(jobs)
         return tuple(job_queue.describe_agent(job) for _, job in sorted(chosen.items()))
 
-    async def start_agents(self, asks: Sequence[AgentAsk]) -> Mapping[AgentId, Refusal]:
+    async def start_agents(self, asks: Sequence[AgentAsk]) -> Mapping[AgentId, StartRefusal]:
         """Submit a job for each agent that has none, see `elastane.cluster.nouns.agents`.
 
         An earlier call may have submitted a job without an answer in time. So the jobs are listed first, and
@@ -66,7 +66,7 @@ class SlurmEngine:
             return {}
         known = await self._list_started(asks)
         if isinstance(known, Away):
-            return {ask.id: Refusal(known.why) for ask in asks}
+            return {ask.id: StartRefusal(known.why) for ask in asks}
         wanted = {ask.id: ask for ask in asks if ask.id not in known}
         refusals = await asyncio.gather(*map(self._start, wanted.values()))
         return {ask: refusal for ask, refusal in zip(wanted, refusals, strict=True) if refusal is not None}
@@ -163,15 +163,15 @@ class SlurmEngine:
             return answer
         return job_queue.parse_accounting(answer, self._cluster)
 
-    async def _start(self, ask: AgentAsk) -> Refusal | None:
+    async def _start(self, ask: AgentAsk) -> StartRefusal | None:
         """Submit the job of an agent; return why that failed, or None."""
         if not belongs_to(ask.id, self._cluster):
-            return Refusal(f"{ask.id} is not an agent of cluster {self._cluster}", for_ever=True)
+            return StartRefusal(f"{ask.id} is not an agent of cluster {self._cluster}", for_ever=True)
         try:
             pool = decode_pool_options(ask.pool)
             submission = build_submission(ask, pool, self._options, self._now())
         except BadInput as error:
-            return Refusal(error.what, for_ever=True)
+            return StartRefusal(error.what, for_ever=True)
         return await self._programs.submit(submission)
 
     async def _cancel(self, jobs: Sequence[QueuedJob], how: tuple[str, ...]) -> dict[AgentId, str]:

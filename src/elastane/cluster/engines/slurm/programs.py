@@ -9,7 +9,7 @@ from elastane.cluster.engines.slurm.machines import Machine, parse_machines, par
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
 from elastane.cluster.engines.slurm.submission import Submission
 from elastane.cluster.engines.slurm.submission_errors import explain_refusal
-from elastane.cluster.nouns.agents import Away, Refusal
+from elastane.cluster.nouns.agents import Away, StartRefusal
 
 PROGRAMS_AT_ONCE = 8
 """The most programs that run at the same time: Slurm's controller serves other users too."""
@@ -63,7 +63,7 @@ class SlurmPrograms:
         answer = await self.ask("sinfo", *ROWS, "--Node", *words, f"--Format={machines.FORMAT}")
         return answer if isinstance(answer, Away) else parse_machines(answer)
 
-    async def submit(self, submission: Submission, *, is_test: bool = False) -> Refusal | None:
+    async def submit(self, submission: Submission, *, is_test: bool = False) -> StartRefusal | None:
         """Submit a job; return why Slurm has not accepted it, or None.
 
         Args:
@@ -72,5 +72,5 @@ class SlurmPrograms:
         test = ("--test-only",) if is_test else ()
         answer = await self.run("sbatch", *test, *submission.words, text=submission.script)
         if isinstance(answer, Away):
-            return Refusal(answer.why)
+            return StartRefusal(answer.why)
         return explain_refusal(answer.errors) if answer.code else None

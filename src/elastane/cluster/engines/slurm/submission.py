@@ -97,7 +97,7 @@ def build_script(ask: AgentAsk, options: SlurmOptions) -> str:
             means="it would not be one line of the script of its job",
             do="make it one word of printable ASCII characters",
         )
-    join = shlex.join((*options.command, "join", "-", "--name", ask.id, "--slots", str(ask.devices)))
+    join = shlex.join((*options.command, "join", "-"))
     setup = f"{options.setup.rstrip()}\n" if options.setup.strip() else ""
     return f"#!/bin/bash\n{setup}exec {join} <<'{END_OF_TICKET}'\n{ask.ticket}\n{END_OF_TICKET}\n"
 

@@ -1,6 +1,6 @@
 """Why ``sbatch`` refuses a job, in words, and whether it would refuse the same job again. Pure."""
 
-from elastane.cluster.nouns.agents import Refusal
+from elastane.cluster.nouns.agents import StartRefusal
 from elastane.common.safe_text import fold_text
 
 LONGEST_WHY = 500
@@ -39,7 +39,7 @@ _NOT_NOW = (
 )
 
 
-def explain_refusal(errors: str) -> Refusal:
+def explain_refusal(errors: str) -> StartRefusal:
     """Return the refusal that ``sbatch`` has written to standard error.
 
     Args:
@@ -51,8 +51,10 @@ def explain_refusal(errors: str) -> Refusal:
         for texts, for_ever in ((_FOR_EVER, True), (_NOT_NOW, False)):
             for part, why in texts:
                 if part.lower() in line.lower():
-                    return Refusal(f"{why} ({words})", for_ever)
-    return Refusal(f"Slurm refused the job: {words}" if words else "Slurm refused the job without a reason")
+                    return StartRefusal(f"{why} ({words})", for_ever)
+    return StartRefusal(
+        f"Slurm refused the job: {words}" if words else "Slurm refused the job without a reason"
+    )
 
 
 def _strip_prefixes(line: str) -> str:

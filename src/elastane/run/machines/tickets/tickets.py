@@ -4,8 +4,6 @@ A ticket says where the run's machines answer and with which certificate, and ha
 key to a machine only after its certificate has matched. The run directory keeps only a hash of the key.
 """
 
-import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -15,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from elastane.common.checked_words import decode_word, encode_word
 from elastane.common.durations import format_duration
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.common.untrusted_data import Decoder, Malformed
@@ -26,7 +25,7 @@ BEGIN = "elastane1-"
 COPY_WHOLE = "copy the whole word that elastane run or elastane ticket create printed"
 SCHEME = "Ticket"
 """The scheme of the Authorization header that presents a ticket."""
-ID_BYTES, KEY_BYTES, CHECK_BYTES = 4, 16, 4
+ID_BYTES, KEY_BYTES = 4, 16
 MOST_ADDRESSES = 8
 LONGEST_TICKET = 2048
 LARGEST_ADMISSION_BYTES = (64 << 10) + MOST_NODES * LARGEST_NODE_BYTES
@@ -146,7 +145,7 @@ def explain_part_of_ticket(text: str) -> BadInput | NoSuchRun | None:
 
 def encode_ticket(ticket: Ticket) -> str:
     """Return a ticket as one word without characters that a shell treats specially."""
-    return _write_word(msgspec.msgpack.encode(ticket))
+    return encode_word(BEGIN, msgspec.msgpack.encode(ticket))
 
 
 def decode_ticket(text: str) -> Ticket:
@@ -163,30 +162,13 @@ def decode_ticket(text: str) -> Ticket:
             do="use the version of Elastane on this machine that the run uses",
         )
     try:
-        return _decode(_unpack(word))
-    except (Malformed, binascii.Error, UnicodeEncodeError) as error:
+        return _decode(decode_word(BEGIN, word, longest=LONGEST_TICKET))
+    except Malformed as error:
         raise BadInput(
             f"the ticket is damaged: {error}",
             means="it was copied in part, or changed on its way",
             do=COPY_WHOLE,
         ) from None
-
-
-def _unpack(word: str) -> bytes:
-    if len(word) > LONGEST_TICKET:
-        raise Malformed("it is too long")
-    encoded = word.removeprefix(BEGIN).encode()
-    checked = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
-    packed = checked[:-CHECK_BYTES]
-    # Compare the text: several spellings of the last character have the same bits.
-    if _write_word(packed) != word:
-        raise Malformed("a character is missing or wrong")
-    return packed
-
-
-def _write_word(packed: bytes) -> str:
-    checked = packed + hashlib.sha256(packed).digest()[:CHECK_BYTES]
-    return BEGIN + base64.urlsafe_b64encode(checked).decode().rstrip("=")
 
 
 def write_authorization(ticket: Ticket) -> str:

@@ -1,0 +1,218 @@
+"""Decisions about the agents of one job: how many to start, which to end, and what each should do. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from elastane.cluster.controller.agents.agent_job import AgentJob
+from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun
+from elastane.cluster.nouns.agents import SeenAgent
+from elastane.cluster.nouns.arrivals import AskAgain, Begin, Instruction, Join, NotWanted
+from elastane.run.nouns.attempts import RETRYABLE, AttemptOutcome
+
+WORKERS_PER_AGENT = 1
+"""An engine gives back an agent only as a whole, so one of one worker lets a job have every size."""
+ASK_AGAIN_S = 1.0
+AFTER_OUTCOME_S = 30.0
+"""How long agents may take to end after the outcome of their attempt is recorded."""
+MOST_DOUBLINGS = 10
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+"""The pauses before agents are asked for again, after some could not be started or have failed to join."""
+
+
+# -- what engines show ---------------------------------------------------------------------------------------
+
+
+def update_agent(agent: StoredAgent, seen: SeenAgent | None, now_s: float, *, is_heard: bool) -> StoredAgent:
+    """Return an agent after a complete answer of its engine.
+
+    Args:
+        seen: None: the engine does not know it.
+        is_heard: its run hears it. What the run hears counts for more than what the engine says: an engine
+            that has lost a machine calls its agents ended while they train on.
+    """
+    if seen is None:
+        if agent.state == "asked" and agent.leave_by_s is None:
+            # The engine may never have got the request; it is repeated.
+            return agent
+        seen = SeenAgent(id="", state="gone", why=agent.why or "its engine does not know it any more")
+    if seen.state == "gone":
+        if is_heard:
+            return msgspec.structs.replace(
+                agent, why="its engine calls it ended, but its run still hears it; its devices count as held"
+            )
+        return msgspec.structs.replace(
+            agent,
+            state="gone",
+            node=seen.node or agent.node,
+            # What it has said itself is nearer to the cause.
+            why=agent.why if agent.exit_code is not None else seen.why,
+            exit_code=agent.exit_code if agent.exit_code is not None else seen.exit_code,
+            ended_s=now_s if seen.ended_s is None else min(now_s, max(agent.asked_s, seen.ended_s)),
+        )
+    started_s = agent.started_s
+    if started_s is None and seen.state != "pending":
+        started_s = now_s
+    is_here = agent.arrived_s is not None and seen.state == "running"
+    return msgspec.structs.replace(
+        agent,
+        state="arrived" if is_here else seen.state,
+        node=seen.node or agent.node,
+        why=agent.why if agent.exit_code is not None else seen.why,
+        started_s=started_s,
+    )
+
+
+def has_failed(agent: StoredAgent) -> bool:
+    """Return whether an agent that is gone ended for a reason that may hold for the next one too.
+
+    One that took part and was lost with its machine is replaced at once.
+    """
+    return agent.is_gone and agent.leave_by_s is None and (not agent.attempt or bool(agent.exit_code))
+
+
+def takes_part(agent: StoredAgent, run: StoredRun | None) -> bool:
+    """Return whether an agent may have processes of the newest attempt."""
+    return run is not None and agent.attempt == run.attempt and not agent.is_gone
+
+
+# -- how many agents a job needs -----------------------------------------------------------------------------
+
+
+def count_wanted(agents: Iterable[StoredAgent]) -> dict[str, int]:
+    """Return the workers of the wanted agents, by pool."""
+    found = Counter[str]()
+    for agent in agents:
+        if agent.is_wanted:
+            found[agent.pool] += agent.workers
+    return dict(found)
+
+
+def choose_asks(job: AgentJob, agents: Iterable[StoredAgent]) -> dict[str, int]:
+    """Return how many agents to ask for, by pool."""
+    here = count_wanted(agents)
+    missing = {pool: workers - here.get(pool, 0) for pool, workers in job.wanted.items()}
+    return {pool: -(-workers // WORKERS_PER_AGENT) for pool, workers in missing.items() if workers > 0}
+
+
+def choose_deadlines(
+    agents: Sequence[StoredAgent],
+    job: AgentJob | None,
+    run: StoredRun | None,
+    now_s: float,
+    *,
+    is_over: bool = False,
+    leaving_nodes: Collection[str] = (),
+) -> dict[int, float]:
+    """Return which agents should leave from now on, and by when, by number.
+
+    Those that have not arrived go first, then those on nodes that go away, then the newest. While a job is
+    stopped, its run ends by an order, and its agents with it.
+
+    Args:
+        agents: of the job.
+        job: None: it has ended, or its record cannot be read.
+        is_over: the outcome of the newest attempt is recorded.
+        leaving_nodes: nodes that are drained or will be taken away.
+    """
+    found: dict[int, float] = {}
+    here = count_wanted(agents)
+    order = sorted(
+        (agent for agent in agents if agent.is_wanted),
+        key=lambda agent: (agent.has_arrived, agent.node not in leaving_nodes, -agent.number),
+    )
+    for agent in order:
+        if takes_part(agent, run) and is_over:
+            found[agent.number] = now_s + AFTER_OUTCOME_S
+        elif takes_part(agent, run) and (job is None or not job.wanted):
+            continue
+        elif job is None:
+            found[agent.number] = now_s
+        elif here[agent.pool] - agent.workers >= job.wanted.get(agent.pool, 0):
+            here[agent.pool] -= agent.workers
+            found[agent.number] = job.choose_deadline(now_s)
+    return found
+
+
+def must_hear(agent: StoredAgent, run: StoredRun | None, now_s: float, *, is_over: bool) -> bool:
+    """Return whether an agent that should leave must get a notice, or be ended.
+
+    One that took part in an attempt that is over ends by itself, if it has the time.
+    """
+    return not (is_over and takes_part(agent, run)) or compute_grace_s(agent, now_s) == 0
+
+
+def compute_grace_s(agent: StoredAgent, now_s: float) -> float:
+    """Return how long an agent that should leave may still take, in seconds."""
+    if agent.leave_by_s is None or (agent.started_s is None and agent.arrived_s is None):
+        # One that has not begun has nothing to finish.
+        return 0.0
+    return max(0.0, agent.leave_by_s - now_s)
+
+
+def compute_setback_s(failures: int) -> float:
+    """Return how long to wait before agents are asked for again.
+
+    Args:
+        failures: how often in a row some could not be started, or have failed to join; 0: no wait.
+    """
+    doublings = min(failures - 1, MOST_DOUBLINGS)
+    return 0.0 if not failures else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**doublings)
+
+
+# -- what agents should do -----------------------------------------------------------------------------------
+
+
+def choose_instruction(
+    agent: StoredAgent, job: AgentJob | None, run: StoredRun | None, agents: Iterable[StoredAgent]
+) -> Instruction:
+    """Return what an agent that has arrived should do. The same question gets the same answer again.
+
+    Args:
+        job: None: it has ended, or its record cannot be read.
+        run: the newest attempt that agents have begun; None: none has.
+        agents: of the job that are not gone.
+    """
+    if agent.leave_by_s is not None or job is None or not job.wanted:
+        return NotWanted(why=f"job {agent.job} does not need it any more")
+    if run is None or run.attempt < job.attempt:
+        here = sum(other.workers for other in agents if other.has_arrived and other.is_wanted)
+        if here < job.limits[0]:
+            why = f"{here} of the {job.limits[0]} workers with which job {job.name} begins have arrived"
+            return AskAgain(seconds=ASK_AGAIN_S, why=why)
+        return _make_begin(agent, job)
+    if run.beginner == agent.number:
+        return _make_begin(agent, job)
+    if not run.answers:
+        return AskAgain(
+            seconds=ASK_AGAIN_S, why=f"another machine begins attempt {run.attempt} of {job.name}"
+        )
+    return Join(run_dir=job.run_dir, attempt=run.attempt, workers=agent.workers, spec=job.spec)
+
+
+def _make_begin(agent: StoredAgent, job: AgentJob) -> Begin:
+    return Begin(
+        run_dir=job.run_dir,
+        attempt=job.attempt,
+        workers=agent.workers,
+        limits=job.limits,
+        spec=job.spec,
+        submitted_s=job.submitted_s,
+    )
+
+
+# -- how an attempt ended ------------------------------------------------------------------------------------
+
+
+def judge_start(beginner: StoredAgent) -> AttemptOutcome:
+    """Return how an attempt ended that has recorded nothing.
+
+    Args:
+        beginner: the agent that should have begun it.
+    """
+    code = beginner.exit_code or RETRYABLE
+    where = f" on {beginner.node}" if beginner.node else ""
+    return AttemptOutcome(
+        code=code, why=f"its agent{where} ended before the attempt began: {beginner.why or 'it said nothing'}"
+    )

@@ -1,0 +1,58 @@
+"""Where agents find the controller."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from elastane.common.addresses import find_default_address
+
+ANY_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared, not listened at
+
+
+class Site(msgspec.Struct, frozen=True):
+    """Where agents find the controller.
+
+    Args:
+        home: its directory, which all machines share.
+        url: its address.
+        certificate: in PEM, if agents trust it only because their tickets have it; otherwise empty.
+        isolates: jobs run as system users of their teams. Engines cannot do that: all agents would run as the
+            user of the controller, who is root then.
+    """
+
+    home: Path
+    url: str
+    certificate: str = ""
+    isolates: bool = False
+
+
+def find_site(home: Path, url: str, certificate: str, *, isolates: bool) -> Site:
+    """Return where agents find a controller.
+
+    Args:
+        url: at which it listens. In place of any address, agents get the one that leads to other machines.
+        certificate: path of its certificate chain; empty: it has none.
+        isolates: see `Site`.
+
+    Raises:
+        BadInput: it listens at any address, and this machine has no route to others.
+    """
+    parts = urlsplit(url)
+    if parts.hostname in ANY_ADDRESSES:
+        host = find_default_address()
+        url = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{parts.port}"
+    trusted = _read_self_signed(certificate) if certificate else ""
+    return Site(home.absolute(), url, trusted, isolates)
+
+
+def _read_self_signed(path: str) -> str:
+    """Return a certificate that has signed itself, which no machine trusts by itself; empty: it has not."""
+    try:
+        from cryptography import x509
+    except ModuleNotFoundError:
+        # Without it no machine can join a run either.
+        return ""
+    text = Path(path).read_text()
+    (first, *others) = x509.load_pem_x509_certificates(text.encode())
+    return text if not others and first.issuer == first.subject else ""

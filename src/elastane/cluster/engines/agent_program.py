@@ -1,0 +1,255 @@
+"""The program of an agent: it asks the controller what to do, begins an attempt of its job or joins one.
+
+One ticket serves one agent. It may wait for days in the queue of its engine: what its job needs it hears when
+it arrives. While the controller is away the agent asks again, and holds nothing of the run.
+"""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from elastane.cluster.engines.local.preflight import check_disk_space, check_job_files
+from elastane.cluster.nouns.arrivals import (
+    AgentDeparture,
+    Arrival,
+    AskAgain,
+    Begin,
+    Instruction,
+    Join,
+    NotWanted,
+)
+from elastane.cluster.nouns.job_tickets import JobTicket, build_trust, encode_credentials
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.common.addresses import find_own_address
+from elastane.common.connections.controller_connection import (
+    ControllerConnection,
+    ControllerUnreachable,
+)
+from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
+from elastane.common.exit_codes import ExitCode
+from elastane.common.extras import require
+from elastane.common.safe_text import escape_text
+from elastane.run.attempts.attempt_file import read_attempt
+from elastane.run.attempts.display import LogDisplay
+from elastane.run.attempts.interrupts import Interrupts, watch_signals
+from elastane.run.attempts.job_attempt import AttemptRequest, judge_end, record_outcome, run_attempt
+from elastane.run.attempts.run_directory import claim_run_directory, reclaim_run_directory
+from elastane.run.machines.joining.participation import JoinedMachine
+from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
+from elastane.run.nouns.machine_address import MachineAddress
+from elastane.run.nouns.notices import withstand_notices
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import read_record
+
+REQUEST_S = 5.0
+"""How long one question may take, with its repetitions."""
+ALONE_S = 600.0
+"""How long an agent asks a controller that does not answer; then its machine is given back."""
+LONGEST_WAIT_S = 60.0
+LOOK_S = 0.1
+LONGEST_WHY, LONGEST_HOST = 4000, 255
+HTTPS, HTTP = 443, 80
+
+
+class AgentEnding(NamedTuple):
+    """How an agent ends: its exit code, and a sentence."""
+
+    code: int
+    why: str
+
+
+def run_agent(ticket: JobTicket) -> int:
+    """Take part in the job of a ticket until the job does not need this agent; return the exit code."""
+    display = LogDisplay()
+    # Engines repeat their notices. One that comes while this process ends must not kill it.
+    withstand_notices()
+    with (
+        watch_signals() as signals,
+        ControllerConnection(
+            ticket.url, encode_credentials(ticket.key), verify=build_trust(ticket), timeout_s=REQUEST_S
+        ) as controller,
+    ):
+        try:
+            end = _Agent(ticket, controller, display, signals).take_part()
+        except ElastaneError as error:
+            end = AgentEnding(int(error.exit_code), str(error))
+        except BaseException as error:
+            _depart(controller, ticket, AgentEnding(ExitCode.FAILED, f"{type(error).__name__}: {error}"))
+            raise
+        display.say(f"{ticket.agent} ends: {end.why}")
+        _depart(controller, ticket, end)
+    return end.code
+
+
+def _depart(controller: ControllerConnection, ticket: JobTicket, end: AgentEnding) -> None:
+    """Tell the controller how this agent ends; its engine says so too, in fewer words."""
+    why = escape_text(end.why, LONGEST_WHY)
+    try:
+        controller.send(
+            "POST", f"/agents/{ticket.agent}/departure", body=AgentDeparture(code=end.code, why=why)
+        )
+    except ElastaneError as error:
+        LogDisplay().say(f"the controller was not told: {error.what}")
+
+
+class _Agent:
+    def __init__(
+        self, ticket: JobTicket, controller: ControllerConnection, display: LogDisplay, signals: Interrupts
+    ) -> None:
+        self._ticket = ticket
+        self._controller = controller
+        self._display = display
+        self._signals = signals
+
+    def take_part(self) -> AgentEnding:
+        """Ask what to do, and do it, until there is nothing more.
+
+        Raises:
+            ElastaneError: this machine cannot take part.
+        """
+        answered_s = time.monotonic()
+        while not self._signals.stopping:
+            try:
+                told = self._arrive()
+                answered_s = time.monotonic()
+            except ControllerUnreachable:
+                if time.monotonic() - answered_s > ALONE_S:
+                    raise
+                continue
+            if (end := self._follow(told)) is not None:
+                return end
+            self._wait(told)
+        return AgentEnding(ExitCode.OK, f"{self._signals.stopping} came before it took part")
+
+    def _arrive(self) -> Instruction:
+        """Ask the controller what to do.
+
+        Raises:
+            ControllerUnreachable: it does not answer now.
+            RequestRefused: the ticket is not valid any more.
+        """
+        path, arrival = (
+            f"/agents/{self._ticket.agent}/arrival",
+            Arrival(host=socket.gethostname()[:LONGEST_HOST]),
+        )
+        return self._controller.request("POST", path, Instruction, body=arrival)  # type: ignore[arg-type]
+
+    def _wait(self, told: Instruction) -> None:
+        """Wait until the controller is to be asked again, or until a notice."""
+        seconds = min(told.seconds, LONGEST_WAIT_S) if isinstance(told, AskAgain) else 1.0
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._signals.stopping:
+            time.sleep(min(LOOK_S, seconds))
+
+    def _follow(self, told: Instruction) -> AgentEnding | None:
+        """Do what the controller says; return None if it must be asked again."""
+        match told:
+            case Begin():
+                return self._begin(told)
+            case Join():
+                return self._join(told)
+            case NotWanted(why=why):
+                return AgentEnding(ExitCode.OK, why)
+            case AskAgain(why=why):
+                self._display.say(f"waiting: {why}")
+                return None
+
+    def _begin(self, told: Begin) -> AgentEnding:
+        require("torch", "a job on this machine needs torch")
+        require("nodes", "a job on several machines")
+        run_dir = RunDir(Path(told.run_dir))
+        run, working_dir = check_job_files(told.spec.name, told.spec)
+        low, _ = told.limits
+        alone = told.spec.contract != "elastane"
+        if alone and low > told.workers:
+            raise BadInput(
+                f"job {told.spec.name} needs {low} workers, and its script keeps the contract of torchrun",
+                means="such a script trains on one machine, with the workers of one agent",
+                do=f"submit it with minReplicas: {told.workers}, or a script that calls elastane.join()",
+            )
+        _refuse_run_of_another(run_dir, told)
+        if not run_dir.run.exists():
+            with claim_run_directory(run, run_dir.root, linked=False):
+                pass
+        check_disk_space(run_dir)
+        _enter(told.spec, working_dir)
+        request = AttemptRequest(
+            attempt=told.attempt,
+            workers=told.workers if alone else max(low, told.workers),
+            limits=(1, told.workers) if alone else told.limits,
+            address=None if alone else self._find_address(),
+            slots=told.workers,
+        )
+        with reclaim_run_directory(run_dir):
+            code = run_attempt(run_dir, request, self._display)
+        attempt = read_attempt(run_dir)
+        outcome = None if attempt is None else attempt.outcome
+        if code in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
+            return AgentEnding(ExitCode.OK, "it has left the run" if outcome is None else outcome.why)
+        return AgentEnding(code, "it has failed" if outcome is None else outcome.why)
+
+    def _join(self, told: Join) -> AgentEnding | None:
+        require("torch", "training needs torch")
+        require("nodes", "a job on several machines")
+        shared = RunDir(Path(told.run_dir))
+        record = read_record(shared)
+        try:
+            check_joinable(shared, record)
+            _enter(told.spec, Path(record.spec.directory or Path.cwd()))
+            own = RunDir(shared.root, self._ticket.agent)
+            machine = JoinedMachine(own, self._find_address(), told.workers, self._display.say)
+            over, concludes = join_shared_run(machine, record, is_admitted=False)
+        except NoSuchRun as error:
+            # Its coordinator is being replaced, or the attempt has just ended.
+            self._display.say(f"asking again: {error.what}")
+            return None
+        if concludes:
+            record_outcome(shared, told.attempt, judge_end(over))
+        is_good = over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER)
+        return AgentEnding(ExitCode.OK if is_good else over.code, over.why)
+
+    def _find_address(self) -> MachineAddress:
+        """Return the address of this machine that reaches the controller, and so other machines.
+
+        Raises:
+            BadInput: none does.
+        """
+        parts = urlsplit(self._ticket.url)
+        port = parts.port or (HTTPS if parts.scheme == "https" else HTTP)
+        try:
+            # Names are resolved here, because the probe takes numeric addresses only.
+            found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
+            return MachineAddress(find_own_address(str(found[0][4][0]), port))
+        except OSError as error:
+            raise BadInput(
+                f"this machine does not reach {parts.hostname}: {error.strerror}",
+                means="its workers connect to those of the other machines",
+                do="check the network of this machine",
+            ) from error
+
+
+def _enter(spec: JobSpec, working_dir: Path) -> None:
+    """Let this process and its children have the environment and the directory of a job."""
+    os.environ.update(spec.env)
+    os.chdir(working_dir)
+
+
+def _refuse_run_of_another(run_dir: RunDir, told: Begin) -> None:
+    """Refuse a directory that holds the run of another job: its checkpoints would count as this job's.
+
+    Raises:
+        BadInput: it does.
+    """
+    if not run_dir.run.exists():
+        return
+    attempt = read_attempt(run_dir)
+    # The directory was claimed for this job if its first attempt has not begun yet.
+    if (attempt is None and told.attempt > 1) or (attempt is not None and attempt.began_s < told.submitted_s):
+        raise BadInput(
+            f"{run_dir.root} holds a run of another job",
+            means="its checkpoints would count as those of this job",
+            do="submit this job under another name",
+        )

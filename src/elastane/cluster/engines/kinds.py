@@ -1,0 +1,63 @@
+"""The kinds of engines that operators can declare."""
+
+from collections.abc import Mapping
+from typing import assert_never
+from urllib.parse import urlsplit
+
+from elastane.cluster.nouns.agents import AgentEngine, EngineFinding
+from elastane.cluster.nouns.config import DeclaredEngine
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def open_engine(document: DeclaredEngine, cluster: str) -> AgentEngine:
+    """Return the engine that a document declares.
+
+    Args:
+        cluster: id of the cluster; the engine touches no agents of others.
+
+    Raises:
+        BadInput: an option cannot be used on this machine.
+    """
+    match document.kind:
+        case "slurm":
+            from elastane.cluster.engines.slurm.engine import SlurmEngine
+            from elastane.cluster.engines.slurm.options import decode_engine_options
+
+            return SlurmEngine(cluster, decode_engine_options(document.options))
+        case _:
+            assert_never(document.kind)
+
+
+async def examine_engine(
+    document: DeclaredEngine, pools: Mapping[str, Mapping[str, str]], url: str
+) -> tuple[EngineFinding, ...]:
+    """Look at all that an engine needs; nothing is started.
+
+    Args:
+        pools: the options of its pools, by name.
+        url: of the controller, as agents get it.
+
+    Raises:
+        BadInput: an option cannot be used on this machine.
+    """
+    match document.kind:
+        case "slurm":
+            from elastane.cluster.engines.slurm.doctor import examine_slurm
+            from elastane.cluster.engines.slurm.options import decode_engine_options
+
+            found = await examine_slurm(decode_engine_options(document.options), pools)
+        case _:
+            assert_never(document.kind)
+    return (judge_address(url), *found)
+
+
+def judge_address(url: str) -> EngineFinding:
+    """Say whether agents on other machines reach the controller at its address."""
+    if urlsplit(url).hostname in LOOPBACK:
+        return EngineFinding(
+            False,
+            f"agents get the address {url}, which leads other machines to themselves",
+            "start the controller with --listen ADDRESS:PORT of its network, --tls-cert and --tls-key",
+        )
+    return EngineFinding(True, f"agents get the address {url}")

@@ -1,0 +1,73 @@
+"""What an agent and the controller say to each other: an agent arrives, gets an instruction, and departs."""
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.common.bodies import AnswerBody, RequestBody
+
+
+class Arrival(RequestBody, frozen=True, kw_only=True):
+    """An agent has begun on a machine and asks what to do; after `AskAgain`, and after a lost answer, again.
+
+    Args:
+        host: the name of the machine, for people.
+    """
+
+    host: Annotated[str, msgspec.Meta(max_length=255)] = ""
+
+
+class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):
+    """Begin an attempt of the job; other agents join it.
+
+    Args:
+        run_dir: absolute path of the run directory, which all machines of the job share.
+        workers: the most workers on this machine.
+        limits: fewest and most workers of the job.
+        submitted_s: when the job was submitted, in seconds since 1970; a run that began before is another's.
+    """
+
+    run_dir: str
+    attempt: int
+    workers: int
+    limits: tuple[int, int]
+    spec: JobSpec
+    submitted_s: float
+
+
+class Join(AnswerBody, frozen=True, kw_only=True, tag="join"):
+    """Join the attempt that another agent has begun; see `Begin` for the fields."""
+
+    run_dir: str
+    attempt: int
+    workers: int
+    spec: JobSpec
+
+
+class AskAgain(AnswerBody, frozen=True, kw_only=True, tag="ask-again"):
+    """Ask again after ``seconds``, because ``why``."""
+
+    seconds: float
+    why: str
+
+
+class NotWanted(AnswerBody, frozen=True, kw_only=True, tag="not-wanted"):
+    """End without an error, because ``why``."""
+
+    why: str
+
+
+Instruction: TypeAlias = Begin | Join | AskAgain | NotWanted
+
+
+class AgentDeparture(RequestBody, frozen=True, kw_only=True):
+    """An agent ends.
+
+    Args:
+        code: its exit code; 0: it has left the run or the run has ended well.
+        why: a sentence.
+    """
+
+    code: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    why: Annotated[str, msgspec.Meta(max_length=4000)] = ""

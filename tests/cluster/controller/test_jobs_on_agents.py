@@ -1,0 +1,382 @@
+"""Jobs on agents: the real store, API, loop, scheduler and fleet, over an engine without machines."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from elastane.cluster.controller.agents.all_engines import AllEngines
+from elastane.cluster.controller.agents.fleet import Fleet
+from elastane.cluster.controller.agents.site import Site
+from elastane.cluster.controller.agents.stored_agent import StoredAgent
+from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.jobs.requests import create_job
+from elastane.cluster.controller.store import agent_rows, documents, jobs
+from elastane.cluster.nouns.agents import SeenNode, StartRefusal
+from elastane.cluster.nouns.arrivals import AskAgain, NotWanted
+from elastane.cluster.nouns.config import Config, DeclaredEngine, PriorityClass, Team
+from elastane.cluster.nouns.jobs import ElasticPolicy
+from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.scheduler.explanations import explain_decision
+from elastane.cluster.scheduler.plan import plan
+
+from .world import Cluster, World
+from .yard import Yard
+
+
+class YardCluster(Cluster):
+    """A cluster with a pool of one engine, which is a yard, and a pool of its own machine."""
+
+    def __init__(self, api, where: Path, **yard) -> None:
+        self.yard, self.where = Yard(api, **yard), where
+        world = World(where / "local")
+        super().__init__(api, world, self.make_engine(api, world))
+        config = Config(
+            engines=(DeclaredEngine(name="hpc", kind="slurm"),),
+            pools=(
+                Pool(name="a100", device="a100", devices=4, engine="hpc", options={"partition": "gpu"}),
+                Pool(name="local", device="cpu", devices=2),
+            ),
+            teams=(Team(name="vision"),),
+            priorities=(PriorityClass(name="low", value=-10), PriorityClass(name="high", value=10)),
+        )
+        with api.store.begin_write() as tx:
+            changes = diff_configs(documents.read_declared_config(tx), config)
+            documents.write_documents(tx, changes, self.clock())
+
+    def make_engine(self, api, world):
+        self.fleet = Fleet(
+            api.store,
+            Site(self.where, "http://10.0.0.9:7425"),
+            self.open_engine,
+            api.clock,
+            open_line=self.yard.open_line,
+        )
+        return AllEngines(world, self.fleet)
+
+    def open_engine(self, document, cluster: str):
+        assert cluster, "an engine must tell its agents from those of other clusters"
+        return self.yard
+
+    def replace_controller(self) -> None:
+        """Begin with another loop, as after the death of a controller."""
+        super().__init__(self.api, self.world, self.make_engine(self.api, self.world))
+
+    def submit(self, make_spec, name="train", kind="a100", low=1, high=3, **more):
+        spec = make_spec(
+            name=name,
+            elastic_policy=ElasticPolicy(
+                min_replicas=low, max_replicas=high, graceful_shutdown_timeout_in_seconds=20
+            ),
+            **more,
+        )
+        spec = type(spec)(
+            **{field: getattr(spec, field) for field in spec.__struct_fields__}
+            | {"resources_per_worker": type(spec.resources_per_worker)(devices=1, kinds=(kind,))}
+        )
+        with self.api.store.begin_write() as tx:
+            jobs.insert_job(tx, create_job(spec, "ada", self.clock()))
+        self.loop._mark_stale()
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.yard.go_on(1.0)
+            super().pass_time(1)
+
+    def members(self, name="train") -> int:
+        run = self.yard.runs.get(name)
+        return 0 if run is None else len(run.members)
+
+    def living(self):
+        with self.api.store.begin_read() as tx:
+            return agent_rows.list_living_agents(tx)
+
+    def events(self, kind: str, name="train"):
+        found = self.api.user("operator").get(f"/jobs/{name}/events").json()["items"]
+        return [event["message"] for event in found if event["kind"] == kind]
+
+
+@pytest.fixture
+def make_yard(api_over, sqlite_store, tmp_path):
+    api = api_over(sqlite_store, plan=plan, explain=explain_decision, home=tmp_path)
+    return lambda **yard: YardCluster(api, tmp_path, **yard)
+
+
+def test_a_job_in_a_pool_of_an_engine_trains_on_agents(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    job = cluster.job("train")
+    assert (job.state, job.grant.workers) == ("running", {"a100": 3})
+    assert job.observed.held["a100"].workers == 3
+    assert job.run_dir == str(cluster.where / "runs" / "train")
+    assert [agent.state for agent in cluster.living()] == ["arrived"] * 3
+    assert len(cluster.yard.started) == 3
+    assert cluster.world.running == {}
+
+
+def test_a_job_begins_once_its_fewest_workers_have_arrived(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, low=3)
+    cluster.until(lambda: len(cluster.yard.agents) == 3)
+    held_up = cluster.yard.agents[cluster.yard.started[2]]
+    held_up.wait_s = 30.0
+    cluster.pass_time(10)
+    assert isinstance(cluster.yard.agents[cluster.yard.started[0]].told, AskAgain)
+    assert cluster.members() == 0
+    cluster.until(lambda: cluster.members() == 3)
+
+
+def test_a_job_that_ends_leaves_no_agent(make_yard, make_spec):
+    cluster = make_yard(steps=20)
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.job("train").state == "finished")
+    cluster.pass_time(5)
+    assert cluster.living() == ()
+    assert cluster.yard.agents == {}
+    assert len(cluster.yard.started) == 3
+    with cluster.api.store.begin_read() as tx:
+        assert agent_rows.find_agent_run(tx, "train") is None
+
+
+def test_a_job_of_more_importance_gets_devices_and_the_others_go_on(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, name="old", high=4, priority_class="low")
+    cluster.until(lambda: cluster.members("old") == 4)
+    first = cluster.yard.runs["old"].number
+    cluster.submit(make_spec, name="new", low=2, high=2, priority_class="high")
+    cluster.until(lambda: cluster.members("new") == 2)
+    cluster.until(lambda: cluster.members("old") == 2)
+    assert cluster.yard.runs["old"].number == first
+    assert all(end.grace_s > 0 for end in cluster.yard.ended), "every agent left at a commit"
+    assert cluster.job("old").observed.held["a100"].workers == 2
+
+
+def test_a_machine_that_dies_is_replaced_at_once_under_a_new_id(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    lost = cluster.yard.started[1]
+    cluster.yard.lose(lost, "NODE_FAIL")
+    cluster.until(lambda: cluster.members() == 3, 10)
+    assert cluster.yard.runs["train"].number == 1
+    assert len(set(cluster.yard.started)) == 4
+    assert cluster.yard.started[3] not in (lost, *cluster.yard.started[:3])
+
+
+def test_if_all_machines_die_the_next_attempt_begins_on_others(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    for agent in list(cluster.yard.agents):
+        cluster.yard.lose(agent, "NODE_FAIL")
+    cluster.until(lambda: cluster.members() == 3)
+    assert cluster.yard.runs["train"].number == 2
+    assert cluster.job("train").crashes == 1
+
+
+@pytest.mark.parametrize("how", ["cancel", "pause"])
+def test_a_job_that_people_stop_stops_at_a_commit(make_yard, make_spec, how):
+    cluster = make_yard()
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    assert cluster.api.user("operator").post(f"/jobs/train/{how}").is_success
+    state = {"cancel": "cancelled", "pause": "paused"}[how]
+    cluster.until(lambda: cluster.job("train").state == state)
+    assert cluster.yard.runs["train"].outcome.code == 130
+    assert cluster.living() == ()
+    # No agent was ended before the run had stopped.
+    assert cluster.yard.ended == []
+
+
+def test_a_run_that_cannot_be_stopped_ends_by_notices_and_then_at_the_deadline(make_yard, make_spec):
+    cluster = make_yard(leave_s=1e9)
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    cluster.yard.runs["train"].answers = False
+    assert cluster.api.user("operator").post("/jobs/train/cancel").is_success
+    cluster.until(lambda: cluster.job("train").state == "cancelled")
+    assert {end.grace_s > 0 for end in cluster.yard.ended} == {True, False}
+    assert cluster.yard.agents == {}
+
+
+def test_pending_agents_of_a_job_that_is_cancelled_are_withdrawn(make_yard, make_spec):
+    cluster = make_yard(wait_s=1e9)
+    cluster.submit(make_spec)
+    cluster.until(lambda: len(cluster.yard.agents) == 3)
+    assert cluster.api.user("operator").post("/jobs/train/cancel").is_success
+    cluster.until(lambda: cluster.job("train").state == "cancelled")
+    cluster.pass_time(3)
+    assert cluster.yard.agents == {}
+    assert cluster.living() == ()
+
+
+# -- trouble -------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_is_away_ends_and_doubles_nothing(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.yard.nodes = [SeenNode(name=f"n{number}", pool="a100", devices=1) for number in range(1, 5)]
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    cluster.yard.away = "slurmctld does not answer"
+    steps = cluster.yard.runs["train"].steps
+    cluster.submit(make_spec, name="other", high=1, low=1)
+    cluster.pass_time(300)
+    assert cluster.members() == 3
+    assert cluster.yard.runs["train"].steps > steps
+    assert len(cluster.yard.started) == 3
+    cluster.yard.away = ""
+    cluster.until(lambda: cluster.members("other") == 1)
+    assert cluster.members() == 3
+
+
+def test_a_job_of_this_machine_does_not_notice_an_engine_that_is_away(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.yard.away = "slurmctld does not answer"
+    cluster.submit(make_spec, name="here", kind="cpu", high=2)
+    cluster.until(lambda: cluster.workers("here") == 2)
+    assert cluster.yard.started == []
+
+
+def test_a_refusal_is_told_and_asked_again_ever_more_rarely(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.yard.refusal = StartRefusal("Slurm has no partition gpu", for_ever=True)
+    cluster.submit(make_spec)
+    cluster.pass_time(100)
+    (message,) = cluster.events("job.held_up")
+    assert "train has devices but cannot start now" in message
+    assert "engine hpc: Slurm has no partition gpu" in message
+    with cluster.api.store.begin_write() as tx:
+        newest = agent_rows.insert_agent(tx, cluster_agent())
+    assert newest.number < 30, "no loop of requests"
+    cluster.yard.refusal = None
+    cluster.until(lambda: cluster.members() == 3)
+
+
+def cluster_agent():
+    return StoredAgent(
+        job="none", engine="hpc", pool="a100", workers=1, devices=1, key=b"k" * 16, asked_s=0.0, ended_s=0.0
+    )
+
+
+def test_a_job_that_cannot_begin_fails_with_the_words_of_its_agent(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.yard.starts_fail = "there is no script /train.py"
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.job("train").state == "failed")
+    assert "there is no script /train.py" in cluster.job("train").why
+    cluster.pass_time(5)
+    assert cluster.living() == ()
+
+
+def test_agents_that_end_before_they_arrive_are_told_and_replaced_ever_more_rarely(make_yard, make_spec):
+    cluster = make_yard(wait_s=1e9)
+    cluster.submit(make_spec, high=1)
+    for _ in range(100):
+        for id_ in list(cluster.yard.agents):
+            cluster.yard.lose(id_, "elastane: command not found", 127)
+        cluster.pass_time(1)
+    assert 2 < len(cluster.yard.started) < 8
+    assert "elastane: command not found" in cluster.events("job.held_up")[0]
+
+
+def test_agents_that_the_store_does_not_know_are_ended_once_they_were_seen_twice(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    with cluster.api.store.begin_write() as tx:
+        lost = agent_rows.list_living_agents(tx)[0]
+        tx.execute(agent_rows.agents.delete().where(agent_rows.agents.c.number == lost.number))
+    cluster.until(lambda: len(cluster.yard.ended) == 1, 5)
+    assert cluster.yard.ended[0].grace_s == 0
+    cluster.until(lambda: cluster.members() == 3)
+
+
+def test_a_ticket_admits_one_agent_until_its_end(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: cluster.members() == 1)
+    (agent,) = cluster.yard.agents.values()
+    id_ = agent.ask.id
+    stranger = cluster.api.with_secret("0" * 32)
+    assert stranger.post(f"/agents/{id_}/arrival", {}).status_code == 401
+    other = id_.rpartition("-")[0] + "-999"
+    assert cluster.api.with_secret("0" * 32).post(f"/agents/{other}/arrival", {}).status_code == 401
+    cluster.yard.lose(id_)
+    cluster.pass_time(2)
+    assert cluster.yard._send(agent, "arrival").status_code == 401
+
+
+def test_a_ticket_of_a_job_that_has_ended_is_not_wanted(make_yard, make_spec):
+    cluster = make_yard(wait_s=5.0)
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: len(cluster.yard.agents) == 1)
+    (agent,) = cluster.yard.agents.values()
+    cluster.yard.away = "scancel does not reach it"
+    assert cluster.api.user("operator").post("/jobs/train/cancel").is_success
+    cluster.until(lambda: cluster.job("train").state == "cancelled")
+    cluster.until(lambda: agent.told is not None)
+    assert isinstance(agent.told, NotWanted)
+
+
+# -- controllers that die -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_controllers_that_die_all_the_time_lose_and_double_no_agent(make_yard, make_spec, every):
+    cluster = make_yard(steps=60)
+    cluster.submit(make_spec)
+    for _ in range(400):
+        cluster.pass_time(every)
+        cluster.replace_controller()
+        if cluster.job("train").state == "finished":
+            break
+        assert len(cluster.yard.agents) <= 3
+    assert cluster.job("train").state == "finished"
+    assert len(cluster.yard.started) == 3
+    assert cluster.yard.runs["train"].number == 1
+    cluster.pass_time(10)
+    assert cluster.yard.agents == {}
+
+
+def test_a_controller_that_died_before_it_asked_asks_again_by_the_same_id(make_yard, make_spec):
+    cluster = make_yard()
+
+    async def die(*_):
+        raise KeyboardInterrupt
+
+    cluster.submit(make_spec, high=1)
+    asked, cluster.yard.start_agents = cluster.yard.start_agents, die
+    with pytest.raises(KeyboardInterrupt):
+        cluster.pass_time(3)
+    cluster.yard.start_agents = asked
+    (before,) = cluster.living()
+    cluster.replace_controller()
+    cluster.until(lambda: cluster.members() == 1)
+    (after,) = cluster.living()
+    assert after.number == before.number
+
+
+# -- nodes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_has_the_devices_of_its_nodes_and_a_drained_node_is_left(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.yard.nodes = [SeenNode(name=f"n{number}", pool="a100", devices=1) for number in range(1, 4)]
+    cluster.submit(make_spec, high=4)
+    cluster.until(lambda: cluster.members() == 3)
+    names = [node["name"] for node in cluster.api.user("operator").get("/nodes").json()["items"]]
+    assert names == ["hpc.n1", "hpc.n2", "hpc.n3"]
+    assert cluster.api.user("operator").post("/nodes/hpc.n2/drain", {"why": "new disk"}).is_success
+    cluster.until(lambda: cluster.members() == 2)
+    assert {agent.node for agent in cluster.living()} == {"n1", "n3"}
+
+
+def test_no_agent_is_started_as_root_for_a_team_with_a_user_of_its_own(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.fleet._site = msgspec.structs.replace(cluster.fleet._site, isolates=True)
+    cluster.submit(make_spec)
+    cluster.pass_time(5)
+    assert cluster.yard.started == []
+    assert "engine hpc: it would run the job as root" in cluster.events("job.held_up")[0]
