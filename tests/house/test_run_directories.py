@@ -43,8 +43,8 @@ ALLOWED = {
         run/machines/visits/visits.py:get_admission run/observability/run_files.py:list_run_names
         run/observability/report.py:render_report run/worker/finished/text_files.py""",
     "a run writes into its own directory, see `refuse_links`; an export or a mirror into its own": """
-        run/machines/joining/shared_run.py:_hold_name run/attempts/resumption.py:_cut_ledger run/attempts/run_directory.py
-        run/attempts/tracking.py run/checkpoints/storage/local.py:write
+        run/machines/joining/shared_run.py:_hold_name run/attempts/resumption.py:_cut_ledger
+        run/attempts/run_directory.py run/attempts/tracking.py run/checkpoints/storage/local.py:write
         run/connections/run_certificate.py:create_certificate run/machines/tickets/shared_places.py
         run/machines/visits/mirror.py run/observability/line_files.py:remove_torn_line
         run/observability/line_files.py:append_line run/trackers run/worker/export.py:export_model
