@@ -1,5 +1,6 @@
 """Jobs on agents: the real store, API, loop, scheduler and fleet, over an engine without machines."""
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,8 @@ from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.agents.stored_agent import StoredAgent
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.jobs.requests import create_job
-from elastane.cluster.controller.store import agent_rows, documents, jobs
+from elastane.cluster.controller.store import agent_rows, documents, jobs, tables
+from elastane.cluster.controller.store.failures import UnreadableRecord
 from elastane.cluster.nouns.agents import SeenNode, StartRefusal
 from elastane.cluster.nouns.arrivals import AskAgain, NotWanted
 from elastane.cluster.nouns.config import Config, DeclaredEngine, PriorityClass, Team
@@ -380,3 +382,47 @@ def test_no_agent_is_started_as_root_for_a_team_with_a_user_of_its_own(make_yard
     cluster.pass_time(5)
     assert cluster.yard.started == []
     assert "engine hpc: it would run the job as root" in cluster.events("job.held_up")[0]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("pools", "a100"), ("engines", "hpc")])
+def test_a_record_that_cannot_be_read_ends_no_agent_and_starts_no_job_in_the_wrong_place(
+    make_yard, make_spec, kind, name
+):
+    cluster = make_yard()
+    cluster.submit(make_spec)
+    cluster.submit(make_spec, name="here", kind="cpu", high=2)
+    cluster.until(lambda: cluster.members() == 3 and cluster.workers("here") == 2)
+    damage(cluster, kind, name, "{")
+    steps = cluster.yard.runs["train"].steps
+    for _ in range(20):
+        # Nothing is decided without the record; that is reported, and jobs go on.
+        with contextlib.suppress(UnreadableRecord):
+            cluster.pass_time(1)
+    assert (cluster.members(), cluster.workers("here")) == (3, 2)
+    assert cluster.yard.runs["train"].steps > steps
+    # The whole run dies. Its next attempt waits for the record.
+    for agent in list(cluster.yard.agents):
+        cluster.yard.lose(agent, "NODE_FAIL")
+    for _ in range(90):
+        with contextlib.suppress(UnreadableRecord):
+            cluster.pass_time(1)
+    assert cluster.world.running.keys() == {"here"}
+
+
+def damage(cluster, kind: str, name: str, body: str) -> None:
+    with cluster.api.store.begin_write() as tx:
+        here = (tables.documents.c.kind == kind) & (tables.documents.c.name == name)
+        tx.execute(tables.documents.update().where(here).values(body=body))
+
+
+def test_agents_in_the_queue_of_their_engine_cost_nothing(make_yard, make_spec):
+    cluster = make_yard(wait_s=50.0)
+    cluster.submit(make_spec)
+    cluster.pass_time(40)
+    assert cluster.usage("job") == ()
+    cluster.until(lambda: cluster.members() == 3)
+    began_s = cluster.clock()
+    cluster.pass_time(60)
+    (row,) = cluster.usage("job")
+    used_s = row.owned_device_s + row.borrowed_device_s
+    assert used_s == pytest.approx(3 * (cluster.clock() - began_s), abs=12)

@@ -16,6 +16,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         leaving: how many of them are on nodes that are drained or will be taken away.
         starting: how many of them have not arrived yet and take no part in the training.
         failed: how many of them had arrived and were lost to a fault.
+        pending: how many of them are not on any machine yet, as their engine was last observed.
     """
 
     pool: str
@@ -23,6 +24,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leaving: int = 0
     starting: int = 0
     failed: int = 0
+    pending: int = 0
 
     @property
     def absent(self) -> int:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 from elastane.cluster.controller.agents.fleet import Fleet
-from elastane.cluster.nouns.engine import JobEngine, Observation, ObservedNode, Order
+from elastane.cluster.nouns.engine import JobEngine, Observation, ObservedNode, Order, StartAttempt
 
 
 class AllEngines:
@@ -29,10 +29,14 @@ class AllEngines:
         """Carry out the orders as far as possible now."""
         # A plan may have given a job devices elsewhere since it was observed.
         away = self._fleet.list_jobs() if orders else ()
-        here = [order for order in orders if order.job not in away]
+        starts = {order.job for order in orders if isinstance(order, StartAttempt) and order.job not in away}
+        unclear = self._fleet.explain_unclear_jobs() if starts else {}
+        # It could begin on the wrong machine.
+        refused = {job: unclear[job] for job in starts & unclear.keys()}
+        here = [order for order in orders if order.job not in away and order.job not in refused]
         elsewhere = [order for order in orders if order.job in away]
-        refused = await asyncio.gather(self._local.carry_out(here), self._fleet.carry_out(elsewhere))
-        return {**refused[0], **refused[1]}
+        found = await asyncio.gather(self._local.carry_out(here), self._fleet.carry_out(elsewhere))
+        return {**found[0], **found[1], **refused}
 
     async def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return the machines that are available now."""

@@ -91,7 +91,6 @@ class Fleet:
         site: where agents find the controller.
         clock: seconds since 1970.
         open_line: opens the line to the run in a directory.
-
     """
 
     def __init__(
@@ -122,6 +121,17 @@ class Fleet:
         """Return the names of the jobs that run on agents now, or will."""
         return frozenset(self._read_view().jobs)
 
+    def explain_unclear_jobs(self) -> Mapping[str, str]:
+        """Return the jobs of which it is not known where they run, and why, because a pool cannot be read."""
+        with self._store.begin_read() as tx:
+            _, lost = documents.read_declared_documents(tx)
+            return {
+                job: f"the record of pool {document.name} cannot be read: {document.why}"
+                for document in lost
+                if document.kind == "pools"
+                for job in jobs.list_jobs_in_pool(tx, document.name)
+            }
+
     # -- observing -------------------------------------------------------------------------------------------
 
     async def observe(self) -> Mapping[str, Observation]:
@@ -140,7 +150,8 @@ class Fleet:
 
     def _read_view(self) -> _View:
         with self._store.begin_read() as tx:
-            config = documents.read_declared_config(tx)
+            # One that cannot be read is left out: its agents are not observed, so nothing is concluded.
+            config, _ = documents.read_declared_documents(tx)
             pools = {pool.name: pool for pool in config.pools or () if pool.engine}
             agents = _group(agent_rows.list_living_agents(tx))
             runs = {run.job: run for run in agent_rows.list_agent_runs(tx)}
@@ -480,7 +491,7 @@ class Fleet:
     async def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return the machines in pools of engines."""
         with self._store.begin_read() as tx:
-            config, known = documents.read_declared_config(tx), nodes.list_nodes(tx)
+            (config, _), known = documents.read_declared_documents(tx), nodes.list_nodes(tx)
         before = [ObservedNode(name=node.name, pool=node.pool, devices=node.devices) for node in known]
         return await self._engines.list_nodes(config, before)
 

@@ -17,8 +17,8 @@ class Site(msgspec.Struct, frozen=True):
         home: its directory, which all machines share.
         url: its address.
         certificate: in PEM, if agents trust it only because their tickets have it; otherwise empty.
-        isolates: jobs run as system users of their teams. Engines cannot do that: all agents would run as the
-            user of the controller, who is root then.
+        isolates: jobs run as system users of their teams. Engines cannot do that: all agents would run as
+            root, like the controller.
     """
 
     home: Path

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from elastane.cluster.nouns.cluster import JobState, Snapshot
+from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
 from elastane.cluster.nouns.config import Cohort, Team
 from elastane.cluster.nouns.pools import Node, Pool
 from elastane.cluster.nouns.usage import Occupancy, Use
@@ -22,7 +22,9 @@ def charge_jobs(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
     found: dict[str, tuple[Use, ...]] = {}
     for state in sorted(snapshot.jobs, key=lambda state: state.number):
         uses: list[Use] = []
-        for name, devices in sorted(_count_devices(state).items()):
+        for name, devices in sorted(_count_devices(state, pools).items()):
+            if not devices:
+                continue
             pool = pools.get(name)
             price = 0.0 if pool is None else pool.price
             if pool is not None and pool.spot:
@@ -55,11 +57,17 @@ def _map_owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _count_devices(state: JobState) -> dict[str, int]:
-    """Return the devices of a job by pool: those that stay, and those that are still draining."""
+def _count_devices(state: JobState, pools: Mapping[str, Pool]) -> dict[str, int]:
+    """Return the devices of a job by pool: those that stay, and those that are still draining.
+
+    What waits in the queue of an engine holds none, and costs nothing.
+    """
     found: dict[str, int] = {}
     for place in state.places:
-        devices = place.workers * state.spec.resources_per_worker.devices
+        pool, workers = pools.get(place.pool), place.workers
+        if isinstance(place, Holding) and pool is not None and pool.engine:
+            workers -= place.pending
+        devices = workers * state.spec.resources_per_worker.devices
         found[place.pool] = found.get(place.pool, 0) + devices
     return found
 

@@ -142,6 +142,7 @@ def _read_place(pool: str, grant: Grant, held: HeldWorkers | None, *, is_faulty:
             leaving=min(granted, max(0, held.leaving - beyond)),
             starting=missing - failed,
             failed=failed,
+            pending=max(0, granted - held.workers),
         )
     return _Place(holding, draining, lost - failed)
 
