@@ -50,9 +50,15 @@ def _read_self_signed(path: str) -> str:
     """Return a certificate that has signed itself, which no machine trusts by itself; empty: it has not."""
     try:
         from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import Encoding
     except ModuleNotFoundError:
         # Without it no machine can join a run either.
         return ""
-    text = Path(path).read_text()
-    (first, *others) = x509.load_pem_x509_certificates(text.encode())
-    return text if not others and first.issuer == first.subject else ""
+    try:
+        (first, *others) = x509.load_pem_x509_certificates(Path(path).read_bytes())
+    except ValueError:
+        # OpenSSL has accepted it, so agents may trust it by the authorities of their machines.
+        return ""
+    # The file may hold the key too, which must not be in any ticket.
+    is_own = not others and first.issuer == first.subject
+    return first.public_bytes(Encoding.PEM).decode() if is_own else ""
