@@ -426,3 +426,16 @@ def test_agents_in_the_queue_of_their_engine_cost_nothing(make_yard, make_spec):
     (row,) = cluster.usage("job")
     used_s = row.owned_device_s + row.borrowed_device_s
     assert used_s == pytest.approx(3 * (cluster.clock() - began_s), abs=12)
+
+
+def test_an_unmodified_script_with_several_workers_does_not_begin_on_several_machines(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, contract="torchrun", high=2)
+    cluster.submit(make_spec, name="alone", contract="torchrun", high=1)
+    cluster.until(lambda: cluster.members("alone") == 1)
+    cluster.pass_time(5)
+    assert cluster.job("train").state == "queued"
+    told = cluster.api.user("operator").get("/jobs/train/explain").json()["explanation"]["sentences"]
+    assert (
+        "no pool of the controller's machine has what one of its workers asks for" in " ".join(told).lower()
+    )

@@ -157,7 +157,13 @@ class BudgetSpent(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
-    """No pool fits one worker by device kind, devices, terms, site and labels."""
+    """No pool fits one worker by device kind, devices, terms, site and labels.
+
+    Args:
+        one_machine: all its workers must be on one machine, so that pools of engines are out of the question.
+    """
+
+    one_machine: bool = False
 
 
 class NeverFits(Reason, frozen=True, kw_only=True, gc=False):

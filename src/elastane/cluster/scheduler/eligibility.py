@@ -44,8 +44,16 @@ def find_pool_groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[PoolGroup, .
     )
 
 
+def needs_one_machine(spec: JobSpec) -> bool:
+    """Return whether all workers of a job must be on one machine, as those of unmodified scripts."""
+    return spec.contract == "torchrun" and spec.elastic_policy.limits[1] > 1
+
+
 def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
     wanted = spec.resources_per_worker
+    # The agents of an engine have one worker each, on any machine, and none has devices of two machines.
+    if pool.engine and (needs_one_machine(spec) or wanted.devices > pool.devices_per_node):
+        return False
     return (
         (not wanted.kinds or pool.device in wanted.kinds)
         and (wanted.devices <= pool.devices_per_node or wanted.devices % pool.devices_per_node == 0)

@@ -8,7 +8,7 @@ from elastane.cluster.nouns.cluster import JobState, Snapshot
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.plans import NeverFits, NoSuchPool, PoolChanged, Why
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.scheduler.eligibility import PoolGroup, find_pool_groups
+from elastane.cluster.scheduler.eligibility import PoolGroup, find_pool_groups, needs_one_machine
 from elastane.cluster.scheduler.limits import (
     WorkerLimit,
     compute_waiting_since_s,
@@ -132,7 +132,9 @@ class JobBuilder:
         if limit.workers and not groups:
             return (
                 groups,
-                WorkerLimit(0, next(find_changed_pools(state, groups, self._pools), NoSuchPool())),
+                WorkerLimit(
+                    0, next(find_changed_pools(state, groups, self._pools), self._make_no_such_pool(state))
+                ),
                 False,
             )
         if not limit.workers or state.workers:
@@ -159,7 +161,7 @@ class JobBuilder:
         wanted, data = spec.resources_per_worker, spec.data
         where = tuple(sorted(holding.pool for holding in state.holds)) if state.holds else ()
         labels = tuple(sorted(data.labels.items())) if data.labels else ()
-        key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where)
+        key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where, needs_one_machine(spec))
         if key not in self._groups:
             found = find_pool_groups(spec, self._snapshot.pools)
             if where:
@@ -175,6 +177,10 @@ class JobBuilder:
             }
             return (max(found, key=lambda group: sum(held.get(pool, 0) for pool in group.for_minimum)),)
         return found
+
+    def _make_no_such_pool(self, state: JobState) -> NoSuchPool:
+        has_engines = any(pool.engine for pool in self._snapshot.pools)
+        return NoSuchPool(one_machine=has_engines and needs_one_machine(state.spec))
 
     def _count_node_workers(self, spec: JobSpec, groups: tuple[PoolGroup, ...]) -> int:
         """Return the workers that fit on one node, in each pool of the group that the job tries first."""

@@ -152,8 +152,13 @@ def _describe_standstill(why: StandstillReason) -> str:
             return f"it crashed and is retried at {format_time(at_s)}"
         case BudgetSpent(spent=spent, budget=budget):
             return f"it has spent {format_money(spent)} of its budget of {format_money(budget)}"
-        case NoSuchPool():
-            return "no pool has what one of its workers asks for"
+        case NoSuchPool(one_machine=one_machine):
+            if not one_machine:
+                return "no pool has what one of its workers asks for"
+            return (
+                "no pool of the controller's machine has what one of its workers asks for, and an unmodified "
+                "script has all its workers on one machine"
+            )
         case NeverFits(need=need, most=most):
             alone = f"only {most}" if most else "none"
             return (

@@ -451,7 +451,7 @@ def test_missing_devices_are_explained_by_the_nodes_that_took_them():
 @pytest.mark.parametrize("kind", plans.Why.__args__)
 def test_every_reason_has_a_sentence(kind):
     gone = (Departure(node="n1", pool="x", how="drain"),)
-    values = {"str": "x", "int": 3, "float": 0.5, "str | None": "x", "tuple": gone}
+    values = {"str": "x", "int": 3, "float": 0.5, "bool": True, "str | None": "x", "tuple": gone}
     limit = Restriction(pool="x", limit=3, trigger="x", why="x above 3")
     values |= {"Restriction": limit, "elastane.cluster.nouns.pools.Restriction | None": limit}
     hints = {name: str(getattr(hint, "__name__", hint)) for name, hint in kind.__annotations__.items()}
