@@ -158,6 +158,7 @@ def test_a_machine_that_dies_is_replaced_at_once_under_a_new_id(make_yard, make_
     cluster = make_yard()
     cluster.submit(make_spec)
     cluster.until(lambda: cluster.members() == 3)
+    cluster.pass_time(60)
     lost = cluster.yard.started[1]
     cluster.yard.lose(lost, "NODE_FAIL")
     cluster.until(lambda: cluster.members() == 3, 10)
@@ -439,3 +440,16 @@ def test_an_unmodified_script_with_several_workers_does_not_begin_on_several_mac
     assert (
         "no pool of the controller's machine has what one of its workers asks for" in " ".join(told).lower()
     )
+
+
+def test_agents_that_die_soon_after_they_join_are_replaced_ever_more_rarely(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, high=2)
+    cluster.until(lambda: cluster.members() == 2)
+    for _ in range(120):
+        run = cluster.yard.runs["train"]
+        for id_ in [id_ for id_ in run.members if cluster.yard.started.index(id_)]:
+            cluster.yard.lose(id_, "OUT_OF_MEMORY")
+        cluster.pass_time(1)
+    assert 4 < len(cluster.yard.started) < 12
+    assert cluster.yard.runs["train"].number == 1

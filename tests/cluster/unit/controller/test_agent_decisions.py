@@ -228,10 +228,11 @@ def test_the_words_of_an_agent_are_nearer_to_the_cause_than_those_of_its_engine(
         ({}, True),
         ({"exit_code": 2, "attempt": 1}, True),
         ({"exit_code": 0, "attempt": 1}, False),
-        ({"attempt": 1}, False),
+        ({"attempt": 1, "arrived_s": 0.0, "ended_s": 600.0}, False),
+        ({"attempt": 1, "arrived_s": 0.0, "ended_s": 9.0}, True),
         ({"leave_by_s": 1.0}, False),
     ],
-    ids=["never-arrived", "join-refused", "run-over", "node-lost", "asked-to-leave"],
+    ids=["never-arrived", "join-refused", "run-over", "node-lost", "killed-soon", "asked-to-leave"],
 )
 def test_only_ends_that_may_repeat_themselves_slow_down_the_next_request(fields, failed):
     assert has_failed(make_agent(1, state="gone", **fields)) is failed

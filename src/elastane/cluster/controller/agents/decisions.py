@@ -16,6 +16,7 @@ WORKERS_PER_AGENT = 1
 ASK_AGAIN_S = 1.0
 AFTER_OUTCOME_S = 30.0
 """How long agents may take to end after the outcome of their attempt is recorded."""
+YOUNG_S = 60.0
 MOST_DOUBLINGS = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 """The pauses before agents are asked for again, after some could not be started or have failed to join."""
@@ -67,9 +68,19 @@ def update_agent(agent: StoredAgent, seen: SeenAgent | None, now_s: float, *, is
 def has_failed(agent: StoredAgent) -> bool:
     """Return whether an agent that is gone ended for a reason that may hold for the next one too.
 
-    One that took part and was lost with its machine is replaced at once.
+    One that took part and was lost with its machine is replaced at once, unless it was lost soon: it may have
+    been killed for memory.
     """
-    return agent.is_gone and agent.leave_by_s is None and (not agent.attempt or bool(agent.exit_code))
+    if not agent.is_gone or agent.leave_by_s is not None:
+        return False
+    if not agent.attempt or agent.exit_code is not None:
+        return agent.exit_code != 0 or not agent.attempt
+    return agent.ended_s is None or not has_stayed(agent, agent.ended_s)
+
+
+def has_stayed(agent: StoredAgent, now_s: float) -> bool:
+    """Return whether an agent has been there for so long that its end would be no failure to start."""
+    return agent.arrived_s is not None and now_s - agent.arrived_s >= YOUNG_S
 
 
 def takes_part(agent: StoredAgent, run: StoredRun | None) -> bool:

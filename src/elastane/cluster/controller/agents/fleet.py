@@ -17,6 +17,7 @@ from elastane.cluster.controller.agents.decisions import (
     compute_grace_s,
     compute_setback_s,
     has_failed,
+    has_stayed,
     judge_start,
     must_hear,
     takes_part,
@@ -256,8 +257,10 @@ class Fleet:
         for agent in agents:
             if agent.has_arrived:
                 held[agent.pool] += agent.workers
-        wanted = sum(agent.workers for agent in agents if agent.is_wanted)
-        if job is not None and counts.members == wanted == sum(job.wanted.values()):
+        staying = [agent for agent in agents if agent.is_wanted]
+        wanted, now_s = sum(agent.workers for agent in staying), self._clock()
+        is_whole = job is not None and counts.members == wanted == sum(job.wanted.values())
+        if is_whole and all(has_stayed(agent, now_s) for agent in staying):
             self._troubles.pop(name, None)
         return Observation(
             job=name,
