@@ -324,7 +324,12 @@ def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_pat
 
 
 def find_worker_pid(loop: Loop) -> int:
-    return next(pid for pid in list_present_processes(loop.run_dir) if b"worker-1" in read_log_path(pid))
+    """Return the process of the second worker, which leads the session of those that it starts."""
+    return next(
+        pid
+        for pid in list_present_processes(loop.run_dir)
+        if b"worker-1" in read_log_path(pid) and os.getsid(pid) == pid
+    )
 
 
 def read_log_path(pid: int) -> bytes:
