@@ -76,14 +76,21 @@ def test_a_job_grows_shrinks_loses_a_machine_and_trains_the_same_bytes(
     assert {event.kind for event in run.events} >= {"node.joined", "node.left", "node.lost"}
 
 
-def test_the_machine_on_which_a_job_began_may_leave(run_elastane, engine, read_training):
+@pytest.mark.parametrize("how", ["notice", "death"])
+def test_a_job_goes_on_without_the_machine_on_which_it_began(run_elastane, engine, read_training, how):
     submit_training(run_elastane, "moved", "--workers", "2", args=(f"--steps={STEPS}", "--seconds=0.05"))
     wait_for_members(run_elastane, "moved", 2)
-    first = next(iter(engine.agents))
-    engine.kill(first)
+    (first,) = (id_ for id_ in engine.agents if "attempt 1 begins" in engine.read_log(id_))
+    if how == "death":
+        engine.kill(first)
+    else:
+        engine.agents[first].terminate()
+        assert engine.agents[first].wait(WAIT_S) == 0, engine.read_log(first)
     wait_for_state(run_elastane, "moved", "finished")
     run = read_training("moved")
     assert [line.step for line in run.ledger] == [*range(1, STEPS + 1)]
+    # It was one attempt, without a stop.
+    assert {event.kind for event in run.events}.isdisjoint({"stop.requested", "run.stopped", "run.resumed"})
     assert read_json(run_elastane, "describe", "moved")["crashes"] == 0
 
 

@@ -138,13 +138,17 @@ async def train_attempt(
     view = display.view(record)
 
     def stop(name: str) -> None:
+        # A notice to one machine of a job is for this machine only; one to a user's command is for the run.
+        is_for_machine = name == "SIGHUP" or record.typed is None
+        leaver = agent if isinstance(agent, NodeAgent) and is_for_machine else None
         how = "at the next commit" if record.spec.contract is None else "when the script has saved"
         again = "press Ctrl-C again" if name == "SIGINT" else "press Ctrl-C twice"
-        view.say(f"{describe_signal(name)}stopping {how}; {again} to end at once")
-        if name == "SIGHUP" and isinstance(agent, NodeAgent):
-            agent.leave()
-        else:
+        what = "stopping" if leaver is None else "leaving the run"
+        view.say(f"{describe_signal(name)}{what} {how}; {again} to end at once")
+        if leaver is None:
             agent.stop()
+        else:
+            leaver.leave()
 
     def kill() -> None:
         where = " on this machine" if record.spec.listen else ""
