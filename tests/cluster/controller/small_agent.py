@@ -15,6 +15,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from elastane.run.attempts import __main__ as attempts
+from elastane.run.attempts import job_attempt
 from elastane.run.nouns.attempts import AttemptOutcome
 from elastane.run.nouns.control import (
     Answer,
@@ -152,10 +153,10 @@ def append(path: Path, value: msgspec.Struct) -> None:
         file.write(msgspec.json.encode(value) + b"\n")
 
 
-def outcome_of(run_dir: RunDir, wish: attempts.AttemptRequest, _: object) -> AttemptOutcome:
+def outcome_of(run_dir: RunDir, wish: job_attempt.AttemptRequest, _: object) -> AttemptOutcome:
     return asyncio.run(SmallAttempt(run_dir, wish.attempt, wish.workers).lived())
 
 
 if __name__ == "__main__":
-    attempts.determine_outcome = outcome_of
+    job_attempt.determine_outcome = outcome_of
     attempts.main()

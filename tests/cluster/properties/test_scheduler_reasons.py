@@ -213,7 +213,8 @@ class Truth:
         assert why.until_s == other.started_s + self.before.rules.min_run_time_s > self.before.now_s
         devices = other.spec.resources_per_worker.devices
         assert 0 < why.devices <= sum(one.workers for one in other.holds) * devices
-        assert any(one.pool == why.pool for one in other.holds)
+        # This plan may move it there, from a pool that no longer fits it.
+        assert any(one.pool == why.pool for one in other.holds) or self.decisions[why.job].workers[why.pool]
 
     def owned_by_others(self, decision, state, why):
         mine = self.above(state.spec.team)
