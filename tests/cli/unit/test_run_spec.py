@@ -22,7 +22,8 @@ from elastane.run.nouns.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 
 @pytest.fixture(autouse=True)
 def no_name_service(monkeypatch):
-    def refuse(host: str, port: int, **_: object) -> None:
+    # Threads of earlier tests may call it too, each in its own way.
+    def refuse(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)

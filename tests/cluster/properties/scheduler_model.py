@@ -121,9 +121,13 @@ def shrunk(promised: dict[str, int], capacity: int) -> dict[str, int]:
 
 
 class Nodes:
-    """The quota tree of one pool, by recursion over names."""
+    """The quota tree of one pool, by recursion over names.
 
-    def __init__(self, snapshot: Snapshot, pool: str, capacity: int) -> None:
+    Args:
+        plain: promises keep nothing for running jobs. New workers must fit beside these as well.
+    """
+
+    def __init__(self, snapshot: Snapshot, pool: str, capacity: int, *, plain: bool = False) -> None:
         self.parent = {one.name: one.parent for one in snapshot.cohorts}
         self.parent |= {one.name: one.cohort for one in snapshot.teams}
         for state in snapshot.jobs:
@@ -138,7 +142,7 @@ class Nodes:
         promised = shrunk(wished, capacity)
         least = self.needed_of_own(snapshot, pool, wished)
         fixed: dict[str, int] = {}
-        while sum(least.values()) <= capacity:
+        while not plain and sum(least.values()) <= capacity:
             short = {name for name in wished if promised[name] < least[name]} - fixed.keys()
             if not short:
                 break
@@ -206,6 +210,10 @@ class Nodes:
             name for name in self.parent if self.usage(name, of_teams) > self.quota(name) + self.borrow[name]
         }
         return found | ({""} if self.usage("", of_teams) > self.quota("") else set())
+
+    def above(self, name: str) -> set[str]:
+        """Return a node and the nodes above it, the cluster included."""
+        return {name} | (self.above(self.parent[name]) if name else set())
 
 
 def capacity(snapshot: Snapshot, pool: str) -> int:

@@ -43,12 +43,17 @@ def rested(cluster):
 @given(seeds, st.sampled_from([{}, {"jobs": 14}, {"odd": False}, {"limits": False}, {"plain": True}]))
 @example(53325, {})
 @example(44736, {})
+@example(3428074291, {"plain": True})
+@example(2154515, {"odd": False})
+@example(2548829, {"odd": False})
 @settings(max_examples=75)
 def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind):
-    """Two examples did not.
+    """The examples did not.
 
     Two jobs could change places only by being stopped. And a job started where a teammate had grown; the
-    teammate grew there again, so that the job became a borrower, and was stopped for another team's.
+    teammate grew there again, so that the job became a borrower, and was stopped for another team's. In the
+    last three, a promise was larger only for the sake of a running job, and another job took its place there;
+    without the running one, the promise was smaller again, and neither fitted.
     """
     cluster = loaded(seed, **kind)
     rested(cluster)
@@ -114,14 +119,17 @@ def addable(snapshot, state, pool, others):
     """Return the workers of the job that pool and quotas can take beside ``others``."""
     there = capacity(snapshot, pool)
     alone = replace(snapshot, jobs=others)
-    nodes = Nodes(snapshot, pool, there)
+    trees = [Nodes(snapshot, pool, there, plain=plain) for plain in (False, True)]
     of_teams = {team: pools.get(pool, 0) for team, pools in used(alone).items()}
     team, devices = state.spec.team, state.spec.resources_per_worker.devices
     workers, occupied = 0, sum(of_teams.values())
     while True:
         occupied += devices
         of_teams[team] = of_teams.get(team, 0) + devices
-        too_much = nodes.over(of_teams) if state.spec.borrow else of_teams[team] > nodes.quota(team)
+        if state.spec.borrow:
+            too_much = any(nodes.over(of_teams) & nodes.above(team) for nodes in trees)
+        else:
+            too_much = any(of_teams[team] > nodes.quota(team) for nodes in trees)
         if occupied > there or too_much:
             return workers
         workers += 1

@@ -170,7 +170,7 @@ def _remove_workers(change: JobChange, excess: int) -> None:
 
 def _count_free(ledger: QuotaLedger, job: PlannedJob, pool: int) -> int:
     """Return the workers that fit now, by the pool and by every quota above."""
-    room = ledger.find_room(job.path, len(job.path) - 1, pool)
+    room = ledger.find_room(job.path, len(job.path) - 1, pool, new=False)
     return int(min(ledger.free[pool], room) // job.devices)
 
 

@@ -9,7 +9,7 @@ from elastane.cluster.nouns.cluster import JobState, Snapshot
 from elastane.cluster.nouns.config import Reservation, Team
 from elastane.cluster.nouns.pools import Restriction
 from elastane.cluster.scheduler.calendar import find_reservation_peak
-from elastane.cluster.scheduler.job_builder import JobBuilder
+from elastane.cluster.scheduler.job_builder import JobBuilder, choose_minimum
 from elastane.cluster.scheduler.planned_job import PlannedJob
 from elastane.cluster.scheduler.quota_ledger import QuotaLedger
 from elastane.cluster.scheduler.quota_tree import QuotaTree, build_quota_tree
@@ -92,11 +92,11 @@ def _count_running_minimums(jobs: Iterable[JobState]) -> Counter[tuple[str, str]
     found: Counter[tuple[str, str]] = Counter()
     for state in jobs:
         spec = state.spec
-        missing = 0 if state.ends or spec.run_policy.suspend else spec.elastic_policy.min_replicas
-        for holding in state.holds:
-            workers = min(missing, holding.workers)
-            found[spec.team, holding.pool] += workers * spec.resources_per_worker.devices
-            missing -= workers
+        if state.ends or spec.run_policy.suspend:
+            continue
+        held = {holding.pool: holding.workers for holding in state.holds}
+        for pool, workers in choose_minimum(held, spec.elastic_policy.min_replicas).items():
+            found[spec.team, pool] += workers * spec.resources_per_worker.devices
     return found
 
 

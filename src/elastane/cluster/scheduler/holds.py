@@ -85,7 +85,7 @@ def find_futile_holders(allocation: Allocation) -> set[int]:
             for pool, workers in grant.parts if grant.growth else ():
                 idle_without_growth[pool] += workers * grant.job.devices
     for node, holders, refused in allocation.hold_records:
-        quota, used = ledger.tree.quota[node], ledger.used[node]
+        quota, used = ledger.tree.limits.quota[node], ledger.used[node]
         lent = {
             pool for pool, idle in enumerate(idle_without_growth) if quota[pool] - used[pool] > max(0, idle)
         }

@@ -1,8 +1,8 @@
 """The builder of planned jobs: the pools, sizes and rights of each job of a snapshot."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from elastane.cluster.nouns.cluster import JobState, Snapshot
 from elastane.cluster.nouns.jobs import JobSpec
@@ -22,6 +22,8 @@ from elastane.cluster.scheduler.quota_ledger import QuotaLedger
 from elastane.cluster.scheduler.quota_tree import Path
 from elastane.cluster.scheduler.sizes import Sizes, find_smallest_size, list_legal_sizes
 from elastane.cluster.scheduler.speed_model import ONE_NODE, SpeedModel, build_speed_model
+
+PoolKey = TypeVar("PoolKey", int, str)
 
 
 class _HeldWorkers(NamedTuple):
@@ -100,7 +102,7 @@ class JobBuilder:
             draining=self._find_draining(state),
             size=size,
             held_workers=held_workers,
-            held_minimum=_choose_minimum(held.by_pool, minimum),
+            held_minimum=choose_minimum(held.by_pool, minimum),
             live_workers=held_workers - held.dead,
             cooling_down=is_cooling_down(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
@@ -217,7 +219,8 @@ class JobBuilder:
 
         def count_workers(ledger: QuotaLedger) -> int:
             return sum(
-                max(0, int(min(ledger.find_room(path, level, pool), ledger.growable[pool]))) // devices
+                max(0, int(min(ledger.find_room(path, level, pool, new=True), ledger.growable[pool])))
+                // devices
                 for pool in group.for_minimum
             )
 
@@ -246,7 +249,7 @@ def _compute_node_workers(groups: tuple[PoolGroup, ...], devices: int, pools: Se
     return max(1, on_node // devices)
 
 
-def _choose_minimum(held: dict[int, int], minimum: int) -> dict[int, int]:
+def choose_minimum(held: Mapping[PoolKey, int], minimum: int) -> dict[PoolKey, int]:
     """Return the workers by pool with which a job fills its minimum, of those that it holds."""
     chosen = {}
     for pool, workers in held.items():

@@ -120,7 +120,7 @@ class LossReasons:
             if tree.compute_most(node, pool) < job.devices:
                 # Not one worker may stay, whichever other jobs use the quota.
                 return [QuotaReached(node=names[node], pool=name, limit=int(tree.compute_most(node, pool)))]
-        room, node = ledger.find_limit(job.path, job.level, pool)
+        room, node = ledger.find_limit(job.path, job.level, pool, new=False)
         by_node = room < ledger.free[pool] and node != CLUSTER
         fewer = self._explain_fewer_devices(pool, name)
         found = [] if by_node else list(fewer)
@@ -130,7 +130,7 @@ class LossReasons:
         if found:
             return found
         if node == CLUSTER and room < ledger.free[pool]:
-            return [QuotaReached(node="", pool=name, limit=tree.quota[CLUSTER][pool])]
+            return [QuotaReached(node="", pool=name, limit=tree.limits.quota[CLUSTER][pool])]
         if fewer:
             # Other jobs of its quota keep their places where there is no longer room for all.
             return fewer
@@ -192,14 +192,14 @@ class LossReasons:
         self, loser: PlannedJob, pool: int, winner: str, devices: int, because: Because
     ) -> GivesWay:
         tree, team = self._cluster.tree, loser.path[0]
-        is_owners = because == "owner" and tree.quota[team][pool] > 0
+        is_owners = because == "owner" and tree.limits.quota[team][pool] > 0
         return GivesWay(
             job=winner,
             pool=tuple(self._cluster.pools)[pool],
             devices=devices,
             because=because,
             team=tree.names[team] if is_owners else "",
-            owned=tree.quota[team][pool] if is_owners else 0,
+            owned=tree.limits.quota[team][pool] if is_owners else 0,
         )
 
     def _compare_rights(self, gain: DeviceGain, loser: PlannedJob, node: int) -> Because | None:

@@ -228,7 +228,7 @@ def explain_no_room(
     ledger = allocation.ledger
     found: list[NoRoom] = []
     for pool in dict.fromkeys(pool for group in list_open_groups(job) for pool in group.for_minimum):
-        room, bound = find_limit(allocation, job, level, pool)
+        room, bound = find_limit(allocation, job, level, pool, new=True)
         there = min(count_free_devices(allocation, pool, spared), ledger.growable[pool])
         # A quota that has shrunk with its pool grows with it again when the reservation is over.
         by_pool = there <= room or job.awaits_reservation

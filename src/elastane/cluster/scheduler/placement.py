@@ -95,7 +95,7 @@ def fill_held_places(
     for pool, held in job.held.items():
         stay = min(workers, held - granted.get(pool, 0))
         if stay > 0 and pool in group.for_minimum:
-            room = min(find_limit(allocation, job, level, pool)[0], ledger.free[pool])
+            room = min(find_limit(allocation, job, level, pool, new=False)[0], ledger.free[pool])
             stay = min(stay, int(room // devices))
             if stay > 0:
                 parts.append((pool, stay))
@@ -129,7 +129,7 @@ def fill_new_places(
             break
         room: float = min(ledger.growable[pool], count_free_devices(allocation, pool, spared))
         if room >= devices:
-            room = min(room, find_limit(allocation, job, level, pool)[0])
+            room = min(room, find_limit(allocation, job, level, pool, new=True)[0])
             more = min(workers, int(room // devices) - taken.get(pool, 0))
             if more > 0:
                 parts.append((pool, more))
@@ -142,14 +142,21 @@ def count_free_devices(allocation: Allocation, pool: int, spared: Container[int]
     return allocation.ledger.free[pool] - (allocation.unconfirmed[pool] if pool in spared else 0)
 
 
-def find_limit(allocation: Allocation, job: PlannedJob, level: int, pool: int) -> tuple[float, int]:
-    """Return the devices a job may still get on the quota of ``path[level]``, and the node that sets that."""
+def find_limit(
+    allocation: Allocation, job: PlannedJob, level: int, pool: int, *, new: bool
+) -> tuple[float, int]:
+    """Return the devices a job may still get on the quota of ``path[level]``, and the node that sets that.
+
+    Args:
+        new: for workers that are not there yet.
+    """
     ledger, path = allocation.ledger, job.path
-    found = ledger.find_limit(path, level, pool)
+    found = ledger.find_limit(path, level, pool, new=new)
     if allocation.waiting_round is None:
         return found
     # Others may have borrowed a part of what a node owns since it was first handed out.
-    return min(found, ledger.find_limit(path, path.index(allocation.waiting_round), pool), key=itemgetter(0))
+    own = ledger.find_limit(path, path.index(allocation.waiting_round), pool, new=new)
+    return min(found, own, key=itemgetter(0))
 
 
 def list_open_groups(job: PlannedJob) -> tuple[PoolGroup, ...]:

@@ -24,6 +24,20 @@ Path: TypeAlias = tuple[int, ...]
 """Nodes from a team up to the cluster."""
 
 
+class QuotaLimits(NamedTuple):
+    """What nodes own and may use.
+
+    Args:
+        quota: ``quota[node][pool]``: devices the node owns, and those its children lend it.
+        local: the part of ``quota`` that the node does not lend.
+        ceiling: the most devices the node may use on its parent's account.
+    """
+
+    quota: tuple[tuple[int, ...], ...]
+    local: tuple[tuple[int, ...], ...]
+    ceiling: tuple[tuple[float, ...], ...]
+
+
 class QuotaTree(NamedTuple):
     """The quota tree over indexed nodes and pools.
 
@@ -33,9 +47,9 @@ class QuotaTree(NamedTuple):
         weights: weights of the nodes.
         paths: path of each node, the node itself first, the cluster last.
         upwards: nodes, children before parents.
-        quota: ``quota[node][pool]``: devices the node owns, and those its children lend it.
-        local: the part of ``quota`` that the node does not lend.
-        ceiling: the most devices the node may use on its parent's account.
+        limits: with promises that keep room for running jobs.
+        plain_limits: with promises that all shrink in proportion. New workers must fit these limits as well.
+            Else a job might be put where there is room only as long as another job runs.
         capacity: devices of each pool that jobs can have.
     """
 
@@ -44,14 +58,13 @@ class QuotaTree(NamedTuple):
     weights: tuple[float, ...]
     paths: tuple[Path, ...]
     upwards: tuple[int, ...]
-    quota: tuple[tuple[int, ...], ...]
-    local: tuple[tuple[int, ...], ...]
-    ceiling: tuple[tuple[float, ...], ...]
+    limits: QuotaLimits
+    plain_limits: QuotaLimits
     capacity: tuple[int, ...]
 
     def compute_most(self, node: int, pool: int) -> float:
         """Return the most devices that a node may use, borrowed ones included."""
-        return self.local[node][pool] + self.ceiling[node][pool]
+        return self.limits.local[node][pool] + self.limits.ceiling[node][pool]
 
 
 def build_quota_tree(
@@ -82,37 +95,43 @@ def build_quota_tree(
     written = [{quota.pool: quota for quota in node.quotas} for node in nodes]
     nothing = Quota(pool="")
     # By pool and node.
-    nominal = []
+    nominal, plain = [], []
     for name, pool in pools.items():
         promises = [quotas.get(name, nothing).nominal_quota for quotas in written]
         needed = [running.get((node.name, name), 0) if isinstance(node, Team) else 0 for node in nodes]
-        nominal.append(scale_promises(promises, capacity[pool], _assign(needed, promises, parents, upwards)))
-    quota = [[0] * len(pools) for _ in nodes]
-    local = [[0] * len(pools) for _ in nodes]
-    ceiling = [[math.inf] * len(pools) for _ in nodes]
-    quota[CLUSTER] = list(capacity)
-    for node in upwards:
-        if node == CLUSTER:
-            continue
-        for name, pool in pools.items():
-            mine = written[node].get(name, nothing)
-            quota[CLUSTER][pool] -= nominal[pool][node]
-            quota[node][pool] += nominal[pool][node]
-            owned = quota[node][pool]
-            lent = owned if mine.lending_limit is None else min(owned, mine.lending_limit)
-            local[node][pool] = owned - lent
-            if mine.borrowing_limit is not None:
-                ceiling[node][pool] = lent + mine.borrowing_limit
-            quota[parents[node]][pool] += lent
+        assigned = _assign(needed, promises, parents, upwards)
+        plain.append(scale_promises(promises, capacity[pool]))
+        nominal.append(scale_promises(promises, capacity[pool], assigned))
+
+    def compute_limits(nominal: list[list[int]]) -> QuotaLimits:
+        quota = [[0] * len(pools) for _ in nodes]
+        local = [[0] * len(pools) for _ in nodes]
+        ceiling = [[math.inf] * len(pools) for _ in nodes]
+        quota[CLUSTER] = list(capacity)
+        for node in upwards:
+            if node == CLUSTER:
+                continue
+            for name, pool in pools.items():
+                mine = written[node].get(name, nothing)
+                quota[CLUSTER][pool] -= nominal[pool][node]
+                quota[node][pool] += nominal[pool][node]
+                owned = quota[node][pool]
+                lent = owned if mine.lending_limit is None else min(owned, mine.lending_limit)
+                local[node][pool] = owned - lent
+                if mine.borrowing_limit is not None:
+                    ceiling[node][pool] = lent + mine.borrowing_limit
+                quota[parents[node]][pool] += lent
+        return QuotaLimits(tuple(map(tuple, quota)), tuple(map(tuple, local)), tuple(map(tuple, ceiling)))
+
+    limits = compute_limits(nominal)
     return QuotaTree(
         names=tuple(node.name for node in nodes),
         parents=tuple(parents),
         weights=tuple(node.weight for node in nodes),
         paths=tuple(paths),
         upwards=tuple(upwards),
-        quota=tuple(map(tuple, quota)),
-        local=tuple(map(tuple, local)),
-        ceiling=tuple(map(tuple, ceiling)),
+        limits=limits,
+        plain_limits=limits if plain == nominal else compute_limits(plain),
         capacity=tuple(capacity),
     )
 

@@ -63,10 +63,9 @@ class ReclaimableSums:
             level: index in its path of the first node that it takes nothing from.
 
         Returns:
-            By how much less each node of the path uses, up to that one; last, how many devices that is in
-            all.
+            By how much less each node of the path uses; last, how many devices that is in all.
         """
-        used, local = self.ledger.used, self.ledger.tree.local
+        used, local = self.ledger.used, self.ledger.tree.limits.local
         sums = [self.growth]
         sums += (lent for priority, lent in self.minimums.items() if priority < job.priority)
         found: list[int] = []
@@ -82,7 +81,11 @@ class ReclaimableSums:
             passed = min(less, max(0, used[node][pool] - local[node][pool]))
             above = below - on
             gone += on
-        return [*found, passed, gone + above]
+        found.append(passed)
+        for node in job.path[level:-1]:
+            passed = min(passed, max(0, used[node][pool] - local[node][pool]))
+            found.append(passed)
+        return [*found, gone + above]
 
     def _make_zeros(self) -> DeviceSums:
         nodes, pools = len(self.ledger.tree.names), len(self.ledger.tree.capacity)
