@@ -44,7 +44,7 @@ from elastane.cli.runs.results import export, report
 from elastane.cli.runs.run import RunCommand, run
 from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
-from elastane.cli.terminal import escape_other_encodings, outlive_output
+from elastane.cli.terminal import can_write_output, escape_other_encodings, outlive_output
 from elastane.cli.usage_errors import CommandGroup
 from elastane.common.atomic_file import FULL_DISK
 from elastane.common.errors import ElastaneError
@@ -175,10 +175,13 @@ def main() -> None:
     except OSError as error:
         if error.errno not in FULL_DISK:
             raise
+        # A file of the command may be on another disk than its output.
+        is_output = error.filename is None and not can_write_output()
         outlive_output()
+        place = "the output" if is_output else error.filename or "a file"
         full = ElastaneError(
-            f"the output cannot be written: {error.strerror}",
-            means="the disk that it goes to is full or broken; the rest was not shown",
+            f"{place} cannot be written: {error.strerror}",
+            means=f"its disk is full or broken{'; the rest was not shown' if is_output else ''}",
             do="free some of its space, or write to another disk",
         )
         print_error(full, full.exit_code, as_json=False)

@@ -81,6 +81,18 @@ def escape_other_encodings() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def can_write_output() -> bool:
+    """Print an empty line, and return whether that was possible.
+
+    A stream forgets what it could not write, so only this tells a full disk of the output from another one.
+    """
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
+
+
 def outlive_output() -> None:
     """Let this process continue after the reader of its output is gone, or the disk of its log is full.
 

@@ -488,6 +488,28 @@ def test_output_on_a_full_disk_is_one_error(finished_run, home, words) -> None:
     assert "Traceback" not in done.stderr
 
 
+FULL_DISK_OF_A_FILE = """
+import errno
+from elastane.cli import main
+
+def write():
+    print("shown")
+    raise OSError(errno.ENOSPC, "No space left on device", {path!r})
+
+main.app = write
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("path", "named"), [("/big/model", "/big/model"), (None, "a file")])
+def test_a_full_disk_of_a_file_is_not_one_of_the_output(path, named) -> None:
+    program = [sys.executable, "-c", FULL_DISK_OF_A_FILE.format(path=path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "shown\n" if path else "shown\n\n")
+    assert done.stderr.startswith(f"error: {named} cannot be written: No space left on device\n")
+    assert "not shown" not in done.stderr
+
+
 def test_an_unknown_name_shows_few_of_many_runs(elastane, finished_run) -> None:
     for number in range(13):
         finished_run(f"run-{number:02}")

@@ -185,6 +185,16 @@ def test_a_stopped_run_prints_how_to_resume_it(agent, elastane, script, home, ke
     assert f"elastane run --resume {home / 'runs' / 'trial'} {onward}" in result.stdout
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_failed_script_with_a_checkpoint_may_go_on_when_it_is_mended(
+    agent, elastane, script, home, kept
+) -> None:
+    agent.over, agent.kept = RunOver(code=1, traceback=TRACEBACK), kept
+    result = elastane("run", "--name", "trial", script)
+    onward = f"elastane run --resume {home / 'runs' / 'trial'} --accept-changes goes on from its newest"
+    assert (onward in result.stdout) == kept
+
+
 def test_the_first_interrupt_stops_the_run_at_the_next_commit(agent, elastane, script) -> None:
     agent.signals, agent.over = CTRL_C[:1], RunOver(code=130)
     result = elastane("run", script)

@@ -104,6 +104,10 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
     if kept and (stopped or over.lost):
         onward = "goes back to" if over.lost else "continues from"
         console.print(f"{again} {onward} its newest checkpoint", markup=False)
+    elif kept and over.traceback:
+        console.print(
+            f"mend the script; then {again} --accept-changes goes on from its newest checkpoint", markup=False
+        )
     elif stopped and report is not None and recorded.record.spec.contract is not None:
         console.print(f"{again} starts the script again, from its own snapshot", markup=False)
     elif stopped and report is not None and recorded.record.spec.checkpoints is not None:

@@ -5,6 +5,7 @@ step adds the mean of the changes to them.
 """
 
 import copy
+import warnings
 
 import torch
 from torch import nn
@@ -49,6 +50,45 @@ def frozen_batch_norm(run: Run) -> None:
     model[1].eval().requires_grad_(requires_grad=False)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+def prepare_quantization() -> nn.Module:
+    """Return a model that rounds its weights and activations as a quantized one would, and watches them."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES)).train()
+    model.qconfig = torch.ao.quantization.get_default_qat_qconfig("x86")
+    with warnings.catch_warnings(action="ignore"):
+        return torch.ao.quantization.prepare_qat(model)
+
+
+@register_exact(
+    "Training with fake quantization (QAT)",
+    note="The observers see data before `run.prepare`, and are switched off then.",
+)
+def quantization_without_observers(run: Run) -> None:
+    """The model rounds its weights and activations by ranges that were measured before."""
+    model = prepare_quantization()
+    model(VECTORS.tensors[0])
+    model.apply(torch.ao.quantization.disable_observer)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@register_refused(
+    "Observers of a quantization that watch the training",
+    "disable_observer",
+    instead="Show them data before `run.prepare`, then call `model.apply(disable_observer)`.",
+)
+def quantization_with_observers(run: Run) -> None:
+    """The forward pass widens the ranges by which it rounds, one microbatch after the other."""
+    model = prepare_quantization()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = run.prepare(model, optimizer)
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:

@@ -5,7 +5,7 @@ changes one that is not in ``run.keep``, a worker that joins later has other val
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 import torch
 from torch import nn
@@ -17,12 +17,20 @@ from elastane.run.worker.state.live_objects import find_live_modules
 
 
 class _AuxiliaryModule:
-    """An auxiliary module with the marks of its tensors."""
+    """An auxiliary module with the marks of its tensors.
 
-    def __init__(self, module: nn.Module) -> None:
+    Args:
+        shared: ids of tensors that are not its own.
+    """
+
+    def __init__(self, module: nn.Module, shared: Container[int]) -> None:
         tensors = module.state_dict(keep_vars=True).items()
         # A state dict may have entries other than tensors, and a lazy tensor has no memory yet.
-        self._tensors = {n: t for n, t in tensors if isinstance(t, torch.Tensor) and not is_lazy(t)}
+        self._tensors = {
+            name: tensor
+            for name, tensor in tensors
+            if isinstance(tensor, torch.Tensor) and not is_lazy(tensor) and id(tensor) not in shared
+        }
         self._detector = ChangeDetector()
         self._first_marks = self._read_marks()
 
@@ -47,6 +55,8 @@ class AuxiliaryModules:
     def find(self) -> None:
         """Find all modules that exist when the run begins."""
         model_modules = {id(module) for module in self._model.modules()}
+        # A layer that another one has replaced, as in quantization, may still have the tensors of the model.
+        shared = {id(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
         modules = find_live_modules()
         nested = {id(part) for module in modules for part in module.children()}
         for module in modules:
@@ -54,7 +64,7 @@ class AuxiliaryModules:
             if id(module) in nested or any(id(part) in model_modules for part in module.modules()):
                 continue
             if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
-                self._auxiliary[module] = _AuxiliaryModule(module)
+                self._auxiliary[module] = _AuxiliaryModule(module, shared)
 
     def check(self) -> None:
         """Check that no module has changed since the run began."""

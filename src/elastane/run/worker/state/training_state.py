@@ -32,6 +32,9 @@ from elastane.run.worker.state.sharded_optimizer import ShardedOptimizer
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.state.whole_optimizer import WholeOptimizer
 
+OBSERVER = "activation_post_process"
+"""The module with which torch's quantization watches values, in a `FakeQuantize`."""
+
 
 class TrainingState:
     """The state of one worker's copy of the run.
@@ -359,10 +362,16 @@ class TrainingState:
 
 def build_inside_step_error(name: str) -> BadInput:
     """Return the error for a change that other workers do not make in the same way."""
+    do = "change it after the inner loop, between two steps; initialise it from data before run.prepare"
+    if OBSERVER in name.split("."):
+        do = (
+            "show the observers of the quantization some data before run.prepare, then switch them off: "
+            "model.apply(torch.ao.quantization.disable_observer); the training still rounds as they have set"
+        )
     return BadInput(
         f"{name} was changed inside a step",
         means="each worker runs the inner loop for different microbatches, so the changes would differ",
-        do="change it after the inner loop, between two steps; initialise it from data before run.prepare",
+        do=do,
     )
 
 
