@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from elastane.run.nouns.control import AskDrain
+from tests.run.processes.attempts import play_from_checkpoint
 from tests.run.processes.stage import find_members, get_state, kill
 
 from .conftest import SCRIPTS
@@ -103,3 +104,13 @@ def test_a_run_whose_processes_all_die_resumes(attempts, play_reference):
     assert ended.model_digest == expected.model_digest
     assert ended.messages[-3:] == expected.messages[-3:]
     assert_same_checkpoints(ended.run.run_dir.root / "lightning", expected.run.run_dir.root / "lightning")
+
+
+@pytest.mark.long
+def test_a_run_begins_from_a_step_of_another_one(stage, tmp_path, play_reference):
+    expected = play_reference(SCRIPT)
+    ended = play_from_checkpoint(stage, tmp_path, str(SCRIPTS / SCRIPT), step=34)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.losses == expected.losses[34:], ended.describe()
+    assert ended.model_digest == expected.model_digest
+    assert ended.verdict.problems == (), ended.describe()

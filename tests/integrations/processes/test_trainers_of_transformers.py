@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from elastane.run.nouns.control import AskDrain
+from tests.run.processes.attempts import play_from_checkpoint
 from tests.run.processes.stage import find_members, kill
 
 pytestmark = pytest.mark.processes
@@ -145,6 +146,18 @@ def test_a_training_resumes_on_other_workers(stage, attempts, play_reference):
     attempts.touch("gates")
     attempts.resume()
     assert_trained_as(attempts.wait_for_end(), play_reference("--kind=trainer"))
+
+
+@pytest.mark.long
+def test_a_training_begins_from_a_step_of_another_one(stage, tmp_path, play_reference):
+    stage.preload(*MODULES)
+    reference = play_reference("--kind=trainer")
+    options = ("--workers=1:4", "--digest-every=1")
+    ended = play_from_checkpoint(stage, tmp_path, SCRIPT, "--kind=trainer", step=4, options=options)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.losses == reference.losses[4:], ended.describe()
+    assert ended.model_digest == reference.model_digest
+    assert ended.verdict.problems == (), ended.describe()
 
 
 async def add_worker_after_a_checkpoint(run):

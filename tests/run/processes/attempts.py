@@ -220,3 +220,22 @@ class Attempts:
         lines = [f"{event.time:.3f} {event.kind} {event.who}: {event.why}" for event in self.find_events()]
         logs = [f"--- {path.name}\n{path.read_text()[-4000:]}" for path in self.run_dir.logs.glob("*")]
         return "\n".join([*lines, *logs])
+
+
+def play_from_checkpoint(
+    stage: Stage, folder: Path, script: str, *args: str, step: int, options: tuple[str, ...] = ()
+) -> EndedRun:
+    """Train a run, then another one with two workers from the first one's checkpoint after ``step``.
+
+    Returns:
+        The second run, at its end.
+    """
+    for name in ("first", "second"):
+        (folder / name).mkdir()
+    with Attempts(stage, folder / "first") as first, Attempts(stage, folder / "second") as second:
+        first.begin(f"--checkpoint-every={step} steps", "--keep-last=9", *options, script=script, args=args)
+        ended = first.wait_for_end()
+        assert ended.outcome.code == 0, ended.describe()
+        begins = f"--from={first.run_dir.root}@{step}"
+        second.begin(begins, "--start=2", *options, script=script, args=args)
+        return second.wait_for_end()

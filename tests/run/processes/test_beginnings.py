@@ -10,7 +10,7 @@ import pytest
 from elastane.run.nouns.checkpoints import format_checkpoint_name
 from elastane.run.observability.compare import compare_runs
 
-from .attempts import Attempts
+from .attempts import Attempts, play_from_checkpoint
 
 pytestmark = pytest.mark.processes
 
@@ -116,6 +116,17 @@ def test_the_copy_of_the_checkpoint_is_the_first_one_of_the_new_run(begin):
     assert run.catalog.verify(format_checkpoint_name(8)) == ()
     run.touch("gates")
     assert run.wait_for_end().outcome.code == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", [7, 12])
+def test_a_run_begins_at_a_cursor_of_a_stream(stage, tmp_path, step):
+    expected = stage.play("stream", "--until=3 epochs", script="data_sources.py")
+    ended = play_from_checkpoint(stage, tmp_path, "data_sources.py", "stream", "--until=3 epochs", step=step)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.losses == expected.losses[step:]
+    assert ended.model_digest == expected.model_digest
+    assert ended.verdict.problems == (), ended.describe()
 
 
 # -- another script ----------------------------------------------------------------------------------------
