@@ -91,16 +91,17 @@ def explain_job(job: str, *, as_json: bool) -> None:
         if as_json:
             print_json(explanation)
             return
-        found = cluster.jobs.get(job)
+        found, health = cluster.jobs.get(job), cluster.health()
     from rich.text import Text
 
-    from elastane.cli.jobs.job_display import list_explanation_lines
+    from elastane.cli.jobs.job_display import list_explanation_lines, print_health
 
     console = open_console()
     if found.ended_s is not None:
         why = f": {found.why}" if found.why else ""
         console.print(f"{job} has ended ({found.state}){why}", markup=False)
     else:
+        print_health(console, health)
         for sentence in list_explanation_lines(explanation.explanation):
             console.print(Text(sentence))
         if found.why and found.state != "running":

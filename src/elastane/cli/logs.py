@@ -28,7 +28,7 @@ def logs(
         str | None,
         typer.Argument(
             metavar="PROCESS",
-            help="A worker's number, or agent, coordinator or fork-server. Default: all of them.",
+            help="A worker's number, agent, coordinator, fork-server or an agent's id. Default: all of them.",
         ),
     ] = None,
     node: Annotated[

@@ -299,7 +299,7 @@ def test_top_without_a_terminal_prints_free_devices_once(elastane, cluster, subm
     assert "partly failing" not in page
     condition = cluster.api.store.soundness.condition
     condition.report("writing", "the disk under the store is full", "free some space", detail="/secret")
-    for verb in (("top",), ("describe", "digits")):
+    for verb in (("top",), ("describe", "digits"), ("explain", "digits", "--job")):
         page = elastane(*verb).stdout
         assert "jobs continue" in page
         assert "the disk under the store is full (since " in page

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elastane.cli.jobs.describe import list_agent_facts
 from elastane.cluster.controller.agents.all_engines import AllEngines
 from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site
@@ -19,6 +20,7 @@ from elastane.cluster.nouns.arrivals import AskAgain, NotWanted
 from elastane.cluster.nouns.config import Config, DeclaredEngine, PriorityClass, Team
 from elastane.cluster.nouns.jobs import ElasticPolicy
 from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.rest import Job
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 
@@ -232,6 +234,57 @@ def test_an_engine_that_is_away_ends_and_doubles_nothing(make_yard, make_spec):
     cluster.yard.away = ""
     cluster.until(lambda: cluster.members("other") == 1)
     assert cluster.members() == 3
+
+
+def test_people_see_the_agents_of_a_job_and_read_their_logs(make_yard, make_spec):
+    cluster = make_yard(wait_s=4)
+    cluster.submit(make_spec, high=2)
+    cluster.submit(make_spec, name="other", low=1, high=1)
+    cluster.until(lambda: len(cluster.yard.started) == 3)
+    read = cluster.api.user("operator").get
+    pending, late = find_agents(read)
+    assert [agent.state for agent in (pending, late)] == ["pending"] * 2
+    cluster.yard.agents[late.id].wait_s = 500.0
+    cluster.until(lambda: cluster.members() == 1)
+    described = list(list_agent_facts(decode_job(read)))
+    assert described == [
+        ("agents", f"{pending.id} in a100 on hpc.{find_agents(read)[0].node} takes part"),
+        ("", f"{late.id} in a100 on hpc waits in the queue of its engine"),
+    ]
+
+    logs = cluster.where / "agents"
+    (logs / f"{pending.id}.log").write_text("joining\n")
+    assert read("/jobs/train/processes").json()["items"][-1] == pending.id
+    assert read(f"/jobs/train/logs?process={pending.id}").text == "joining\n"
+    (logs / f"{late.id}.log").symlink_to(__file__)
+    for job, process in (("train", late.id), ("other", pending.id)):
+        assert read(f"/jobs/{job}/logs?process={process}").status_code == 404
+
+
+def decode_job(read):
+    return msgspec.json.decode(read("/jobs/train").content, type=Job)
+
+
+def find_agents(read):
+    return decode_job(read).agents
+
+
+def test_the_health_of_the_controller_names_the_engines_that_are_away(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+
+    def list_problems():
+        return cluster.api.user("operator").get("/health").json().get("problems", [])
+
+    assert list_problems() == []
+    cluster.yard.away = "slurmctld does not answer"
+    cluster.pass_time(20)
+    (problem,) = list_problems()
+    assert problem["what"].startswith("engine hpc does not answer, so nothing is started or ended there")
+    assert problem["do"] == "elastane doctor hpc"
+    cluster.yard.away = ""
+    cluster.until(lambda: list_problems() == [])
 
 
 def test_a_job_of_this_machine_does_not_notice_an_engine_that_is_away(make_yard, make_spec):

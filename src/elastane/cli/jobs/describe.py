@@ -42,15 +42,14 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from elastane.cli.jobs.job_display import describe_job_event, list_explanation_lines, list_health_lines
+    from elastane.cli.jobs.job_display import describe_job_event, list_explanation_lines, print_health
     from elastane.cli.tables import UNBOUNDED, print_wide
     from elastane.common.safe_text import fold_text
 
     console = open_console()
-    if health.status == "failing" and job.state not in ENDED:
+    if job.state not in ENDED:
         # The facts below may be out of date.
-        for warning in list_health_lines(health.problems, time.time()):
-            print_wide(console, warning)
+        print_health(console, health)
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -98,6 +97,7 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("loss", format_job_loss(job)),
         ("samples/s", format_job_speed(job)),
         ("by workers", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
+        *list_agent_facts(job),
         ("program", " ".join(spec.program)),
         ("directory", spec.working_dir),
         ("data", format_data(job)),
@@ -112,6 +112,24 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("run", job.run_dir),
     ]
     return ((title, value) for title, value in pairs if value)
+
+
+AGENT_STATES = {
+    "asked": "asked for",
+    "pending": "waits in the queue of its engine",
+    "running": "starts",
+    "arrived": "takes part",
+    "leaving": "leaves",
+}
+
+
+def list_agent_facts(job: Job) -> "Iterator[tuple[str, str]]":
+    """Return a line about each agent: where it is, and its state."""
+    for number, agent in enumerate(job.agents):
+        place = f"{agent.engine}.{agent.node}" if agent.node else agent.engine
+        why = f": {agent.why}" if agent.why else ""
+        state = AGENT_STATES.get(agent.state, agent.state)
+        yield "" if number else "agents", f"{agent.id} in {agent.pool} on {place} {state}{why}"
 
 
 def format_resources(job: Job) -> str:

@@ -1,15 +1,17 @@
 """Display of jobs of a cluster: their states, numbers, events and explanations as text."""
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from elastane.cli.tables import UNBOUNDED, build_table
+from elastane.cli.tables import UNBOUNDED, build_table, print_wide
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
-from elastane.cluster.nouns.controller import HealthProblem
+from elastane.cluster.nouns.controller import Health, HealthProblem
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import Explanation, Wanted
 from elastane.cluster.nouns.rest import JobSummary
@@ -147,6 +149,13 @@ def build_jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
         for job in found
     ]
     return build_table(titles, rows, numbers=NUMBER_COLUMNS)
+
+
+def print_health(console: Console, health: Health) -> None:
+    """Print the problems of the controller, if it has any."""
+    if health.status == "failing":
+        for line in list_health_lines(health.problems, time.time()):
+            print_wide(console, line)
 
 
 def list_health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:

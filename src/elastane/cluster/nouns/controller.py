@@ -7,10 +7,11 @@ import msgspec
 from elastane.cluster.nouns.run_as import RunAs
 from elastane.common.bodies import AnswerBody
 
-Check: TypeAlias = Literal["file", "integrity", "age", "reading", "writing", "turns"]
+Check: TypeAlias = Literal["file", "integrity", "age", "reading", "writing", "turns", "engines"]
 """A check that a controller makes of itself: the store's files are those that it opened (``file``), their
 content is intact (``integrity``), no stored change has been lost (``age``), the store answers (``reading``)
-and accepts changes (``writing``), and the cycles of the control loop succeed (``turns``)."""
+and accepts changes (``writing``), the cycles of the control loop succeed (``turns``), and the declared
+engines answer (``engines``)."""
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,6 +72,27 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
     unreadable: str = ""
 
 
+class JobAgent(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent that works for a job, on a machine of a declared engine.
+
+    Args:
+        node: the machine that it runs on; empty: unknown.
+        state: ``asked``, ``pending``, ``running`` (its machine has it), ``arrived`` (it has spoken to the
+            controller) or ``leaving``.
+        why: a sentence about this state; empty: nothing is known.
+        asked_s: when its engine was asked for it, in seconds since 1970.
+    """
+
+    id: str
+    engine: str
+    pool: str
+    workers: int
+    state: str
+    node: str = ""
+    why: str = ""
+    asked_s: float
+
+
 class Job(JobSummary, frozen=True, kw_only=True):
     """All facts about a job.
 
@@ -94,6 +115,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
         active_since_s: since when it holds devices; None: it holds none.
         why: how it ended, why it is ending, or how its last attempt ended.
         traceback: of the user's code, if the script raised.
+        agents: those on declared engines that have not ended, oldest first.
     """
 
     version: int
@@ -114,6 +136,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
     active_since_s: float | None
     why: str
     traceback: str
+    agents: tuple[JobAgent, ...] = ()
 
     def compute_spent(self, now_s: float) -> float:
         """Return the job's cost until a time."""

@@ -39,6 +39,7 @@ class Engines:
     async def update(self, config: Config, cluster: str) -> None:
         """Open the engines that are newly declared, and close those that are not declared any more."""
         declared = {engine.name: engine for engine in config.engines or ()}
+        self._away = {name: why for name, why in self._away.items() if name in declared}
         for name, (document, engine) in list(self._opened.items()):
             if declared.get(name) != document:
                 del self._opened[name]
@@ -54,6 +55,10 @@ class Engines:
         """Return why an engine takes no requests now; empty: it does."""
         missing = "" if name in self._opened else "it is not declared"
         return self._away.get(name, missing)
+
+    def list_away(self) -> tuple[str, ...]:
+        """Return the names of the engines that did not answer when they were last asked."""
+        return tuple(sorted(name for name, why in self._away.items() if why))
 
     async def list_agents(self) -> Mapping[str, Sequence[SeenAgent]]:
         """Return the agents of each engine that has answered completely, by its name."""

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple, assert_never
 
 import msgspec
@@ -24,7 +23,7 @@ from elastane.cluster.controller.agents.decisions import (
     update_agent,
 )
 from elastane.cluster.controller.agents.engines import Engines, OpenEngine
-from elastane.cluster.controller.agents.site import Site
+from elastane.cluster.controller.agents.site import Site, locate_agent_log
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
 from elastane.cluster.controller.store import agent_rows, documents, jobs, nodes
 from elastane.cluster.controller.store.database import Store
@@ -143,11 +142,27 @@ class Fleet:
             await self._lines.pop(job).close()
         running = [job for job in view.jobs if _is_present(view, job)]
         seen, answers = await asyncio.gather(self._engines.list_agents(), self._ask_runs(running))
+        self._report_absence()
         self._counts = {job: count_workers(answer) for job, answer in answers.items()}
         self._heard = {job: frozenset(node.name for node in answer.nodes) for job, answer in answers.items()}
         self._record_answers(view, answers)
         view = msgspec.structs.replace(view, agents=self._record_agents(view, seen))
         return {job: self._build_observation(job, view) for job in view.jobs}
+
+    def _report_absence(self) -> None:
+        """Let the health of the controller say which engines are away."""
+        condition, away = self._store.soundness.condition, self._engines.list_away()
+        if not away:
+            condition.clear("engines", log=False)
+            return
+        names = f"engine{'s' * (len(away) > 1)} {' and '.join(away)}"
+        verb = "do" if len(away) > 1 else "does"
+        condition.report(
+            "engines",
+            f"{names} {verb} not answer, so nothing is started or ended there; the jobs there train on",
+            f"elastane doctor {away[0]}",
+            log=False,
+        )
 
     def _read_view(self) -> _View:
         with self._store.begin_read() as tx:
@@ -224,8 +239,8 @@ class Fleet:
                 agent_rows.write_agents(tx, set(agents) - set(before))
                 forgotten = agent_rows.forget_agents(tx, now_s)
                 agent_rows.forget_ended_agent_runs(tx)
-            for number in forgotten:
-                self._find_log(format_agent_id(self._cluster, number)).unlink(missing_ok=True)
+            for id_ in (format_agent_id(self._cluster, number) for number in forgotten):
+                locate_agent_log(self._site.home, id_).unlink(missing_ok=True)
             for agent in filter(has_failed, agents):
                 where = f" on {agent.node}" if agent.node else ""
                 self._note_failure(agent.job, f"an agent{where} has ended: {agent.why}", now_s)
@@ -444,7 +459,7 @@ class Fleet:
         """Ask one engine for agents; return why some were not started, by job."""
         if self._site.isolates:
             return dict.fromkeys((agent.job for agent in agents), f"engine {engine}: {AS_ROOT}")
-        self._find_log("").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        locate_agent_log(self._site.home, "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         refusals = await self._engines.start_agents(
             engine, [self._build_ask(agent, view) for agent in agents]
         )
@@ -474,7 +489,7 @@ class Fleet:
             pool=view.pools[agent.pool].options,
             devices=agent.devices,
             grace_s=job.grace_s,
-            log=str(self._find_log(id_)),
+            log=str(locate_agent_log(self._site.home, id_)),
             ticket=encode_job_ticket(ticket),
         )
 
@@ -503,10 +518,6 @@ class Fleet:
         for line in self._lines.values():
             await line.close()
         await self._engines.close()
-
-    def _find_log(self, id_: str) -> Path:
-        """Return the file for the output of an agent."""
-        return self._site.home / "agents" / f"{id_}.log"
 
     def _get_id(self, agent: StoredAgent) -> str:
         return format_agent_id(self._cluster, agent.number)

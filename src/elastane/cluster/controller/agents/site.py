@@ -27,6 +27,11 @@ class Site(msgspec.Struct, frozen=True):
     isolates: bool = False
 
 
+def locate_agent_log(home: Path, id_: str) -> Path:
+    """Return the file for the output of an agent."""
+    return home / "agents" / f"{id_}.log"
+
+
 def find_site(home: Path, url: str, certificate: str, *, isolates: bool) -> Site:
     """Return where agents find a controller.
 

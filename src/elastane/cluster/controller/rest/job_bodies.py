@@ -1,12 +1,13 @@
 """Bodies of answers about jobs, built from stored jobs."""
 
+from elastane.cluster.controller.agents.stored_agent import StoredAgent, format_agent_id
 from elastane.cluster.controller.jobs.accounts import compute_cost
 from elastane.cluster.controller.jobs.explanation import explain_size
 from elastane.cluster.controller.jobs.size_history import is_stop
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.store.history import StoredDecision
 from elastane.cluster.nouns.history import DecisionRecord
-from elastane.cluster.nouns.rest import Job, JobExplanation, JobSummary
+from elastane.cluster.nouns.rest import Job, JobAgent, JobExplanation, JobSummary
 
 HOUR_S = 3600.0
 
@@ -38,7 +39,7 @@ def render_summary(job: StoredJob) -> JobSummary:
     )
 
 
-def render_job(job: StoredJob) -> Job:
+def render_job(job: StoredJob, agents: tuple[JobAgent, ...] = ()) -> Job:
     """Return the full record of a job."""
     summary = render_summary(job)
     return Job(
@@ -61,6 +62,21 @@ def render_job(job: StoredJob) -> Job:
         active_since_s=job.active_since_s,
         why=job.why,
         traceback=job.traceback,
+        agents=agents,
+    )
+
+
+def render_agent(agent: StoredAgent, cluster: str) -> JobAgent:
+    """Return an agent as a part of a job; ``cluster`` is the id of its cluster."""
+    return JobAgent(
+        id=format_agent_id(cluster, agent.number),
+        engine=agent.engine,
+        pool=agent.pool,
+        workers=agent.workers,
+        state=agent.state if agent.is_wanted else "leaving",
+        node=agent.node,
+        why=agent.why,
+        asked_s=agent.asked_s,
     )
 
 

@@ -16,6 +16,8 @@ from elastane.cluster.controller.admission import (
     check_virtual_ranks,
     scale_policy,
 )
+from elastane.cluster.controller.agents.site import locate_agent_log
+from elastane.cluster.controller.agents.stored_agent import format_agent_id
 from elastane.cluster.controller.jobs.requests import cancel_job, change_job_spec, create_job
 from elastane.cluster.controller.jobs.stored_job import (
     JobNameTaken,
@@ -33,13 +35,19 @@ from elastane.cluster.controller.rest.caller import (
     EditorParameter,
 )
 from elastane.cluster.controller.rest.description import describe_route
-from elastane.cluster.controller.rest.job_bodies import render_explanation, render_job, render_summary
+from elastane.cluster.controller.rest.job_bodies import (
+    render_agent,
+    render_explanation,
+    render_job,
+    render_summary,
+)
 from elastane.cluster.controller.rest.logs import (
     DEFAULT_BYTES,
     MOST_BYTES,
     PROCESS,
     list_processes,
     read_log_part,
+    read_part,
 )
 from elastane.cluster.controller.rest.parameters import (
     After,
@@ -50,7 +58,7 @@ from elastane.cluster.controller.rest.parameters import (
     UserFilter,
 )
 from elastane.cluster.controller.rest.problems import make_missing_error
-from elastane.cluster.controller.store import documents, history, jobs
+from elastane.cluster.controller.store import agent_rows, documents, history, jobs
 from elastane.cluster.controller.store.jobs import JobFilters
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.differences import add_words, describe_spec_change
@@ -59,6 +67,7 @@ from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.rest import Bounds, Job, JobExplanation, JobSummary, PriorityChange, ScaleRequest
 from elastane.common.bodies import Page
+from elastane.common.confined_files import ConfinedDirectory
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -143,7 +152,9 @@ def get_job(caller: CallerParameter, job: Name) -> Response:
     """Return the full record of a job."""
     with caller.begin_read() as tx:
         found = find_allowed_job(tx, caller, job, "job.read")
-    return respond(render_job(found), version=found.version)
+        cluster, living = agent_rows.find_cluster_id(tx), agent_rows.list_living_agents(tx, job)
+    agents = tuple(render_agent(agent, cluster) for agent in living)
+    return respond(render_job(found, agents), version=found.version)
 
 
 def _list_classes(tx: Connection) -> set[str]:
@@ -281,8 +292,15 @@ def get_job_processes(caller: CallerParameter, job: Name) -> Response:
     """List the processes of a job that have a log. Workers come first, in the order of their numbers."""
     with caller.begin_read() as tx:
         find_allowed_job(tx, caller, job, "job.read")
-        run_dir = jobs.find_run_dir(tx, job)
-    return respond(Page(items=list_processes(run_dir)))
+        run_dir, agents = jobs.find_run_dir(tx, job), _list_agent_ids(tx, job)
+    logged = (id_ for id_ in agents if locate_agent_log(caller.controller.home, id_).is_file())
+    return respond(Page(items=(*list_processes(run_dir), *logged)))
+
+
+def _list_agent_ids(tx: Connection, job: str) -> tuple[str, ...]:
+    """Return the ids of the agents of a job that have not been forgotten, oldest first."""
+    cluster = agent_rows.find_cluster_id(tx)
+    return tuple(format_agent_id(cluster, number) for number in agent_rows.list_agent_numbers(tx, job))
 
 
 @router.get("/{job}/logs", **describe_route(str, media="text/plain; charset=utf-8"))
@@ -290,7 +308,8 @@ def get_job_log(
     caller: CallerParameter,
     job: Name,
     process: Annotated[
-        str, Query(pattern=PROCESS, description="agent, coordinator, fork-server or worker-N.")
+        str,
+        Query(pattern=PROCESS, description="worker-N, agent, coordinator, fork-server or an agent's id."),
     ] = "worker-0",
     offset: Annotated[
         int, Query(ge=-(2**50), le=2**50, description="First byte; negative: from the end.")
@@ -301,7 +320,12 @@ def get_job_log(
     with caller.begin_read() as tx:
         find_allowed_job(tx, caller, job, "job.read")
         run_dir = jobs.find_run_dir(tx, job)
-    part = read_log_part(run_dir, process, offset, limit)
+        is_agent = process in _list_agent_ids(tx, job)
+    if is_agent:
+        home = caller.controller.home
+        part = read_part(ConfinedDirectory(home), locate_agent_log(home, process), offset, limit)
+    else:
+        part = read_log_part(run_dir, process, offset, limit)
     if part is None:
         raise make_missing_error(f"log of {process} of job {job}")
     return Response(

@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from elastane.cluster.nouns.agents import AGENT_ID
+from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.rundir import RunDir
 
-PROCESS = rf"^(agent|(coordinator|fork-server)(-{AGENT_ID})?|worker-\d{{1,9}})$"
-"""On machines beyond the first one, processes are named after the agent there."""
+PROCESS = rf"^(agent|(coordinator|fork-server)(-{AGENT_ID})?|worker-\d{{1,9}}|{AGENT_ID})$"
+"""On machines beyond the first one, processes are named after the agent there; it has a log of its own."""
 MOST_BYTES = 1 << 20
 DEFAULT_BYTES = 1 << 16
 
@@ -61,7 +62,15 @@ def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part |
     found = RunDir(Path(run_dir))
     try:
         with use_owner_rights(found.root):
-            file = found.files.open(found.log(process), in_part=True)
+            return read_part(found.files, found.log(process), offset, limit)
+    except PermissionError:
+        return None
+
+
+def read_part(files: ConfinedDirectory, path: Path, offset: int, limit: int) -> Part | None:
+    """Return a part of a file below a directory; None: there is no such file."""
+    try:
+        file = files.open(path, in_part=True)
     except (OSError, Malformed):
         return None
     with file:

@@ -57,6 +57,12 @@ def list_living_agents(tx: Connection, job: str = "") -> tuple[StoredAgent, ...]
     return tuple(map(_decode_agent, tx.execute(query)))
 
 
+def list_agent_numbers(tx: Connection, job: str) -> tuple[int, ...]:
+    """Return the numbers of the agents of a job, in order; those that ended long ago are forgotten."""
+    query = select(agents.c.number).where(agents.c.job == job).order_by(agents.c.number)
+    return tuple(tx.execute(query).scalars())
+
+
 def insert_agent(tx: Connection, agent: StoredAgent) -> StoredAgent:
     """Store a new agent, and return it with its number."""
     values = msgspec.structs.asdict(agent)
