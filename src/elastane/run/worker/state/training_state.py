@@ -33,7 +33,7 @@ from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.state.whole_optimizer import WholeOptimizer
 
 OBSERVER = "activation_post_process"
-"""The module with which torch's quantization watches values, in a `FakeQuantize`."""
+"""The module with which quantization in torch watches values."""
 
 
 class TrainingState:
