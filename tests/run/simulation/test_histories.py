@@ -68,6 +68,7 @@ FOUND_ON_NODES = [
     (610018, 3),
     (610117, None),
     (910155, 2),
+    (4916360010, 1),
 ]
 """Seeds that once broke a promise, each with a number of copies.
 
@@ -79,7 +80,9 @@ wrong. In 200714 a member that had lost two dead peers went instead of them. In 
 coordinator that was cut off with the smaller part of the run excluded the larger one. In 310613 and 610018
 only control connections broke, and workers whose steps went on counted as lost. In 610117 the others waited a
 minute for the part of a dead machine, because the claim list was away. In 910155 a worker that had left was
-lost with its machine, and when this was back the coordinator recorded its second end.
+lost with its machine, and when this was back the coordinator recorded its second end. In 4916360010 the
+network healed while a coordinator that was cut off decided: it heard a member of the larger part, and killed
+it.
 """
 
 FOUND_WITH_LEAVES = [

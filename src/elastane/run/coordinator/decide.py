@@ -45,6 +45,7 @@ from elastane.run.coordinator.deaths import (
 )
 from elastane.run.coordinator.event_summary import ENDS, find_key_step
 from elastane.run.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
+from elastane.run.coordinator.hearing import record_return
 from elastane.run.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.run.coordinator.placement import build_orders, is_order_known
 from elastane.run.coordinator.reachability import exclude_unreachable, receive_peer_lost
@@ -223,6 +224,7 @@ def _stop_listening(turn: Turn) -> None:
 
 def _handle_worker(turn: Turn, report: WorkerReport) -> None:
     worker = report.worker
+    record_return(turn, worker)
     turn.roster = replace(turn.roster, heard={**turn.roster.heard, worker: turn.now})
     known = turn.roster.reports.get(worker)
     if known is not None and is_outdated(known, report):

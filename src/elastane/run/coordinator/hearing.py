@@ -5,9 +5,11 @@ where the larger part of the run may go on without it, and where nothing can be 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf
 
 from elastane.run.coordinator.roster import Roster, find_worker_node, list_node_workers
+from elastane.run.coordinator.turn import Turn
 from elastane.run.nouns.control import AgentReport
 from elastane.run.nouns.membership import WorkerId
 
@@ -48,8 +50,8 @@ def awaits_signs(roster: Roster, now: float) -> bool:
     """Return whether to wait for workers that are not heard, because this coordinator may be cut off itself.
 
     - Most of the run's workers are not heard: the larger part of the run can claim the next term in this
-      time, see `SilenceLimits.minority_s`. A tie does not wait. When most are heard again, wait a little
-      longer: the network heals, and the last nodes follow.
+      time, see `SilenceLimits.minority_s`. A tie does not wait.
+    - Most are heard again, or any one is: the network heals, and the last nodes follow soon.
     - The claim list does not answer either, so the whole network may be away, and nothing could be claimed.
       Once the list answers again, the others have a moment to be heard.
     """
@@ -59,10 +61,21 @@ def awaits_signs(roster: Roster, now: float) -> bool:
     if away and awaits_list(roster, now):
         return True
     silence = roster.spec.silence
+    if now - roster.nodes.returned_s < silence.quiet_s:
+        return True
     minority_since = _find_minority(roster, away)
     if minority_since is not None:
         return now - max(minority_since, roster.claiming.back_s) < silence.limit_s + silence.minority_s
     return now - roster.nodes.minority_s < silence.quiet_s
+
+
+def record_return(turn: Turn, worker: WorkerId) -> None:
+    """Remember that a needed worker is heard again, or late in this term for the first time."""
+    roster, silence = turn.roster, turn.roster.spec.silence
+    is_new = worker not in roster.heard
+    silent_s = turn.now - (roster.term.began if is_new else roster.heard[worker])
+    if worker in roster.needed and silent_s >= (silence.late_s if is_new else silence.quiet_s):
+        turn.roster = replace(roster, nodes=replace(roster.nodes, returned_s=turn.now))
 
 
 def is_in_minority(roster: Roster, now: float) -> bool:

@@ -181,6 +181,7 @@ class Nodes:
         drained: the nodes that a user has asked to leave, until they have left.
         closed: the nodes that get no further workers, with the reasons.
         minority_s: when this coordinator last waited for most of the run's workers to be heard again.
+        returned_s: when it last heard a needed worker of which it had not heard for some time.
     """
 
     reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
@@ -192,6 +193,7 @@ class Nodes:
     drained: frozenset[NodeName] = frozenset()
     closed: Mapping[NodeName, str] = field(default_factory=dict)
     minority_s: float = -inf
+    returned_s: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
