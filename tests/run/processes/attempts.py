@@ -230,9 +230,11 @@ def play_from_checkpoint(
     Returns:
         The second run, at its end.
     """
-    for name in ("first", "second"):
-        (folder / name).mkdir()
-    with Attempts(stage, folder / "first") as first, Attempts(stage, folder / "second") as second:
+    # Runs are named after their folders, and a name is taken by one run.
+    one, other = (folder / f"{folder.name}-{name}" for name in ("first", "second"))
+    one.mkdir()
+    other.mkdir()
+    with Attempts(stage, one) as first, Attempts(stage, other) as second:
         first.begin(f"--checkpoint-every={step} steps", "--keep-last=9", *options, script=script, args=args)
         ended = first.wait_for_end()
         assert ended.outcome.code == 0, ended.describe()
