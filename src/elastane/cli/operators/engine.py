@@ -15,7 +15,8 @@ from elastane.cli.operators.declarations import (
 )
 from elastane.cli.options import SLURM, expand_options, replace_given
 from elastane.cluster.nouns.config import DeclaredEngine
-from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind, EngineOption
+from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind
+from elastane.cluster.nouns.option_forms import EngineOption
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import fold_text
 

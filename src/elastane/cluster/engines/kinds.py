@@ -25,6 +25,11 @@ def open_engine(document: DeclaredEngine, cluster: str) -> AgentEngine:
             from elastane.cluster.engines.slurm.options import decode_engine_options
 
             return SlurmEngine(cluster, decode_engine_options(document.options))
+        case "kubernetes":
+            from elastane.cluster.engines.kubernetes.engine import KubernetesEngine
+            from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options
+
+            return KubernetesEngine(cluster, decode_kubernetes_options(document.options))
         case _:
             assert_never(document.kind)
 
@@ -47,6 +52,11 @@ async def examine_engine(
             from elastane.cluster.engines.slurm.options import decode_engine_options
 
             found = await examine_slurm(decode_engine_options(document.options), pools)
+        case "kubernetes":
+            from elastane.cluster.engines.kubernetes.doctor import examine_kubernetes
+            from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options
+
+            found = await examine_kubernetes(decode_kubernetes_options(document.options), pools)
         case _:
             assert_never(document.kind)
     return (judge_address(url), *found)

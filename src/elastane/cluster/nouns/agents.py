@@ -4,6 +4,7 @@ An engine starts, ends and observes agents, nothing else: it decides *where* an 
 progress are talk with the run. An engine keeps no state that it could not observe again.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Protocol, TypeAlias
 
@@ -17,6 +18,12 @@ AGENT_ID = r"[a-z][a-z0-9]{0,15}-[0-9]{1,15}"
 AgentId: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{AGENT_ID}\Z")]
 AgentState: TypeAlias = Literal["pending", "running", "leaving", "gone"]
 """Devices are held from ``running`` to ``gone``."""
+_AGENT_ID = re.compile(AGENT_ID)
+
+
+def belongs_to(agent: str, cluster: str) -> bool:
+    """Return whether a text is the id of an agent of a cluster."""
+    return _AGENT_ID.fullmatch(agent) is not None and agent.rpartition("-")[0] == cluster
 
 
 class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,57 +5,32 @@ decodes the values that have passed the checks.
 """
 
 import re
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
-import msgspec
-
+from elastane.cluster.nouns.kubernetes_options import KUBERNETES
+from elastane.cluster.nouns.option_forms import (
+    ANSWER,
+    CHOICE,
+    COMMAND,
+    CPUS,
+    PATH,
+    SIZE,
+    EngineOption,
+    KindOptions,
+    TextForm,
+    make_form,
+)
 from elastane.common.durations import parse_duration_s
 from elastane.common.field_checks import check_remark, make_field_error
 from elastane.common.safe_text import escape_line
 
-EngineKind: TypeAlias = Literal["slurm"]
+EngineKind: TypeAlias = Literal["slurm", "kubernetes"]
 LONGEST_LINES = 10_000
 """The most characters of an option with several lines."""
-LONGEST_ANSWER_S = 60.0
-"""A program that takes longer holds up the others."""
 LONGEST_KEY = 100
 """The most characters of an unknown option that an error repeats."""
 LINE_BREAKS = str.maketrans("", "", "\n\t")
-
-
-class TextForm(msgspec.Struct, frozen=True):
-    """A form of texts.
-
-    Args:
-        words: complete a sentence such as ``'x' is not a path``.
-        fits: returns something true for each text with this form.
-    """
-
-    words: str
-    fits: Callable[[str], object]
-
-
-def is_answer_time(text: str) -> bool:
-    """Return whether the text is a duration up to `LONGEST_ANSWER_S`."""
-    try:
-        return 0 < parse_duration_s(text) <= LONGEST_ANSWER_S
-    except (ValueError, OverflowError):
-        return False
-
-
-def make_form(words: str, pattern: str) -> TextForm:
-    """Return the form of all texts that a pattern matches as a whole."""
-    return TextForm(words, re.compile(pattern, re.ASCII).fullmatch)
-
-
-def is_command(text: str) -> bool:
-    """Return whether a shell could split the text into words, of which there is at least one."""
-    try:
-        return bool(shlex.split(text))
-    except ValueError:
-        return False
 
 
 def is_time_limit(text: str) -> bool:
@@ -68,41 +43,7 @@ def is_time_limit(text: str) -> bool:
         return False
 
 
-class EngineOption(msgspec.Struct, frozen=True, kw_only=True):
-    """An option of an engine, or of a pool in an engine.
-
-    Args:
-        name: its key in the document. The command line spells it with hyphens.
-        metavar: stands for the value in the help of the command line.
-        help: what the option sets, as one line, with the default if there is one.
-        example: a correct value, for errors.
-        form: of a correct value; None: any line of text is correct.
-        lines: the value may have several lines; then it has no form.
-    """
-
-    name: str
-    metavar: str
-    help: str
-    example: str
-    form: TextForm | None = None
-    lines: bool = False
-
-
-class KindOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one kind of engine.
-
-    Args:
-        engine: options of the engine itself.
-        pool: options of each pool that names such an engine.
-    """
-
-    engine: tuple[EngineOption, ...]
-    pool: tuple[EngineOption, ...]
-
-
 WORD = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
-PATH = make_form("an absolute path", r"/[^\x00-\x1f]*")
-COMMAND = TextForm("a command", is_command)
 NAME = make_form("a name of Slurm", WORD)
 NAMES = make_form("a name of Slurm, or several with commas between them", rf"{WORD}(?:,{WORD}){{0,63}}")
 NODES = make_form("names of nodes with commas between them", rf"{WORD}(?:,{WORD}){{0,63}}")
@@ -113,10 +54,6 @@ TIME = TextForm("a duration, or a time limit of Slurm", is_time_limit)
 GRES = make_form(
     "NAME or NAME:TYPE, without a number of them", rf"[A-Za-z][A-Za-z0-9_]{{0,63}}(?::(?!\d+\Z){WORD})?"
 )
-CPUS = make_form("a whole number from 1 to 4096", r"[1-9]\d{0,2}|[1-3]\d{3}|40[0-8]\d|409[0-6]")
-ANSWER = TextForm(f"a duration up to {LONGEST_ANSWER_S:g}s", is_answer_time)
-CHOICE = make_form("yes or no", "yes|no")
-SIZE = make_form("a number with M, G or T", r"[1-9]\d{0,6}[MGT]")
 
 SLURM = KindOptions(
     engine=(
@@ -245,7 +182,7 @@ SLURM = KindOptions(
     ),
 )
 
-OPTIONS: dict[EngineKind, KindOptions] = {"slurm": SLURM}
+OPTIONS: dict[EngineKind, KindOptions] = {"slurm": SLURM, "kubernetes": KUBERNETES}
 assert tuple(OPTIONS) == get_args(EngineKind)
 
 

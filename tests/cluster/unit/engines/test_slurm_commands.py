@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from elastane.cluster.engines.slurm.commands import CommandAnswer, build_client_environment, run_command
+from elastane.cluster.engines.commands import CommandAnswer, run_command
+from elastane.cluster.engines.slurm.programs import build_client_environment
 from elastane.cluster.nouns.agents import Away
 from elastane.common.process_identity import read_start_time
 from tests.waiting import WAIT_S, wait_until, wait_until_async

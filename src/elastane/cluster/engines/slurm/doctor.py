@@ -7,8 +7,8 @@ import shutil
 import time
 from collections.abc import Mapping
 
+from elastane.cluster.engines.commands import CommandAnswer, run_command
 from elastane.cluster.engines.slurm import machines
-from elastane.cluster.engines.slurm.commands import CommandAnswer, run_command
 from elastane.cluster.engines.slurm.job_names import PREFIX
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
 from elastane.cluster.engines.slurm.programs import SlurmPrograms

@@ -2,10 +2,9 @@
 
 import re
 
-from elastane.cluster.nouns.agents import AGENT_ID, AgentId
+from elastane.cluster.nouns.agents import AGENT_ID, AgentId, belongs_to
 
 PREFIX = "elastane-"
-_AGENT_ID = re.compile(AGENT_ID)
 _JOB_NAME = re.compile(rf"{PREFIX}({AGENT_ID})")
 
 
@@ -18,8 +17,3 @@ def find_agent_of_job(name: str, cluster: str) -> AgentId | None:
     """Return the agent of a cluster that a job belongs to; None: to none."""
     match = _JOB_NAME.fullmatch(name)
     return match[1] if match is not None and belongs_to(match[1], cluster) else None
-
-
-def belongs_to(agent: AgentId, cluster: str) -> bool:
-    """Return whether a text is the id of an agent of a cluster."""
-    return _AGENT_ID.fullmatch(agent) is not None and agent.rpartition("-")[0] == cluster

@@ -2,20 +2,34 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 
+from elastane.cluster.engines.commands import CommandAnswer, run_command
 from elastane.cluster.engines.slurm import machines
-from elastane.cluster.engines.slurm.commands import CommandAnswer, build_client_environment, run_command
 from elastane.cluster.engines.slurm.machines import Machine, parse_machines, parse_reserved_nodes
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
 from elastane.cluster.engines.slurm.submission import Submission
 from elastane.cluster.engines.slurm.submission_errors import explain_refusal
 from elastane.cluster.nouns.agents import Away, StartRefusal
 
+PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SLURM_CONF")
+"""Variables that the programs get. Others, such as the account for sbatch, would change what they do."""
 PROGRAMS_AT_ONCE = 8
 """The most programs that run at the same time: Slurm's controller serves other users too."""
 
 ROWS = ("--noheader", "--local")
 """Shows rows only, and no other clusters of a federation."""
+
+
+def build_client_environment(inherited: Mapping[str, str], conf: str) -> dict[str, str]:
+    """Return the environment of the programs of Slurm: their times are in UTC, and their words in English.
+
+    Args:
+        inherited: this process's environment.
+        conf: path of Slurm's configuration; empty: the inherited one, or the default.
+    """
+    found = {name: inherited[name] for name in PASSED if name in inherited}
+    return found | {"TZ": "UTC0", "LC_ALL": "C"} | ({"SLURM_CONF": conf} if conf else {})
 
 
 class SlurmPrograms:

@@ -1,4 +1,4 @@
-"""Runs the programs of Slurm, each with a bound of its time and of its output."""
+"""Runs the programs of engines, each with a bound of its time and of its output."""
 
 import asyncio
 import os
@@ -12,10 +12,8 @@ import msgspec
 from elastane.cluster.nouns.agents import Away
 from elastane.common.safe_text import fold_text
 
-PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SLURM_CONF")
-"""Variables that the programs get. Others, such as the account for sbatch, would change what they do."""
 MOST_OUTPUT_BYTES = 32 << 20
-"""About fifty thousand jobs of one user."""
+"""About fifty thousand jobs of one user of Slurm."""
 MOST_ERROR_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 REAP_S = 1.0
@@ -38,17 +36,6 @@ class CommandAnswer(msgspec.Struct, frozen=True):
     def complaint(self) -> str:
         """What it wrote to standard error, in one line; else how it ended."""
         return fold_text(self.errors.strip()) or f"exit code {self.code}"
-
-
-def build_client_environment(inherited: Mapping[str, str], conf: str) -> dict[str, str]:
-    """Return the environment of the programs of Slurm: their times are in UTC, and their words in English.
-
-    Args:
-        inherited: this process's environment.
-        conf: path of Slurm's configuration; empty: the inherited one, or the default.
-    """
-    found = {name: inherited[name] for name in PASSED if name in inherited}
-    return found | {"TZ": "UTC0", "LC_ALL": "C"} | ({"SLURM_CONF": conf} if conf else {})
 
 
 async def run_command(

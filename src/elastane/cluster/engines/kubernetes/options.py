@@ -1,0 +1,148 @@
+"""The options of the engine and of its pools, as an operator writes them."""
+
+import re
+import shlex
+from collections.abc import Mapping
+
+import msgspec
+
+from elastane.cluster.nouns.engine_options import check_options
+from elastane.cluster.nouns.kubernetes_options import KUBERNETES
+from elastane.common.durations import parse_duration_s
+
+ANSWER_S = 5.0
+"""How long the API server may take for one answer, unless the options say otherwise."""
+CPU, MEMORY = "cpu", "memory"
+_UNITS_BYTES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TOLERATION = re.compile(r"([^=:]+)(?:(=)([^:]*))?(?::(.+))?")
+
+
+class Toleration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A taint of nodes that pods tolerate, with the names of the API.
+
+    Args:
+        operator: ``Exists``, with any value of the taint, or ``Equal``.
+        effect: empty: all effects.
+    """
+
+    key: str
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class KubernetesPool(msgspec.Struct, frozen=True, kw_only=True):
+    """What agents of a pool ask of Kubernetes. An empty text is left to Kubernetes.
+
+    Args:
+        resource: that is a device: ``cpu`` or a name such as ``nvidia.com/gpu``.
+        image: of the agents; empty: that of the engine.
+        cpus_per_device: processors that come with a device, unless the agent asks for a number of them; 0:
+            none are requested.
+        memory_bytes_per_device: memory that comes with a device, unless the agent asks for some; 0: without
+            a limit.
+        node_selector: labels of the nodes of the pool.
+        queue: the local queue of Kueue.
+    """
+
+    resource: str = CPU
+    image: str = ""
+    cpus_per_device: int = 0
+    memory_bytes_per_device: int = 0
+    node_selector: Mapping[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    priority_class: str = ""
+    runtime_class: str = ""
+    queue: str = ""
+
+
+class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the engine. An empty text is left to the kubeconfig or to Kubernetes.
+
+    Args:
+        context: of the kubeconfig.
+        kubeconfig: path of a kubeconfig.
+        image: of the agents, unless their pool names one.
+        image_pull_secret: a Secret of the namespace.
+        volumes: names of persistent volume claims, and the paths at which the agents see them.
+        user: user and group of the agents; None: those of the image.
+        command: words that start Elastane in the image.
+        answer_s: how long the API server may take for one answer, in seconds.
+    """
+
+    context: str = ""
+    kubeconfig: str = ""
+    namespace: str = ""
+    image: str = ""
+    image_pull_secret: str = ""
+    service_account: str = ""
+    volumes: tuple[tuple[str, str], ...] = ()
+    user: tuple[int, int | None] | None = None
+    command: tuple[str, ...] = ("elastane",)
+    answer_s: float = ANSWER_S
+
+
+def decode_kubernetes_pool(options: Mapping[str, str]) -> KubernetesPool:
+    """Return the options of a pool.
+
+    Raises:
+        BadField: an option is unknown, or its value is not valid.
+    """
+    check_options("options", "a pool of an engine of kind kubernetes", options, KUBERNETES.pool)
+    resource = options.get("resource", CPU)
+    return KubernetesPool(
+        resource=resource,
+        image=options.get("image", ""),
+        cpus_per_device=int(options.get("cpusPerDevice", int(resource == CPU))),
+        memory_bytes_per_device=_parse_size(options.get("memoryPerDevice", "")),
+        node_selector=dict(part.split("=") for part in _split(options, "nodeSelector")),
+        tolerations=tuple(map(_parse_toleration, _split(options, "toleration"))),
+        priority_class=options.get("priorityClassName", ""),
+        runtime_class=options.get("runtimeClassName", ""),
+        queue=options.get("queue", ""),
+    )
+
+
+def decode_kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
+    """Return the options of the engine.
+
+    Raises:
+        BadField: an option is unknown, or its value is not valid.
+    """
+    check_options("options", "an engine of kind kubernetes", options, KUBERNETES.engine)
+    return KubernetesOptions(
+        context=options.get("context", ""),
+        kubeconfig=options.get("kubeconfig", ""),
+        namespace=options.get("namespace", ""),
+        image=options.get("image", ""),
+        image_pull_secret=options.get("imagePullSecret", ""),
+        service_account=options.get("serviceAccount", ""),
+        volumes=tuple((claim, path) for claim, _, path in map(_cut, _split(options, "volume"))),
+        user=_parse_user(options["user"]) if "user" in options else None,
+        command=tuple(shlex.split(options.get("command", "elastane"))),
+        answer_s=parse_duration_s(options["answer"]) if "answer" in options else ANSWER_S,
+    )
+
+
+def _split(options: Mapping[str, str], name: str) -> list[str]:
+    return options[name].split(",") if name in options else []
+
+
+def _cut(volume: str) -> tuple[str, str, str]:
+    return volume.partition(":")
+
+
+def _parse_size(text: str) -> int:
+    return int(text[:-1]) * _UNITS_BYTES[text[-1]] if text else 0
+
+
+def _parse_user(text: str) -> tuple[int, int | None]:
+    user, _, group = text.partition(":")
+    return int(user), int(group) if group else None
+
+
+def _parse_toleration(text: str) -> Toleration:
+    match = _TOLERATION.fullmatch(text)
+    assert match is not None, "the form was checked"
+    operator = "Equal" if match[2] else "Exists"
+    return Toleration(key=match[1], operator=operator, value=match[3] or "", effect=match[4] or "")
