@@ -32,6 +32,7 @@ from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.nouns.agents import AgentEngine
 from elastane.cluster.nouns.config import Config, DeclaredEngine, SchedulingRules
+from elastane.cluster.nouns.engine_options import EngineKind
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
@@ -52,6 +53,7 @@ def open_cluster(
     rules: SchedulingRules | None = None,
     open_engine: Callable[[str], AgentEngine] | None = None,
     options: Mapping[str, str] = MappingProxyType({}),
+    kind: EngineKind = "slurm",
 ) -> Iterator[Callable]:
     """Start a cluster of six devices and yield a function that runs a command there.
 
@@ -59,6 +61,7 @@ def open_cluster(
         open_engine: returns the engine that starts the agents of its jobs, for the cluster with this id;
             None: jobs run on this machine.
         options: of its pool in this engine.
+        kind: of this engine.
     """
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
@@ -71,7 +74,7 @@ def open_cluster(
         pool, engines = Pool(name="local", device="cpu", devices=6), ()
         if open_engine is not None:
             pool = msgspec.structs.replace(pool, engine="far", options=dict(options))
-            engines = (DeclaredEngine(name="far", kind="slurm"),)
+            engines = (DeclaredEngine(name="far", kind=kind),)
         config = Config(pools=(pool,), rules=rules, engines=engines)
         documents.write_documents(tx, diff_configs(Config(), config), time.time())
         token = make_first_token(tx, "ada", time.time())

@@ -1,5 +1,6 @@
 """A small cluster of Kubernetes on loopback: a double of its API server, and nodes with real processes."""
 
+import base64
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+from tests.cluster.engines.api_double.certificate import read_public_part, write_certificate
 from tests.cluster.engines.api_double.nodes import Nodes, remove_folder
 from tests.cluster.engines.api_double.objects import Document, Objects
 from tests.cluster.engines.api_double.server import ApiDouble
@@ -23,12 +25,13 @@ class SmallCluster:
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.objects = Objects()
         self.nodes = Nodes(self.objects, folder, dict(environment))
-        self.api = ApiDouble(self.objects, self.nodes)
+        certificate = write_certificate(folder)
+        self.api = ApiDouble(self.objects, self.nodes, certificate)
         self.kubeconfig = folder / "kubeconfig"
         self.objects.create("namespaces", "", {"metadata": {"name": NAMESPACE}})
         for name in NODES:
             self.objects.create("nodes", "", build_node(name))
-        self.kubeconfig.write_text(build_kubeconfig(self.api.url, self.api.token))
+        self.kubeconfig.write_text(build_kubeconfig(self.api, read_public_part(certificate)))
         self.kubeconfig.chmod(0o600)
         self.nodes.start()
 
@@ -68,17 +71,18 @@ def build_node(name: str) -> Document:
     }
 
 
-def build_kubeconfig(url: str, token: str) -> str:
+def build_kubeconfig(api: ApiDouble, authority: str) -> str:
+    data = base64.b64encode(authority.encode()).decode()
     return f"""\
 apiVersion: v1
 kind: Config
 current-context: east
 clusters:
 - name: double
-  cluster: {{server: "{url}"}}
+  cluster: {{server: "{api.url}", certificate-authority-data: "{data}"}}
 users:
 - name: ada
-  user: {{token: "{token}"}}
+  user: {{token: "{api.token}"}}
 contexts:
 - name: east
   context: {{cluster: double, user: ada, namespace: {NAMESPACE}}}

@@ -272,9 +272,10 @@ class Nodes:
 
     def _set_status(self, pod: Document, phase: str, state: Document) -> None:
         (container,) = pod["spec"]["containers"]
+        seen = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
         status = {
             "phase": phase,
-            "containerStatuses": [{"name": container["name"], "ready": phase == "Running", "state": state}],
+            "containerStatuses": [{**seen, "ready": phase == "Running", "state": state}],
         }
         if "startTime" not in pod.get("status", {}):
             status["startTime"] = format_time(now())

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from elastane.cluster.engines.kubernetes.quantities import parse_quantity
+from tests.cluster.engines.api_double.certificate import build_server_context
 from tests.cluster.engines.api_double.nodes import Nodes, holds_devices, list_requests
 from tests.cluster.engines.api_double.objects import (
     IN_CLUSTER,
@@ -43,7 +45,8 @@ class ApiDouble:
         priority_classes: that pods may name.
     """
 
-    def __init__(self, objects: Objects, nodes: Nodes) -> None:
+    def __init__(self, objects: Objects, nodes: Nodes, certificate: Path) -> None:
+        self._context = build_server_context(certificate)
         self.objects = objects
         self.nodes = nodes
         self.token = secrets.token_hex(8)
@@ -64,7 +67,7 @@ class ApiDouble:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._address[1]}"
+        return f"https://127.0.0.1:{self._address[1]}"
 
     def start(self) -> None:
         """Listen, at the same port as before."""
@@ -77,6 +80,10 @@ class ApiDouble:
         ThreadingHTTPServer.allow_reuse_address = True
         self._server = ThreadingHTTPServer(self._address, Handler)
         self._server.daemon_threads = True
+        # A client that does not speak must hold up no other.
+        self._server.socket = self._context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
         self._address = self._server.server_address
         threading.Thread(target=self._server.serve_forever, args=(0.05,)).start()
 
@@ -160,8 +167,7 @@ class ApiDouble:
             "kind": f"{KINDS[resource]}List",
             "apiVersion": "v1",
             "metadata": metadata,
-            # As the real one, it says null for none in some versions.
-            "items": items[:limit] or None,
+            "items": items[:limit],
         }
 
     def find_events(
@@ -203,6 +209,14 @@ def describe_change(change: Change, namespace: str, query: dict[str, str]) -> tu
     return None
 
 
+def decode_body(body: bytes) -> Document:
+    try:
+        return json.loads(body) if body else {}
+    except ValueError:
+        message = "the body of the request was in an unknown format - accepted media types: application/json"
+        raise ApiError(415, "UnsupportedMediaType", message) from None
+
+
 class RequestHandler(BaseHTTPRequestHandler):
     """Answers one request."""
 
@@ -237,7 +251,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             return
         try:
             self._authenticate()
-            answer = self._do(method, parts.path, query, json.loads(body) if body else {})
+            answer = self._do(method, parts.path, query, decode_body(body))
         except ApiError as error:
             self._send(error.code, error.status)
             return

@@ -163,6 +163,9 @@ def _read_files(paths: list[Path], context: str) -> ApiAccess:
     cluster = _convert(cluster_entry, cluster_path, _Cluster, f"cluster {chosen.cluster}")
     user = _convert(user_entry, user_path, _User, f"user {chosen.user}")
     _check(cluster, user, where)
+    if urlsplit(cluster.server).scheme == "http":
+        # As with kubectl, credentials are sent over TLS only.
+        return ApiAccess(server=cluster.server.rstrip("/"), namespace=chosen.namespace or DEFAULT_NAMESPACE)
     token_file = str(user_path.parent / user.token_file) if user.token_file else ""
     return ApiAccess(
         server=cluster.server.rstrip("/"),
