@@ -20,7 +20,21 @@ RESUME = "Resume a run, or begin from one"
 OUTPUT = "Output"
 AFTER = "After submission"
 SLURM = "Slurm ('' removes an option)"
-PANELS = ("", NAMES, WORKERS, CONTRACT, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFTER, SLURM)
+KUBERNETES = "Kubernetes ('' removes an option)"
+PANELS = (
+    "",
+    NAMES,
+    WORKERS,
+    CONTRACT,
+    LIMITS,
+    TRAINING,
+    CHECKPOINTS,
+    RESUME,
+    OUTPUT,
+    AFTER,
+    SLURM,
+    KUBERNETES,
+)
 """The order of the groups in a command's help."""
 
 

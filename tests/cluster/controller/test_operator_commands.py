@@ -15,6 +15,7 @@ from elastane.cli.operators.pool import NAMED
 from elastane.cluster.controller.store import history
 from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.engine_options import SLURM
+from elastane.cluster.nouns.kubernetes_options import KUBERNETES
 
 from .conftest import _served
 
@@ -167,7 +168,7 @@ def test_the_page_of_engines_lists_their_options():
     page = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.+?(?<!\\)) \| (.+) \|$", page, re.MULTILINE)
     plain = [tuple(cell.replace("\\|", "|") for cell in row) for row in rows]
-    options = (*SLURM.engine, *SLURM.pool)
+    options = (*SLURM.engine, *SLURM.pool, *KUBERNETES.engine, *KUBERNETES.pool)
     assert plain == [(option.name, option.metavar, option.help) for option in options]
 
 

@@ -13,14 +13,17 @@ from elastane.cli.operators.declarations import (
     change_document,
     make_group,
 )
-from elastane.cli.options import SLURM, expand_options, replace_given
+from elastane.cli.options import KUBERNETES, SLURM, expand_options, replace_given
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind
 from elastane.cluster.nouns.option_forms import EngineOption
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import fold_text
 
+OF_ENGINES = {option.name: option for table in OPTIONS.values() for option in table.engine}
 OF_POOLS = {option.name: option for table in OPTIONS.values() for option in table.pool}
+NAMED_OF_ENGINES = ("context", "image")
+"""Options of engines that have an option of the command line."""
 SHOWN = 40
 """Characters of an option's value in the list of engines."""
 
@@ -34,9 +37,9 @@ OptionList: TypeAlias = Annotated[
 ]
 
 
-def make_flag(option: EngineOption) -> Any:
-    """Return the option of the command line for an option of pools that many of them need."""
-    return typer.Option(metavar=option.metavar, help=option.help, rich_help_panel=SLURM)
+def make_flag(option: EngineOption, panel: str = SLURM) -> Any:
+    """Return the option of the command line for an option of engines or pools that many of them need."""
+    return typer.Option(metavar=option.metavar, help=option.help, rich_help_panel=panel)
 
 
 def change_options(
@@ -64,8 +67,11 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane engine set`` as typed; None: not typed."""
 
     kind: Annotated[
-        EngineKind | None, typer.Option(metavar="slurm", help="Kind of the engine; a new one needs it.")
+        EngineKind | None,
+        typer.Option(metavar="KIND", help="Kind of the engine, slurm or kubernetes; a new one needs it."),
     ] = None
+    context: Annotated[str | None, make_flag(OF_ENGINES["context"], KUBERNETES)] = None
+    image: Annotated[str | None, make_flag(OF_ENGINES["image"], KUBERNETES)] = None
     option: OptionList = None
 
 
@@ -84,7 +90,8 @@ def set_engine(name: Name, *, options: EngineOptions, as_json: AsJson = False) -
                 do=f"elastane engine set {name} --kind slurm",
             )
         known = before or DeclaredEngine(name=name, kind=kind)
-        return replace_given(known, kind=kind, options=change_options(known.options, options.option))
+        named = {name: getattr(options, name) for name in NAMED_OF_ENGINES}
+        return replace_given(known, kind=kind, options=change_options(known.options, options.option, named))
 
     change_document("engine", DeclaredEngine, name, change_engine, as_json=as_json)
 
@@ -97,10 +104,13 @@ def format_options(options: Mapping[str, str]) -> str:
 engine = make_group(
     "engine",
     """
-Manage engines: systems such as Slurm, which start the agents of jobs on other machines.
+Manage engines: systems such as Slurm and Kubernetes, which start the agents of jobs on other machines.
 
   $ elastane engine set hpc --kind slurm --option setup="$(cat setup.sh)"
   $ elastane pool set a100 --device a100 --engine hpc --partition gpu --option gres=gpu:a100
+
+  $ elastane engine set east --kind kubernetes --context east --image team/train:1
+  $ elastane pool set h100 --device h100 --engine east --option resource=nvidia.com/gpu
 """,
 )
 engine.command("set")(wrap_command(set_engine))

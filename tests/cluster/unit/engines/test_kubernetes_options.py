@@ -38,7 +38,7 @@ def test_all_examples_of_options_are_decoded():
         kubeconfig="/home/ada/.kube/config",
         namespace="training",
         image="registry.local/team/train:1",
-        **{"image_pull_secret": "registry"},
+        image_pull_secret="registry",  # noqa: S106 - a name
         service_account="agents",
         volumes=(("home", "/shared/elastane"), ("data", "/data")),
         user=(1000, 1000),

@@ -194,7 +194,7 @@ def test_a_pod_has_all_that_its_pool_and_its_engine_say_and_no_ticket():
     )
     options = KubernetesOptions(
         image="train:1",
-        **{"image_pull_secret": "registry"},
+        image_pull_secret="registry",  # noqa: S106 - a name
         service_account="agents",
         volumes=(("home", "/shared"), ("home", "/again"), ("data", "/data")),
         user=(1000, None),
