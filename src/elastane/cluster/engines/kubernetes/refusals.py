@@ -9,7 +9,7 @@ from elastane.common.untrusted_data import Decoder, Malformed
 LONGEST_MESSAGE = 500
 LARGEST_STATUS_BYTES = 64 << 10
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 403, 404, 409, 410, 429
-FIRST_SERVER_ERROR = 500
+FIRST_CLIENT_ERROR, FIRST_SERVER_ERROR = 400, 500
 ALREADY_EXISTS = "AlreadyExists"
 QUOTA = "exceeded quota"
 TERMINATING = "because it is being terminated"
@@ -37,7 +37,8 @@ class ApiRefusal(msgspec.Struct, frozen=True):
     @property
     def is_failure(self) -> bool:
         """Whether it says nothing about the request: the server failed, or does not know this client."""
-        return self.code in (UNAUTHORIZED, TOO_MANY) or self.code >= FIRST_SERVER_ERROR
+        is_judged = FIRST_CLIENT_ERROR <= self.code < FIRST_SERVER_ERROR
+        return not is_judged or self.code in (UNAUTHORIZED, TOO_MANY)
 
 
 class _Status(msgspec.Struct, frozen=True):
