@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from elastane.cluster.engines.kubernetes import api_server
 from elastane.cluster.engines.kubernetes.doctor import examine_kubernetes
 from elastane.cluster.engines.kubernetes.engine import KEPT_S, KubernetesEngine
 from elastane.cluster.engines.kubernetes.options import KubernetesOptions
@@ -250,6 +251,20 @@ def test_what_happened_while_no_watch_was_open_is_seen_without_another_list(site
     wait_until(lambda: not isinstance(site.run(engine.list_agents()), Away), "the API server answers again")
     assert wait_until_gone(site, engine, ask.id).exit_code == 3
     assert site.cluster.api.requests["list", "pods"] == 0
+
+
+def test_a_watch_whose_time_is_over_goes_on_in_another_one(site, monkeypatch):
+    monkeypatch.setattr(api_server, "WATCH_S", 1)
+    engine = site.build_engine("here")
+    ask, line = start(site, engine)
+    site.cluster.api.requests.clear()
+    wait_until(
+        lambda: list_by_id(site, engine) and site.cluster.api.requests["watch", "pods"] > 2,
+        "another watch is open",
+    )
+    line.exit(3)
+    assert wait_until_gone(site, engine, ask.id).exit_code == 3
+    assert site.cluster.api.requests["list", "pods"] == 1
 
 
 def test_a_deleted_pod_is_leaving_and_then_gone_with_its_exit_code(site):

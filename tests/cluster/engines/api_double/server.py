@@ -4,7 +4,9 @@ import base64
 import json
 import re
 import secrets
+import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +33,7 @@ PATH = re.compile(
     r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[a-z]+))?"
 )
 BOOKMARK_S = 1.0
+LONGEST_WATCH_S = 1800.0
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
@@ -60,6 +63,7 @@ class ApiDouble:
         self._speaks = threading.Event()
         self._speaks.set()
         self._closing = False
+        self.connections: set[socket.socket] = set()
         objects.admit = self._admit
         self._server: ThreadingHTTPServer | None = None
         self._address = ("127.0.0.1", 0)
@@ -88,12 +92,15 @@ class ApiDouble:
         threading.Thread(target=self._server.serve_forever, args=(0.05,)).start()
 
     def stop(self) -> None:
-        """Refuse connections, and end the watches."""
+        """Refuse connections, and end those that are there."""
         self._closing = True
         with self.objects.changed:
             self.objects.changed.notify_all()
         self._server.shutdown()
         self._server.server_close()
+        for connection in list(self.connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
     def silence(self) -> Iterator[None]:
@@ -223,6 +230,16 @@ class RequestHandler(BaseHTTPRequestHandler):
     api: ApiDouble
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.api.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.api.connections.discard(self.connection)
+        # A client may have gone without a word.
+        with suppress(OSError):
+            super().finish()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -378,7 +395,8 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _follow(self, resource: str, namespace: str, query: dict[str, str], since: int) -> None:
         objects = self.api.objects
-        while not self.api.is_closing():
+        until_s = time.monotonic() + float(query.get("timeoutSeconds") or LONGEST_WATCH_S)
+        while not self.api.is_closing() and time.monotonic() < until_s:
             self.api.wait_until_speaking()
             with objects.changed:
                 try:

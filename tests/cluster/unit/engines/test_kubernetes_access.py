@@ -34,11 +34,17 @@ users:
   user: {token: abc, exec: null}
 - name: bob
   user: {tokenFile: token}
+- name: eve
+  user: {exec: {command: ./login, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}}
+- name: other
+  user: {token: abc, as: bob}
 - name: old
   user: {auth-provider: {name: gcp}}
 contexts:
 - {name: east, context: {cluster: one, user: ada, namespace: training}}
 - {name: west, context: {cluster: two, user: bob}}
+- {name: login, context: {cluster: two, user: eve}}
+- {name: other, context: {cluster: two, user: other}}
 - {name: old, context: {cluster: one, user: old}}
 - {name: proxy, context: {cluster: plain, user: ada}}
 - {name: torn, context: {cluster: three}}
@@ -64,6 +70,7 @@ def test_a_context_names_the_server_the_user_and_the_namespace(config):
     assert (east.authorities, east.token) == ("AUTHORITY", "abc")
     west = read(config, "west")
     assert (west.namespace, west.insecure, west.server_name) == ("default", True, "api")
+    assert read(config, "login").program.command == str(config.parent / "login")
     assert west.token_file == str(config.parent / "token")
 
 
@@ -74,11 +81,11 @@ def test_credentials_are_sent_over_tls_only(config):
 def test_several_files_are_one_and_the_first_counts(config, tmp_path):
     other = tmp_path / "other"
     other.write_text("contexts: [{name: east, context: {cluster: two, user: ada}}]\n")
-    environment = {"KUBECONFIG": f"{tmp_path}/missing:{other}:{config}"}
+    environment = {"HOME": str(tmp_path), "KUBECONFIG": f"{tmp_path}/missing:{other}:{config}"}
     assert read(None, environment=environment).server == "https://10.0.0.2"
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text(CONFIG.replace("ca.crt", "../ca.crt"))
-    assert read(None).server == "https://10.0.0.1:6443"
+    assert read(None, environment={"HOME": str(tmp_path)}).server == "https://10.0.0.1:6443"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +94,7 @@ def test_several_files_are_one_and_the_first_counts(config, tmp_path):
         ("north", "has no context north"),
         ("torn", "has no cluster three"),
         ("old", "has an auth-provider"),
+        ("other", "act as bob"),
     ],
 )
 def test_a_context_that_leads_nowhere_is_refused(config, context, words):
@@ -103,6 +111,7 @@ def test_a_context_that_leads_nowhere_is_refused(config, context, words):
         "contexts: 3",
         "current-context: east\ncontexts: [{name: east, context: {cluster: 3}}]",
         CONFIG.replace("https://10.0.0.1:6443/", "ftp://a"),
+        CONFIG.replace("certificate-authority: ca.crt", "proxy-url: 'http://a'"),
         CONFIG.replace("certificate-authority: ca.crt", "certificate-authority-data: '%'"),
         CONFIG.replace("certificate-authority: ca.crt", "certificate-authority: missing.crt"),
     ],

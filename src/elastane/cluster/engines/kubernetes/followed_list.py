@@ -114,12 +114,13 @@ class FollowedList(Generic[T]):
             self._task = asyncio.create_task(self._follow())
         waiting = asyncio.create_task(self._follows.wait())
         try:
-            await asyncio.wait(
+            done, _ = await asyncio.wait(
                 {waiting, self._task}, timeout=self._server.answer_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             waiting.cancel()
-        if self._follows.is_set():
+        # A watch that was open may have ended since: then it was complete until now.
+        if waiting in done:
             return None
         if self._task.done():
             return self._task.result()

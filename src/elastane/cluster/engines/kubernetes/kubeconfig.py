@@ -40,6 +40,7 @@ class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
     certificate_authority_data: str = ""
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
+    proxy_url: str = ""
 
 
 class _User(msgspec.Struct, frozen=True, rename="kebab"):
@@ -53,6 +54,7 @@ class _User(msgspec.Struct, frozen=True, rename="kebab"):
     password: str = ""
     exec: ExecProgram | None = None
     auth_provider: object = None
+    impersonated: str = msgspec.field(name="as", default="")
 
 
 class _Context(msgspec.Struct, frozen=True):
@@ -103,7 +105,8 @@ def find_access(options: KubernetesOptions, environment: Mapping[str, str] = os.
         files = [options.kubeconfig]
     else:
         files = [path for path in environment.get("KUBECONFIG", "").split(os.pathsep) if path]
-    if not files and (default := Path.home() / DEFAULT_FILE).exists():
+    home = environment.get("HOME")
+    if not files and home and (default := Path(home, DEFAULT_FILE)).exists():
         files = [str(default)]
     if files:
         return _read_files([Path(file) for file in files], options.context)
@@ -180,7 +183,7 @@ def _read_files(paths: list[Path], context: str) -> ApiAccess:
         token="" if token_file else user.token,
         token_file=token_file,
         basic=(user.username, user.password) if user.username else None,
-        program=user.exec,
+        program=None if user.exec is None else _locate_program(user.exec, user_path.parent),
     )
 
 
@@ -188,12 +191,28 @@ def _check(cluster: _Cluster, user: _User, where: str) -> None:
     parts = urlsplit(cluster.server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"{where}: {cluster.server!r} is not the URL of an API server")
+    if cluster.proxy_url:
+        raise BadInput(
+            f"{where} has a proxy-url, which is not supported", do="start the controller with HTTPS_PROXY"
+        )
+    if user.impersonated:
+        raise BadInput(
+            f"{where} lets its user act as {user.impersonated}, which is not supported",
+            do="choose a context with a user of its own",
+        )
     if user.auth_provider is not None:
         raise BadInput(
             f"{where} has an auth-provider",
             means="Kubernetes has replaced these by programs that print a token",
             do="let the command line of your cloud write the kubeconfig again: it then has exec",
         )
+
+
+def _locate_program(program: ExecProgram, folder: Path) -> ExecProgram:
+    """Return a program with its whole path: one with a slash is relative to its kubeconfig."""
+    if os.sep not in program.command:
+        return program
+    return msgspec.structs.replace(program, command=str(folder / program.command))
 
 
 def _read_document(path: Path) -> dict[str, Any]:
@@ -240,7 +259,7 @@ def _read_text(path: Path) -> str:
         BadInput: it cannot be read.
     """
     try:
-        return read_bytes(path.expanduser(), LARGEST_BYTES).decode()
+        return read_bytes(path, LARGEST_BYTES).decode()
     except (OSError, Malformed, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadInput(f"{path} cannot be read: {why}") from error
