@@ -39,7 +39,7 @@ IMAGE = EngineOption(
     name="image",
     metavar="IMAGE",
     help="Image of the agents, with elastane and torch; that of a pool counts for more.",
-    example="registry.local/team/train:1",
+    example="team/train:1",
     form=_IMAGE,
 )
 

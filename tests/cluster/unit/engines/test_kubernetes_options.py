@@ -23,7 +23,7 @@ def test_all_examples_of_options_are_decoded():
     pool = decode_kubernetes_pool({option.name: option.example for option in KUBERNETES.pool})
     assert pool == KubernetesPool(
         resource="nvidia.com/gpu",
-        image="registry.local/team/train:1",
+        image="team/train:1",
         cpus_per_device=8,
         memory_bytes_per_device=64 << 30,
         node_selector={"gpu": "a100"},
@@ -37,7 +37,7 @@ def test_all_examples_of_options_are_decoded():
         context="east",
         kubeconfig="/home/ada/.kube/config",
         namespace="training",
-        image="registry.local/team/train:1",
+        image="team/train:1",
         image_pull_secret="registry",  # noqa: S106 - a name
         service_account="agents",
         volumes=(("home", "/shared/elastane"), ("data", "/data")),

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 from elastane.cluster.engines.kubernetes.manifest import (
@@ -140,6 +141,19 @@ def test_a_pod_that_has_ended_says_why(document, code, words):
     seen = see(document)
     assert (seen.state, seen.exit_code) == ("gone", code)
     assert words in seen.why
+
+
+def test_the_time_of_an_end_is_that_of_the_agent_or_of_its_last_readiness():
+    assert see(a_pod("Succeeded", containerStatuses=ended(0))).ended_s == 1796025600.0
+    time = {"lastTransitionTime": "2026-11-30T08:00:10Z"}
+    for status, ended_s in (("False", 1796025610.0), ("True", None)):
+        (ready,) = condition("Ready", status, "")
+        document = a_pod("Failed", reason="Evicted", conditions=[ready | time])
+        assert see(document).ended_s == ended_s
+    # It was removed by force while it ran.
+    pod = decode_agent_pod(a_pod(conditions=[ready | time]), "here")
+    seen = describe_pod(msgspec.structs.replace(pod, is_deleted=True))
+    assert (seen.state, seen.why, seen.exit_code, seen.ended_s) == ("gone", "its pod was removed", None, None)
 
 
 def test_pods_of_others_are_left_out_and_one_that_cannot_be_read_runs():

@@ -250,7 +250,7 @@ class KubernetesEngine:
                 self._pods.forget(key)
         left = [key for key in old if not pods[key].is_deleted][:REMOVED_AT_ONCE]
         # What fails is tried again the next time.
-        await asyncio.gather(*(self._delete(key, pods[key], 0) for key in left))
+        await asyncio.gather(*(self._delete(key, pods[key], 1) for key in left))
 
     def _find_key(self, agent: AgentId) -> str:
         return f"{self._namespace}/{name_pod(agent)}"

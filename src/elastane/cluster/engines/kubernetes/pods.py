@@ -244,8 +244,9 @@ def find_end_s(pod: AgentPod) -> float | None:
     """Return when the agent of a pod that is gone ended, in seconds since 1970; None: unknown."""
     if pod.ended is not None and (ended_s := _read_time(pod.ended.finished_at)) is not None:
         return ended_s
-    changed = pod.find_condition("Ready") or pod.find_condition("PodScheduled")
-    return None if changed is None else _read_time(changed.last_transition_time)
+    ready = pod.find_condition("Ready")
+    # One that was removed by force may still be called ready, since it began.
+    return _read_time(ready.last_transition_time) if ready is not None and ready.status == "False" else None
 
 
 def choose_grace_s(pod: AgentPod, grace_s: int, now_s: float) -> int | None:
