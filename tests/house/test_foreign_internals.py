@@ -127,6 +127,7 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
 
 MODULES = {
     "hashlib": {"_Hash"},  # a type only
+    "ray._private": {"state"},  # of the Ray cluster's Python: tests/cluster/engines/test_real_ray.py uses it
     "torch._guards": {"CompileContext"},
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.utils.data": {"_utils"},

@@ -14,8 +14,7 @@ from elastane.cli.main import app
 from elastane.cli.operators.pool import NAMED
 from elastane.cluster.controller.store import history
 from elastane.cluster.nouns.engine import ObservedNode
-from elastane.cluster.nouns.engine_options import SLURM
-from elastane.cluster.nouns.kubernetes_options import KUBERNETES
+from elastane.cluster.nouns.engine_options import OPTIONS, SLURM
 
 from .conftest import _served
 
@@ -168,7 +167,7 @@ def test_the_page_of_engines_lists_their_options():
     page = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.+?(?<!\\)) \| (.+) \|$", page, re.MULTILINE)
     plain = [tuple(cell.replace("\\|", "|") for cell in row) for row in rows]
-    options = (*SLURM.engine, *SLURM.pool, *KUBERNETES.engine, *KUBERNETES.pool)
+    options = [option for table in OPTIONS.values() for option in (*table.engine, *table.pool)]
     assert plain == [(option.name, option.metavar, option.help) for option in options]
 
 

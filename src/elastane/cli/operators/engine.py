@@ -68,7 +68,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Annotated[
         EngineKind | None,
-        typer.Option(metavar="KIND", help="Kind of the engine, slurm or kubernetes; a new one needs it."),
+        typer.Option(metavar="|".join(OPTIONS), help="Kind of the engine; a new one needs it."),
     ] = None
     context: Annotated[str | None, make_flag(OF_ENGINES["context"], KUBERNETES)] = None
     image: Annotated[str | None, make_flag(OF_ENGINES["image"], KUBERNETES)] = None
@@ -104,13 +104,15 @@ def format_options(options: Mapping[str, str]) -> str:
 engine = make_group(
     "engine",
     """
-Manage engines: systems such as Slurm and Kubernetes, which start the agents of jobs on other machines.
+Manage engines: systems such as Slurm, Kubernetes and Ray, which start the agents of jobs on other machines.
 
   $ elastane engine set hpc --kind slurm --option setup="$(cat setup.sh)"
   $ elastane pool set a100 --device a100 --engine hpc --partition gpu --option gres=gpu:a100
 
   $ elastane engine set east --kind kubernetes --context east --image team/train:1
   $ elastane pool set h100 --device h100 --engine east --option resource=nvidia.com/gpu
+
+  $ elastane engine set ray --kind ray --option address=10.0.0.5:6379
 """,
 )
 engine.command("set")(wrap_command(set_engine))

@@ -30,6 +30,11 @@ def open_engine(document: DeclaredEngine, cluster: str) -> AgentEngine:
             from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options
 
             return KubernetesEngine(cluster, decode_kubernetes_options(document.options))
+        case "ray":
+            from elastane.cluster.engines.ray.engine import RayEngine
+            from elastane.cluster.engines.ray.options import decode_ray_options
+
+            return RayEngine(cluster, decode_ray_options(document.options))
         case _:
             assert_never(document.kind)
 
@@ -57,6 +62,11 @@ async def examine_engine(
             from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options
 
             found = await examine_kubernetes(decode_kubernetes_options(document.options), pools)
+        case "ray":
+            from elastane.cluster.engines.ray.doctor import examine_ray
+            from elastane.cluster.engines.ray.options import decode_ray_options
+
+            found = await examine_ray(decode_ray_options(document.options), pools)
         case _:
             assert_never(document.kind)
     return (judge_address(url), *found)

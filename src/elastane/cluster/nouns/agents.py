@@ -5,6 +5,7 @@ progress are talk with the run. An engine keeps no state that it could not obser
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Protocol, TypeAlias
 
@@ -15,15 +16,25 @@ from elastane.common.bodies import AnswerBody
 AGENT_ID = r"[a-z][a-z0-9]{0,15}-[0-9]{1,15}"
 """The cluster that asked for the agent, and its number there, which is never used again."""
 
+ELASTANE_COMMAND = (sys.executable, "-P", "-m", "elastane")
+"""Runs Elastane on machines with the same paths as this one."""
+
+_AGENT_ID = re.compile(AGENT_ID)
+_TICKET = re.compile(r"[!-~]{1,16384}", re.ASCII)
+
 AgentId: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{AGENT_ID}\Z")]
 AgentState: TypeAlias = Literal["pending", "running", "leaving", "gone"]
 """Devices are held from ``running`` to ``gone``."""
-_AGENT_ID = re.compile(AGENT_ID)
 
 
 def belongs_to(agent: str, cluster: str) -> bool:
     """Return whether a text is the id of an agent of a cluster."""
     return _AGENT_ID.fullmatch(agent) is not None and agent.rpartition("-")[0] == cluster
+
+
+def is_ticket_word(text: str) -> bool:
+    """Return whether a text is one word of printable ASCII characters, as every ticket."""
+    return _TICKET.fullmatch(text) is not None
 
 
 class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):

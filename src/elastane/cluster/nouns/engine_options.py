@@ -21,11 +21,12 @@ from elastane.cluster.nouns.option_forms import (
     TextForm,
     make_form,
 )
+from elastane.cluster.nouns.ray_options import RAY
 from elastane.common.durations import parse_duration_s
 from elastane.common.field_checks import check_remark, make_field_error
 from elastane.common.safe_text import escape_line
 
-EngineKind: TypeAlias = Literal["slurm", "kubernetes"]
+EngineKind: TypeAlias = Literal["slurm", "kubernetes", "ray"]
 LONGEST_LINES = 10_000
 """The most characters of an option with several lines."""
 LONGEST_KEY = 100
@@ -182,7 +183,7 @@ SLURM = KindOptions(
     ),
 )
 
-OPTIONS: dict[EngineKind, KindOptions] = {"slurm": SLURM, "kubernetes": KUBERNETES}
+OPTIONS: dict[EngineKind, KindOptions] = {"slurm": SLURM, "kubernetes": KUBERNETES, "ray": RAY}
 assert tuple(OPTIONS) == get_args(EngineKind)
 
 

@@ -3,19 +3,19 @@
 import pytest
 
 from elastane.cluster.engines.slurm.options import (
-    DEFAULT_COMMAND,
     SlurmOptions,
     SlurmPool,
     decode_engine_options,
     decode_pool_options,
 )
+from elastane.cluster.nouns.agents import ELASTANE_COMMAND
 from elastane.common.errors import BadField
 
 
 def test_without_options_everything_is_left_to_slurm():
     assert decode_pool_options({}) == SlurmPool()
     assert decode_engine_options({}) == SlurmOptions()
-    assert decode_engine_options({}).command == DEFAULT_COMMAND
+    assert decode_engine_options({}).command == ELASTANE_COMMAND
 
 
 def test_all_options_of_a_pool_are_decoded():

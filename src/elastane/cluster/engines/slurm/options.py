@@ -2,15 +2,14 @@
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 
 import msgspec
 
+from elastane.cluster.nouns.agents import ELASTANE_COMMAND
 from elastane.common.durations import EXAMPLES, parse_duration_s
 from elastane.common.errors import BadField
 
-DEFAULT_COMMAND = (sys.executable, "-P", "-m", "elastane")
 ANSWER_S = 2.0
 """How long a program of Slurm may take, unless the options say otherwise. A controller that works answers in
 some hundredths of a second; one that hangs would hold the programs for MessageTimeout, by default 10 s."""
@@ -85,7 +84,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
             remembers its job. Slurm itself forgets a job some minutes after its end (MinJobAge).
     """
 
-    command: tuple[str, ...] = DEFAULT_COMMAND
+    command: tuple[str, ...] = ELASTANE_COMMAND
     setup: str = ""
     output: str = ""
     conf: str = ""
@@ -147,7 +146,7 @@ def decode_engine_options(options: Mapping[str, str]) -> SlurmOptions:
     _check_names(options, ENGINE_OPTIONS, "the engine")
     path = "write an absolute path"
     return SlurmOptions(
-        command=_parse_command(options["command"]) if "command" in options else DEFAULT_COMMAND,
+        command=_parse_command(options["command"]) if "command" in options else ELASTANE_COMMAND,
         setup=_match(options, "setup", _SETUP, "write lines of shell without control characters"),
         output=_match(options, "output", _PATH, path),
         conf=_match(options, "conf", _PATH, path),

@@ -8,7 +8,7 @@ import msgspec
 
 from elastane.cluster.engines.slurm.job_names import name_job
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
-from elastane.cluster.nouns.agents import AgentAsk
+from elastane.cluster.nouns.agents import AgentAsk, is_ticket_word
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 
@@ -19,7 +19,6 @@ NOTICE = "USR1"
 LONGEST_NOTICE_S = 65535
 MOST_DEVICES = 4096
 LONGEST_COMMENT = 200
-_TICKET = re.compile(r"[!-~]{1,16384}", re.ASCII)
 _LOG = re.compile(r"/[^\x00-\x1f\x7f\\]{0,4000}")
 """A backslash would switch off the patterns of Slurm."""
 MINUTE_S = 60.0
@@ -91,7 +90,7 @@ def build_script(ask: AgentAsk, options: SlurmOptions) -> str:
     Raises:
         BadInput: the ticket is not one word of printable ASCII characters.
     """
-    if not _TICKET.fullmatch(ask.ticket) or ask.ticket == END_OF_TICKET:
+    if not is_ticket_word(ask.ticket) or ask.ticket == END_OF_TICKET:
         raise BadInput(
             f"the ticket of agent {ask.id} is malformed",
             means="it would not be one line of the script of its job",
