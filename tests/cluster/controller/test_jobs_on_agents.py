@@ -178,6 +178,8 @@ def test_if_all_machines_die_the_next_attempt_begins_on_others(make_yard, make_s
     cluster.until(lambda: cluster.members() == 3)
     assert cluster.yard.runs["train"].number == 2
     assert cluster.job("train").crashes == 1
+    (message,) = cluster.events("job.crashed")
+    assert "without an outcome: NODE_FAIL" in message
 
 
 @pytest.mark.parametrize("how", ["cancel", "pause"])

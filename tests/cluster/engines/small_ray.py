@@ -156,6 +156,13 @@ def run_actor(node: str, driver: str) -> None:
 # -- the driver ----------------------------------------------------------------------------------------------
 
 
+class Question:
+    """A call of a method of an actor, with its answer once there is one."""
+
+    def __init__(self, key: tuple[str, str], method: str) -> None:
+        self.key, self.method, self.found = key, method, None
+
+
 class SmallRay:
     """The functions of Ray that the driver uses."""
 
@@ -200,8 +207,8 @@ class SmallRay:
         key = (self._namespace, name)
         return SimpleNamespace(
             key=key,
-            poll=SimpleNamespace(remote=lambda: SimpleNamespace(key=key, method="poll", found=None)),
-            leave=SimpleNamespace(remote=lambda: SimpleNamespace(key=key, method="leave", found=None)),
+            poll=SimpleNamespace(remote=lambda: Question(key, "poll")),
+            leave=SimpleNamespace(remote=lambda: Question(key, "leave")),
         )
 
     def get_actor(self, name: str):

@@ -16,12 +16,14 @@ from elastane.cluster.controller.agents.decisions import (
     compute_setback_s,
     count_wanted,
     has_failed,
+    judge_loss,
     judge_start,
     must_hear,
     takes_part,
     update_agent,
 )
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun
+from elastane.cluster.controller.jobs.retries import MISSING_OUTCOME
 from elastane.cluster.nouns.agents import SeenAgent
 from elastane.cluster.nouns.arrivals import AskAgain, Begin, Join, NotWanted
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
@@ -220,6 +222,10 @@ def test_the_words_of_an_agent_are_nearer_to_the_cause_than_those_of_its_engine(
     killed = make_agent(1, state="gone", node="n7")
     assert judge_start(killed).code == RETRYABLE
     assert "on n7 ended before the attempt began: it said nothing" in judge_start(killed).why
+    assert judge_loss(killed) == MISSING_OUTCOME
+    lost = make_agent(1, state="gone", why="Ray has lost its head")
+    assert judge_loss(lost).why.endswith("without an outcome: Ray has lost its head")
+    assert judge_loss(lost).code == MISSING_OUTCOME.code
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import msgspec
 
 from elastane.cluster.controller.agents.agent_job import AgentJob
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun
+from elastane.cluster.controller.jobs.retries import MISSING_OUTCOME
 from elastane.cluster.nouns.agents import SeenAgent
 from elastane.cluster.nouns.arrivals import AskAgain, Begin, Instruction, Join, NotWanted
 from elastane.run.nouns.attempts import RETRYABLE, AttemptOutcome
@@ -214,6 +215,16 @@ def _make_begin(agent: StoredAgent, job: AgentJob) -> Begin:
 
 
 # -- how an attempt ended ------------------------------------------------------------------------------------
+
+
+def judge_loss(last: StoredAgent) -> AttemptOutcome:
+    """Return how an attempt ended that began, and of which all agents were lost.
+
+    Args:
+        last: the agent that ended last.
+    """
+    why = f"{MISSING_OUTCOME.why}: {last.why}" if last.why else MISSING_OUTCOME.why
+    return AttemptOutcome(code=MISSING_OUTCOME.code, why=why)
 
 
 def judge_start(beginner: StoredAgent) -> AttemptOutcome:

@@ -17,6 +17,7 @@ from elastane.cluster.controller.agents.decisions import (
     compute_setback_s,
     has_failed,
     has_stayed,
+    judge_loss,
     judge_start,
     must_hear,
     takes_part,
@@ -298,10 +299,13 @@ class Fleet:
             return None
         line = self._get_line(run.job)
         outcome = self._read_outcome(line, run.attempt)
-        has_begun = line.attempt is not None and line.attempt.number == run.attempt
-        if has_begun or present:
+        if outcome is not None or present:
             return outcome
+        has_begun = line.attempt is not None and line.attempt.number == run.attempt
         with self._store.begin_read() as tx:
+            if has_begun:
+                last = agent_rows.find_last_agent(tx, run.job, run.attempt)
+                return None if last is None else judge_loss(last)
             beginner = agent_rows.find_agent(tx, run.beginner)
         return None if beginner is None else judge_start(beginner)
 

@@ -45,6 +45,14 @@ def find_agent(tx: Connection, number: int) -> StoredAgent | None:
     return None if row is None else _decode_agent(row)
 
 
+def find_last_agent(tx: Connection, job: str, attempt: int) -> StoredAgent | None:
+    """Return the agent of an attempt that ended last; None: none has ended, or that was long ago."""
+    here = agents.c.job == job, agents.c.attempt == attempt, agents.c.ended_s.is_not(None)
+    newest = select(agents).where(*here).order_by(agents.c.ended_s.desc(), agents.c.number.desc()).limit(1)
+    row = tx.execute(newest).one_or_none()
+    return None if row is None else _decode_agent(row)
+
+
 def list_living_agents(tx: Connection, job: str = "") -> tuple[StoredAgent, ...]:
     """Return the agents that are not gone, by number.
 

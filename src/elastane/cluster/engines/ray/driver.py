@@ -195,7 +195,7 @@ class Driver:
         """Ask actors to leave, or kill them; return why that has failed for some."""
         failed = {}
         notices = {name: handle.leave.remote() for name in leave if (handle := self._find(name)) is not None}
-        ready, _ = self._wait(list(notices.values()), KNOWN_S)
+        ready = self._wait(list(notices.values()), KNOWN_S)
         for name, notice in notices.items():
             if notice not in ready:
                 failed[name] = "its actor has not answered yet"
@@ -211,15 +211,15 @@ class Driver:
                 self._handles[name] = self._ray.get_actor(name)
         return self._handles.get(name)
 
-    def _wait(self, refs: list[Any], seconds: float) -> tuple[list[Any], list[Any]]:
+    def _wait(self, refs: list[Any], seconds: float) -> set[Any]:
+        """Return those that have an answer in time."""
         if not refs:
-            return [], []
-        ready, rest = self._ray.wait(refs, num_returns=len(refs), timeout=seconds)
-        return ready, rest
+            return set()
+        return set(self._ray.wait(refs, num_returns=len(refs), timeout=seconds)[0])
 
     def _collect(self, names: list[str], seconds: float) -> None:
         """Take the answers of actors that answer in time."""
-        ready, _ = self._wait([self._polls[name] for name in names], seconds)
+        ready = self._wait([self._polls[name] for name in names], seconds)
         for name in [name for name in names if self._polls[name] in ready]:
             try:
                 answer = self._ray.get(self._polls.pop(name))
@@ -239,7 +239,7 @@ class Driver:
         """Note the end of an actor that Ray does not list any more, with the reason that Ray gives."""
         why = ""
         poll = self._polls.get(name) or self._handles[name].poll.remote()
-        if self._wait([poll], DEATH_S)[0]:
+        if self._wait([poll], DEATH_S):
             try:
                 answer = self._ray.get(poll)
             except self._ray.exceptions.RayError as error:

@@ -145,6 +145,8 @@ class RayDriver:
             async with asyncio.timeout(self._answer_s):
                 return await self._ask(what, arguments, time.monotonic() + self._answer_s)
         except TimeoutError:
+            if self._running is not None and not self._running.hello.done():
+                return Away("the driver has not connected to Ray yet")
             return Away(f"Ray did not answer within {self._answer_s:g} s")
 
     async def find_version(self, patience_s: float = START_S) -> str | Away:

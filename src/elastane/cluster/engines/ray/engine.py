@@ -57,6 +57,8 @@ class RayEngine:
         )
         self._now = now
         self._answered_s = now()
+        self._was_away = False
+        """Since the last answer."""
         self._living: frozenset[AgentId] = frozenset()
         """At the last answer."""
         self._lost: dict[AgentId, SeenAgent] = {}
@@ -66,6 +68,7 @@ class RayEngine:
         """Return the agents of all actors, and ask those to leave that are on nodes which Ray drains."""
         sight = await self._look()
         if isinstance(sight, Away):
+            self._was_away = True
             return sight
         if leavers := list_leavers(sight):
             # A notice that fails is given again the next time.
@@ -76,11 +79,11 @@ class RayEngine:
         """Add the agents that Ray has forgotten while it did not answer, with the probable reason."""
         now_s = self._now()
         known = {agent.id for agent in seen}
-        if now_s - self._answered_s > ABSENCE_S:
+        if self._was_away and now_s - self._answered_s > ABSENCE_S:
             for agent in self._living - known:
                 self._lost[agent] = SeenAgent(id=agent, state="gone", why=HEAD_LOST)
             self._lost = dict(list(self._lost.items())[-MOST_LOST:])
-        self._answered_s = now_s
+        self._answered_s, self._was_away = now_s, False
         self._living = frozenset(agent.id for agent in seen if agent.state != "gone")
         return (*seen, *(agent for id_, agent in self._lost.items() if id_ not in known))
 
