@@ -107,8 +107,8 @@ def test_an_agent_gets_a_notice_before_its_time_is_over(site):
 
 def test_an_agent_is_killed_when_its_time_is_over(site):
     engine = site.build_engine("here")
-    ask, line = start(site, engine, until_s=time.time(), grace_s=0.0)
-    line.wait_for_end()
+    ask = ask_for_agent(site, until_s=time.time(), grace_s=0.0)
+    assert site.run(engine.start_agents([ask])) == {}
     assert wait_until_gone(site, engine, ask.id).why == "its time was over"
 
 
