@@ -184,6 +184,30 @@ def test_a_driver_that_hangs_is_killed_and_started_again(drivers, monkeypatch):
     wait_until(lambda: read_start_time(int(note.read_text())) is None, "the first one has ended")
 
 
+def test_a_driver_that_has_lost_its_connection_is_started_again(drivers, monkeypatch):
+    monkeypatch.setattr(driver_process, "HANG_S", 0.1)
+    note = drivers.folder / "starts"
+    program = HELLO + (
+        f"open({str(note)!r}, 'a').write('x')\n"
+        f"lost = os.path.getsize({str(note)!r}) == 1\n"
+        "for r in requests():\n"
+        "    say(number=r['number'], **({'away': 'no raylet'} if lost else {'ok': 'yes'}))\n"
+    )
+    driver = drivers.make(program)
+
+    async def run():
+        assert await driver.ask("look") == Away("no raylet")
+
+        async def has_recovered() -> bool:
+            return await driver.ask("look") == "yes"
+
+        await wait_until_async(has_recovered, "it answers again")
+        await driver.close()
+
+    asyncio.run(run())
+    assert note.read_text() == "xx"
+
+
 def test_a_driver_that_cannot_connect_is_not_started_again_at_once(drivers):
     note = drivers.folder / "starts"
     program = f"open({str(note)!r}, 'a').write('x')\nsay(number=0, away='no Ray')"

@@ -53,6 +53,10 @@ def test_an_actor_that_has_not_answered_waits_and_says_why():
     assert describe(an_actor()).why == "Ray starts its actor"
     assert describe(an_actor(), a_node(free={"CPU": 8.0})).why == ("no node of Ray has 1 CPU, 1 GPU free now")
     assert describe(an_actor(holds={"GPU": 9.0})).why == "no node of Ray has 9 GPU: it waits for a new node"
+    labelled = an_actor(labels={"market": "spot"}, needs={"accelerator_type:A100": 0.001})
+    assert describe(labelled).why == (
+        "no node of Ray has 1 CPU, 1 GPU, market=spot, accelerator_type:A100: it waits for a new node"
+    )
     assert describe(an_actor(holds={})).why == "its actor has not answered yet"
     assert describe(an_actor(), a_node(draining=True)).why.endswith("waits for a new node")
 

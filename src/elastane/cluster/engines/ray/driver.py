@@ -188,7 +188,8 @@ class Driver:
             except (ValueError, TypeError) as error:
                 failed[name] = shorten(error)
             else:
-                self._asked[name] = {"holds": order["holds"], "asked_s": time.time()}
+                asked = {"asked_s": time.time(), "needs": order["needs"], "labels": order["labels"]}
+                self._asked[name] = asked | {"holds": order["holds"]}
         return failed
 
     def end(self, leave: list[str], kill: list[str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ READ_BYTES = 64 << 10
 START_S = 90.0
 """How long a driver may take to connect to Ray, in seconds."""
 HANG_S = 20.0
-"""A driver that has not answered a request for so long is started again."""
+"""A driver that has not answered a request for so long, or by errors only, is started again."""
 AGAIN_S = 5.0
 """How long to wait after a driver that could not connect to Ray: an attempt takes a second of a processor."""
 MOST_WAITING = 32
@@ -137,6 +137,8 @@ class RayDriver:
         self._running: _Running | None = None
         self._failed_s = float("-inf")
         self._failure = ""
+        self._away_s: float | None = None
+        """Since when Ray has done nothing; None: it did what the last request asked for."""
         self._turn = asyncio.Lock()
 
     async def ask(self, what: str, **arguments: Any) -> Any | Away:
@@ -190,7 +192,11 @@ class RayDriver:
             running.process.stdin.write(request + b"\n")
             await running.process.stdin.drain()
         answer: DriverAnswer = await future
-        return Away(fold_text(answer.away)) if answer.away else answer.ok
+        if answer.away:
+            self._away_s = self._away_s or time.monotonic()
+            return Away(fold_text(answer.away))
+        self._away_s = None
+        return answer.ok
 
     async def _get_running(self) -> _Running | Away:
         """Return the driver that runs; start one if there is none, or if it hangs."""
@@ -199,10 +205,11 @@ class RayDriver:
             if running is not None:
                 patience_s = HANG_S if running.hello.done() else START_S
                 ended = running.process.returncode is not None
-                if running.waiting and running.silent_s > patience_s:
-                    self._failure = (
-                        f"the driver has not answered for {running.silent_s:.0f} s and starts again"
-                    )
+                if self._away_s is not None and time.monotonic() - self._away_s > HANG_S:
+                    # Its connection may be lost for good, for example that to a raylet that was replaced.
+                    self._away_s = None
+                elif running.waiting and running.silent_s > patience_s:
+                    self._failure = f"the driver has not answered for {running.silent_s:.0f} s"
                     self._failed_s = time.monotonic()
                 elif not ended:
                     return running
@@ -241,7 +248,5 @@ class RayDriver:
             return await asyncio.shield(start)
         except asyncio.CancelledError:
             # Its number would be lost with the call.
-            process = await start
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            await _Running(await start).close()
             raise

@@ -39,6 +39,8 @@ class SeenActor(msgspec.Struct, frozen=True, kw_only=True):
         code: of the process; negative: the number of a signal; None: it runs, or its end was not seen.
         why: words of Ray or of the actor about its end.
         holds: resources of Ray; empty: unknown.
+        needs: resources of which it takes a trace only.
+        labels: of a node that it can run on.
         asked_s: when the driver asked for it, in seconds since 1970; 0: an earlier driver did.
         ended_s: when it ended.
     """
@@ -50,6 +52,8 @@ class SeenActor(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     why: str = ""
     holds: Mapping[str, float] = {}
+    needs: Mapping[str, float] = {}
+    labels: Mapping[str, str] = {}
     asked_s: float = 0.0
     ended_s: float | None = None
 
@@ -165,9 +169,11 @@ def explain_wait(actor: SeenActor, nodes: Iterable[RayNode]) -> str:
     """Return why an actor has not answered yet, as far as the resources of the nodes tell."""
     if not actor.holds:
         return "its actor has not answered yet"
-    wanted = ", ".join(f"{amount:g} {name}" for name, amount in sorted(actor.holds.items()))
-    usable = [node for node in nodes if not node.draining]
-    if not any(_has(node.resources, actor.holds) for node in usable):
+    words = [f"{amount:g} {name}" for name, amount in sorted(actor.holds.items())]
+    words += [f"{name}={value}" for name, value in sorted(actor.labels.items())]
+    wanted = escape_line(", ".join([*words, *sorted(actor.needs)]), LONGEST_WHY)
+    usable = [node for node in nodes if not node.draining and actor.labels.items() <= node.labels.items()]
+    if not any(_has(node.resources, {**actor.needs, **actor.holds}) for node in usable):
         return f"no node of Ray has {wanted}: it waits for a new node"
     if not any(_has(node.free, actor.holds) for node in usable):
         return f"no node of Ray has {wanted} free now"
