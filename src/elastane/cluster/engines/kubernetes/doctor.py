@@ -101,7 +101,7 @@ async def examine_kubernetes(
     namespace = options.namespace or access.namespace
     try:
         version = await server.get("/version")
-        found = [judge_version(access.server, version)]
+        found = [judge_api_server(access.server, version)]
         if not found[0].ok:
             return tuple(found)
         reviews = await asyncio.gather(*(_review(server, right, namespace) for right in RIGHTS))
@@ -161,7 +161,7 @@ async def _examine_pools(
         await asyncio.gather(listed_nodes.close(), requests_of_pods.close())
 
 
-def judge_version(server: str, answer: bytes | ApiRefusal | Away) -> EngineFinding:
+def judge_api_server(server: str, answer: bytes | ApiRefusal | Away) -> EngineFinding:
     """Say whether the API server answers."""
     if isinstance(answer, Away):
         do = (
