@@ -89,6 +89,10 @@ class _Running:
             why = ""
         except (Malformed, ValueError) as error:
             why = f"the driver wrote no answer: {error}"
+            self._kill_group()
+            # A pipe stays open until it is read to its end.
+            while await self.process.stdout.read(READ_BYTES):
+                pass
         await self.kill()
         for number, (_, future) in self.waiting.items():
             if not future.done():
@@ -103,12 +107,15 @@ class _Running:
         while part := await self.process.stderr.read(READ_BYTES):
             self.errors = (self.errors + part)[-MOST_ERROR_BYTES:]
 
-    async def kill(self) -> None:
-        """Kill the driver, which has nothing to finish, and reap it."""
+    def _kill_group(self) -> None:
         if self.process.returncode is None:
             # It leads its process group, and has not been reaped: the number is still its own.
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def kill(self) -> None:
+        """Kill the driver, which has nothing to finish, and reap it."""
+        self._kill_group()
         with suppress(TimeoutError):
             async with asyncio.timeout(REAP_S):
                 await self.process.wait()
@@ -135,6 +142,7 @@ class RayDriver:
         self._answer_s = answer_s
         self._numbers = itertools.count(HELLO + 1)
         self._running: _Running | None = None
+        self._closing: set[asyncio.Future[None]] = set()
         self._failed_s = float("-inf")
         self._failure = ""
         self._away_s: float | None = None
@@ -167,8 +175,12 @@ class RayDriver:
     async def close(self) -> None:
         """End the driver; actors go on."""
         if self._running is not None:
-            running, self._running = self._running, None
-            await running.close()
+            closing = asyncio.ensure_future(self._running.close())
+            self._running = None
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        # The call may be cancelled meanwhile; the next one waits for what is left.
+        await asyncio.gather(*map(asyncio.shield, self._closing))
 
     async def _ask(self, what: str, arguments: Mapping[str, Any], until_s: float) -> Any | Away:
         """Do that.
