@@ -179,7 +179,7 @@ class RayDriver:
             self._running = None
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-        # The call may be cancelled meanwhile; the next one waits for what is left.
+        # The call may be cancelled meanwhile; the next one waits for the same drivers.
         await asyncio.gather(*map(asyncio.shield, self._closing))
 
     async def _ask(self, what: str, arguments: Mapping[str, Any], until_s: float) -> Any | Away:
