@@ -70,11 +70,15 @@ def awaits_signs(roster: Roster, now: float) -> bool:
 
 
 def record_return(turn: Turn, worker: WorkerId) -> None:
-    """Remember that a needed worker is heard again, or late in this term for the first time."""
+    """Remember that a needed worker is heard again, or late in this term for the first time.
+
+    Those that follow it do not count: the wait for them ends, however many there are.
+    """
     roster, silence = turn.roster, turn.roster.spec.silence
     is_new = worker not in roster.heard
     silent_s = turn.now - (roster.term.began if is_new else roster.heard[worker])
-    if worker in roster.needed and silent_s >= (silence.late_s if is_new else silence.quiet_s):
+    is_away = silent_s >= (silence.late_s if is_new else silence.quiet_s)
+    if worker in roster.needed and is_away and turn.now - roster.nodes.returned_s >= silence.limit_s:
         turn.roster = replace(roster, nodes=replace(roster.nodes, returned_s=turn.now))
 
 

@@ -181,7 +181,7 @@ class Nodes:
         drained: the nodes that a user has asked to leave, until they have left.
         closed: the nodes that get no further workers, with the reasons.
         minority_s: when this coordinator last waited for most of the run's workers to be heard again.
-        returned_s: when it last heard a needed worker of which it had not heard for some time.
+        returned_s: when it last heard the first of needed workers that it had not heard for some time.
     """
 
     reports: Mapping[NodeName, AgentReport] = field(default_factory=dict)
