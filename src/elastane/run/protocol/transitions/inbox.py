@@ -1,7 +1,8 @@
-"""The messages of peers: handled now, kept if early, dropped if late."""
+"""The messages of peers: handled now, kept if early, dropped if late, but for the results of spot checks."""
 
 from elastane.run.protocol import messages
 from elastane.run.protocol.events import Received
+from elastane.run.protocol.spot_checks import is_disputed
 from elastane.run.protocol.transitions.proposals import fetch_proposal
 from elastane.run.protocol.transitions.state import MemberState
 from elastane.run.protocol.transitions.transfer import load_state, take_values
@@ -16,6 +17,9 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
             fetch_proposal(me, sender, message.generation)
         return
     if message.generation < current:
+        if isinstance(message, messages.Vote) and message.round == me.committed + 1:
+            # Its worker may be gone, but one of two results that differ is wrong, and may be in a whole sum.
+            me.round.unchecked = me.round.unchecked or is_disputed(me.round.leaves, {sender: message})
         return
     early = message.generation > current
     match message:
