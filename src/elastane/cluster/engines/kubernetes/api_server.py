@@ -60,7 +60,7 @@ class ApiServer:
         params: Mapping[str, str] | None = None,
         body: object = None,
     ) -> bytes | ApiRefusal | Away:
-        """Send a request, and return the answer; `Away` if there is none, or none that says anything."""
+        """Send a request, and return the answer; `Away` if no whole answer came in time."""
         async with self._turns:
             try:
                 async with asyncio.timeout(self.answer_s):

@@ -76,7 +76,7 @@ class FollowedList(Generic[T]):
         self._items: dict[str, T] = {}
         self._removed: dict[str, T] = {}
         self._added: dict[str, T] | None = None
-        """Objects that this client has created since the present list began; None: there is none."""
+        """Objects that this client has created since the present list began; None: no list has begun."""
         self._task: asyncio.Task[Away] | None = None
         self._follows = asyncio.Event()
 

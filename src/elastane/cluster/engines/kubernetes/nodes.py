@@ -89,7 +89,7 @@ class PodRequests(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod of any owner holds on its node.
 
     Args:
-        cluster: of the agent that it belongs to; empty: it is none.
+        cluster: of the agent that it belongs to; empty: it belongs to no agent.
         requests: in thousandths.
     """
 
