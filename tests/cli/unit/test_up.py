@@ -1,7 +1,5 @@
 """``elastane up`` and ``elastane down``, with the controller in its own process."""
 
-import datetime as dt
-import ipaddress
 import os
 import signal
 import socket
@@ -12,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
@@ -25,6 +22,7 @@ from elastane.cluster.nouns.controller import ControllerReady
 from elastane.common.connections.controller_connection import ControllerUnreachable
 from elastane.common.connections.controller_context import read_context
 from elastane.common.errors import BadInput
+from tests.certificates import make_certificate
 from tests.waiting import WAIT_S, wait_until
 
 pytestmark = [
@@ -179,32 +177,9 @@ def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """Return a self-signed certificate for this machine."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "elastane")])
-    now = dt.datetime.now(dt.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
     files = tmp_path / "cert.pem", tmp_path / "key.pem"
-    files[0].write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    for file, content in zip(files, make_certificate("elastane"), strict=True):
+        file.write_bytes(content)
     return files
 
 

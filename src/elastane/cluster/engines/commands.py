@@ -1,7 +1,8 @@
-"""Runs the programs of engines, each with a bound of its time and of its output."""
+"""The programs of engines: runs them, each with a bound of its time and of its output, and looks for them."""
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.cluster.nouns.agents import Away
+from elastane.cluster.nouns.agents import Away, EngineFinding
 from elastane.common.safe_text import fold_text
 
 MOST_OUTPUT_BYTES = 32 << 20
@@ -131,3 +132,22 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(REAP_S):
             # A pipe with an output that is not read stays open.
             await asyncio.gather(_read(process.stdout, 0), _read(process.stderr, 0), process.wait())
+
+
+def judge_command(word: str, setup: str, machines: str) -> EngineFinding:
+    """Say whether the command of Elastane is there, as far as this machine can tell.
+
+    Args:
+        word: the first one of the command.
+        setup: lines of shell that agents run before it.
+        machines: those of the engine, in words.
+    """
+    if shutil.which(word) is not None:
+        return EngineFinding(True, f"{word} is here; {machines} need it at the same path")
+    if setup.strip():
+        return EngineFinding(True, f"{word} is not on this machine; the option setup has to provide it")
+    return EngineFinding(
+        False,
+        f"the command {word} is not on this machine",
+        "name another one with the option command, or load it with the option setup",
+    )

@@ -12,9 +12,10 @@ from elastane.cluster.nouns.kubernetes_options import KUBERNETES
 from elastane.cluster.nouns.option_forms import (
     ANSWER,
     CHOICE,
-    COMMAND,
     CPUS,
+    ELASTANE,
     PATH,
+    SETUP,
     SIZE,
     EngineOption,
     KindOptions,
@@ -58,20 +59,8 @@ GRES = make_form(
 
 SLURM = KindOptions(
     engine=(
-        EngineOption(
-            name="command",
-            metavar="COMMAND",
-            help="Command that runs elastane on the nodes. Default: the controller's Python.",
-            example="/opt/train/bin/elastane",
-            form=COMMAND,
-        ),
-        EngineOption(
-            name="setup",
-            metavar="TEXT",
-            help="Lines of shell that each agent runs before it starts, such as module load cuda.",
-            example="module load cuda",
-            lines=True,
-        ),
+        ELASTANE,
+        SETUP,
         EngineOption(
             name="output",
             metavar="FILE",

@@ -1,4 +1,7 @@
-"""The forms of the options of engines and pools: what a correct value looks like, in words and as a check."""
+"""The forms of the options of engines and pools: what a correct value looks like, in words and as a check.
+
+The options that several kinds of engines have are here too.
+"""
 
 import re
 import shlex
@@ -83,3 +86,18 @@ CPUS = make_form("a whole number from 1 to 4096", r"[1-9]\d{0,2}|[1-3]\d{3}|40[0
 ANSWER = TextForm(f"a duration up to {LONGEST_ANSWER_S:g}s", is_answer_time)
 CHOICE = make_form("yes or no", "yes|no")
 SIZE = make_form("a number with M, G or T", r"[1-9]\d{0,6}[MGT]")
+
+ELASTANE = EngineOption(
+    name="command",
+    metavar="COMMAND",
+    help="Command that runs elastane on the nodes. Default: the controller's Python.",
+    example="/opt/train/bin/elastane",
+    form=COMMAND,
+)
+SETUP = EngineOption(
+    name="setup",
+    metavar="TEXT",
+    help="Lines of shell that each agent runs before it starts, such as module load cuda.",
+    example="module load cuda",
+    lines=True,
+)

@@ -2,9 +2,10 @@
 
 from elastane.cluster.nouns.option_forms import (
     ANSWER,
-    COMMAND,
     CPUS,
+    ELASTANE,
     PATH,
+    SETUP,
     SIZE,
     EngineOption,
     KindOptions,
@@ -36,20 +37,8 @@ RAY = KindOptions(
             example="/opt/ray/bin/python",
             form=PATH,
         ),
-        EngineOption(
-            name="command",
-            metavar="COMMAND",
-            help="Command that runs elastane on the nodes. Default: the controller's Python.",
-            example="/opt/train/bin/elastane",
-            form=COMMAND,
-        ),
-        EngineOption(
-            name="setup",
-            metavar="TEXT",
-            help="Lines of shell that each agent runs before it starts, such as module load cuda.",
-            example="module load cuda",
-            lines=True,
-        ),
+        ELASTANE,
+        SETUP,
         EngineOption(
             name="answer",
             metavar="DURATION",

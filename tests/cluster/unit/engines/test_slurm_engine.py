@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from elastane.cluster.engines.commands import judge_command
 from elastane.cluster.engines.slurm.doctor import (
     examine_slurm,
-    judge_command,
     judge_config,
     judge_pool,
     judge_programs,
@@ -169,9 +169,9 @@ def test_the_doctor_judges_programs_and_the_command():
     options = SlurmOptions(command=("no-such-command",))
     assert judge_programs((), options).ok
     assert not judge_programs(("sbatch",), options).ok
-    assert judge_command(SlurmOptions()).ok
-    assert not judge_command(options).ok
-    assert judge_command(SlurmOptions(command=("no-such-command",), setup="module load x")).ok
+    assert judge_command(SlurmOptions().command[0], "", "the nodes").ok
+    assert not judge_command("no-such-command", "", "the nodes").ok
+    assert judge_command("no-such-command", "module load x", "the nodes").ok
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,15 @@
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Mapping
 
-import msgspec
-
+from elastane.cluster.engines.commands import judge_command
 from elastane.cluster.engines.ray.driver_process import RayDriver
 from elastane.cluster.engines.ray.options import RayOptions, decode_ray_pool
 from elastane.cluster.engines.ray.sightings import (
     RayNode,
     Sight,
-    decode_sight,
     describe_resources,
     list_ray_nodes,
 )
@@ -37,7 +34,7 @@ async def examine_ray(
     Args:
         pools: the options of each pool, by its name.
     """
-    command = examine_command(options)
+    command = judge_command(options.command[0], options.setup, "the nodes of Ray")
     if not os.access(options.python, os.X_OK):
         missing = f"there is no Python at {options.python}"
         return (EngineFinding(False, missing, "name that of the Ray cluster with the option python"), command)
@@ -47,36 +44,12 @@ async def examine_ray(
         found = [command, *judge_version(version, options)]
         if isinstance(version, Away):
             return tuple(found)
-        sight = await _look(driver)
+        sight = await driver.look(NOBODY)
     finally:
         await driver.close()
     if isinstance(sight, Away):
         return (*found, EngineFinding(False, f"Ray does not answer: {sight.why}", "run ray status by hand"))
     return (*found, judge_nodes(sight.nodes), *(judge_ray_pool(*pool, sight) for pool in pools.items()))
-
-
-async def _look(driver: RayDriver) -> Sight | Away:
-    answer = await driver.ask("look")
-    if isinstance(answer, Away):
-        return answer
-    try:
-        return decode_sight(answer, NOBODY)
-    except msgspec.ValidationError as error:
-        return Away(str(error))
-
-
-def examine_command(options: RayOptions) -> EngineFinding:
-    """Say whether the command of Elastane is there, as far as this machine can tell."""
-    word = options.command[0]
-    if shutil.which(word) is not None:
-        return EngineFinding(True, f"{word} is here; the nodes of Ray need it at the same path")
-    if options.setup.strip():
-        return EngineFinding(True, f"{word} is not on this machine; the option setup has to provide it")
-    return EngineFinding(
-        False,
-        f"the command {word} is not on this machine",
-        "name another one with the option command, or load it with the option setup",
-    )
 
 
 def judge_version(version: str | Away, options: RayOptions) -> list[EngineFinding]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from elastane.cluster.engines.ray.sightings import Sight, decode_sight
 from elastane.cluster.nouns.agents import Away
 from elastane.common.safe_text import fold_text
 from elastane.common.untrusted_data import Decoder, Malformed
@@ -159,6 +160,16 @@ class RayDriver:
                 return Away("the driver has not connected to Ray yet")
             return Away(f"Ray did not answer within {self._answer_s:g} s")
 
+    async def look(self, cluster: str) -> Sight | Away:
+        """Return what Ray shows of its nodes, and of the agents of a cluster."""
+        answer = await self.ask("look")
+        if isinstance(answer, Away):
+            return answer
+        try:
+            return decode_sight(answer, cluster)
+        except msgspec.ValidationError as error:
+            return Away(f"the driver of Ray gave no readable answer: {error}")
+
     async def find_version(self, patience_s: float = START_S) -> str | Away:
         """Return the version of Ray, once the driver has connected to it."""
         running = await self._get_running()
@@ -211,7 +222,7 @@ class RayDriver:
         return answer.ok
 
     async def _get_running(self) -> _Running | Away:
-        """Return the driver that runs; start one if there is none, or if it hangs."""
+        """Return the driver that runs; start one if none runs, or if the driver hangs."""
         async with self._turn:
             running = self._running
             if running is not None:

@@ -10,8 +10,6 @@ from elastane.cluster.engines.ray.driver_process import RayDriver
 from elastane.cluster.engines.ray.options import RayOptions, decode_ray_pool
 from elastane.cluster.engines.ray.sightings import (
     HEAD_LOST,
-    Sight,
-    decode_sight,
     describe_agents,
     list_leavers,
     list_ray_nodes,
@@ -66,7 +64,7 @@ class RayEngine:
 
     async def list_agents(self) -> Sequence[SeenAgent] | Away:
         """Return the agents of all actors, and ask those to leave that are on nodes which Ray drains."""
-        sight = await self._look()
+        sight = await self._driver.look(self._cluster)
         if isinstance(sight, Away):
             self._was_away = True
             return sight
@@ -138,7 +136,7 @@ class RayEngine:
 
         A node in two pools is listed, and its devices are counted, in both.
         """
-        sight = await self._look()
+        sight = await self._driver.look(self._cluster)
         if isinstance(sight, Away):
             return sight
         found: list[SeenNode] = []
@@ -154,12 +152,3 @@ class RayEngine:
     async def close(self) -> None:
         """End the driver; agents go on."""
         await self._driver.close()
-
-    async def _look(self) -> Sight | Away:
-        answer = await self._driver.ask("look")
-        if isinstance(answer, Away):
-            return answer
-        try:
-            return decode_sight(answer, self._cluster)
-        except msgspec.ValidationError as error:
-            return Away(f"the driver of Ray gave no readable answer: {error}")

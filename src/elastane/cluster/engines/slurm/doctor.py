@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 
-from elastane.cluster.engines.commands import CommandAnswer, run_command
+from elastane.cluster.engines.commands import CommandAnswer, judge_command, run_command
 from elastane.cluster.engines.slurm import machines
 from elastane.cluster.engines.slurm.job_names import PREFIX
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
@@ -38,7 +38,11 @@ async def examine_slurm(
     programs = SlurmPrograms(options)
     missing = tuple(name for name in NEEDED if shutil.which(programs.locate(name)) is None)
     script = await run_command(BASH, os.environ, options.answer_s, text=options.setup)
-    found = [judge_programs(missing, options), judge_command(options), *judge_setup(script)]
+    found = [
+        judge_programs(missing, options),
+        judge_command(options.command[0], options.setup, "the machines of Slurm"),
+        *judge_setup(script),
+    ]
     if missing:
         return tuple(found)
     config = await programs.ask("scontrol", "show", "config")
@@ -71,20 +75,6 @@ def judge_programs(missing: tuple[str, ...], options: SlurmOptions) -> EngineFin
         False,
         f"{', '.join(missing)} cannot be found in {where}",
         "install the client programs of Slurm, or name their folder with the option bin",
-    )
-
-
-def judge_command(options: SlurmOptions) -> EngineFinding:
-    """Say whether the command of Elastane is there, as far as this machine can tell."""
-    word = options.command[0]
-    if shutil.which(word) is not None:
-        return EngineFinding(True, f"{word} is here; the machines of Slurm need it at the same path")
-    if options.setup.strip():
-        return EngineFinding(True, f"{word} is not on this machine; the option setup has to provide it")
-    return EngineFinding(
-        False,
-        f"the command {word} is not on this machine",
-        "name another one with the option command, or load it with the option setup",
     )
 
 
