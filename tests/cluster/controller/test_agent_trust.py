@@ -4,11 +4,12 @@ import pytest
 
 from elastane.cluster.controller.agents.site import find_site
 from elastane.cluster.nouns.arrivals import Arrival
-from elastane.cluster.nouns.job_tickets import JobTicket, build_trust, encode_credentials
+from elastane.cluster.nouns.job_tickets import JobTicket, encode_credentials
 from elastane.common.connections.controller_connection import (
     ControllerConnection,
     ControllerUnreachable,
     RequestRefused,
+    trust_certificate,
 )
 from elastane.common.errors import BadInput
 from elastane.run.connections.run_certificate import create_certificate
@@ -30,7 +31,10 @@ def make_certificate(tmp_path):
 def arrive(url, certificate):
     ticket = JobTicket(url, "c0-1", bytes(16), certificate)
     with ControllerConnection(
-        url, encode_credentials(ticket.key), verify=build_trust(ticket), timeout_s=5.0
+        url,
+        encode_credentials(ticket.key),
+        verify=trust_certificate(ticket.url, ticket.certificate),
+        timeout_s=5.0,
     ) as connection:
         connection.send("POST", f"/agents/{ticket.agent}/arrival", body=Arrival())
 
@@ -52,8 +56,8 @@ def test_an_agent_trusts_the_certificate_of_its_ticket_at_any_address(
 
 
 def test_a_certificate_that_is_none_is_refused():
-    with pytest.raises(BadInput, match="the certificate in the job ticket cannot be read"):
-        build_trust(JobTicket("https://10.0.0.5:7425", "c0-1", bytes(16), "not a certificate"))
+    with pytest.raises(BadInput, match="the certificate of the controller cannot be read"):
+        trust_certificate("https://10.0.0.5:7425", "not a certificate")
 
 
 @pytest.mark.parametrize("listened", ["http://0.0.0.0:7425", "http://[::]:7425"])

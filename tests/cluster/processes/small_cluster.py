@@ -54,6 +54,7 @@ def open_cluster(
     open_engine: Callable[[str], AgentEngine] | None = None,
     options: Mapping[str, str] = MappingProxyType({}),
     kind: EngineKind = "slurm",
+    engine_options: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Callable]:
     """Start a cluster of six devices and yield a function that runs a command there.
 
@@ -62,6 +63,7 @@ def open_cluster(
             None: jobs run on this machine.
         options: of its pool in this engine.
         kind: of this engine.
+        engine_options: of this engine.
     """
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
@@ -74,7 +76,7 @@ def open_cluster(
         pool, engines = Pool(name="local", device="cpu", devices=6), ()
         if open_engine is not None:
             pool = msgspec.structs.replace(pool, engine="far", options=dict(options))
-            engines = (DeclaredEngine(name="far", kind=kind),)
+            engines = (DeclaredEngine(name="far", kind=kind, options=dict(engine_options)),)
         config = Config(pools=(pool,), rules=rules, engines=engines)
         documents.write_documents(tx, diff_configs(Config(), config), time.time())
         token = make_first_token(tx, "ada", time.time())

@@ -47,7 +47,7 @@ from elastane.run.attempts.run_directory import (
 )
 from elastane.run.attempts.supervision import run_to_end
 from elastane.run.checkpoints.storage.urls import open_storage
-from elastane.run.machines.claims.urls import find_claims, open_claim_list, prepare_claims
+from elastane.run.machines.claims.urls import find_claims, open_claims, prepare_claims
 from elastane.run.machines.joining.shipped_code import (
     check_shipped_code,
     compute_code_digest,
@@ -312,7 +312,7 @@ def _open_ended_run(
         check_script(Path(spec.script))
         require_trackers(spec.log, "--log")
         if spec.listen:
-            open_claim_list(find_claims(directory, spec)).prove_writable()
+            open_claims(directory, spec).prove_writable()
         printer = make_printer(console)
         if spec.contract is not None:
             yield directory, prepare_rerun(directory, spec, why="requested by the user")

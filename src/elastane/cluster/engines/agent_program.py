@@ -12,6 +12,13 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from elastane.cluster.engines.local.preflight import check_disk_space, check_job_files
+from elastane.cluster.engines.own_run import (
+    ALL_RECORDS,
+    JOIN_RECORDS,
+    check_own_checkpoints,
+    keep_own_places,
+    open_own_run,
+)
 from elastane.cluster.nouns.arrivals import (
     AgentDeparture,
     Arrival,
@@ -21,12 +28,13 @@ from elastane.cluster.nouns.arrivals import (
     Join,
     NotWanted,
 )
-from elastane.cluster.nouns.job_tickets import JobTicket, build_trust, encode_credentials
+from elastane.cluster.nouns.job_tickets import JobTicket, encode_credentials
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.addresses import find_own_address
 from elastane.common.connections.controller_connection import (
     ControllerConnection,
     ControllerUnreachable,
+    trust_certificate,
 )
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.common.exit_codes import ExitCode
@@ -69,7 +77,10 @@ def run_agent(ticket: JobTicket) -> int:
     with (
         watch_signals() as signals,
         ControllerConnection(
-            ticket.url, encode_credentials(ticket.key), verify=build_trust(ticket), timeout_s=REQUEST_S
+            ticket.url,
+            encode_credentials(ticket.key),
+            verify=trust_certificate(ticket.url, ticket.certificate),
+            timeout_s=REQUEST_S,
         ) as controller,
     ):
         try:
@@ -157,10 +168,16 @@ class _Agent:
                 self._display.say(f"waiting: {why}")
                 return None
 
-    def _begin(self, told: Begin) -> AgentEnding:
+    def _begin(self, told: Begin) -> AgentEnding | None:
         require("torch", "a job on this machine needs torch")
         require("nodes", "a job on several machines")
-        run_dir = RunDir(Path(told.run_dir))
+        if told.is_shared:
+            return self._begin_in(RunDir(Path(told.run_dir)), told)
+        check_own_checkpoints(told.spec)
+        with open_own_run(self._ticket, ALL_RECORDS, node="") as run_dir:
+            return self._begin_in(run_dir, told)
+
+    def _begin_in(self, run_dir: RunDir, told: Begin) -> AgentEnding:
         run, working_dir = check_job_files(told.spec.name, told.spec)
         low, _ = told.limits
         alone = told.spec.contract != "elastane"
@@ -174,6 +191,8 @@ class _Agent:
         if not run_dir.run.exists():
             with claim_run_directory(run, run_dir.root, linked=False):
                 pass
+        elif not told.is_shared:
+            keep_own_places(run_dir, run)
         check_disk_space(run_dir)
         _enter(told.spec, working_dir)
         request = AttemptRequest(
@@ -194,20 +213,33 @@ class _Agent:
     def _join(self, told: Join) -> AgentEnding | None:
         require("torch", "training needs torch")
         require("nodes", "a job on several machines")
-        shared = RunDir(Path(told.run_dir))
-        record = read_record(shared)
+        if told.is_shared:
+            return self._join_in(RunDir(Path(told.run_dir), self._ticket.agent), told)
+        check_own_checkpoints(told.spec)
+        with open_own_run(self._ticket, JOIN_RECORDS, node=self._ticket.agent) as run_dir:
+            run, _ = check_job_files(told.spec.name, told.spec)
+            if run_dir.run.exists():
+                keep_own_places(run_dir, run)
+            return self._join_in(run_dir, told)
+
+    def _join_in(self, own: RunDir, told: Join) -> AgentEnding | None:
+        shared = RunDir(own.root)
         try:
+            record = read_record(shared)
             check_joinable(shared, record)
             _enter(told.spec, Path(record.spec.directory or Path.cwd()))
-            own = RunDir(shared.root, self._ticket.agent)
             machine = JoinedMachine(own, self._find_address(), told.workers, self._display.say)
-            over, concludes = join_shared_run(machine, record, is_admitted=False)
+            over, concludes = join_shared_run(machine, record, is_admitted=not told.is_shared)
         except NoSuchRun as error:
             # Its coordinator is being replaced, or the attempt has just ended.
             self._display.say(f"asking again: {error.what}")
             return None
         if concludes:
             record_outcome(shared, told.attempt, judge_end(over))
+        if over.lost and not told.is_shared and not self._signals.stopping:
+            # The state of the run is lost. The next attempt may begin here.
+            self._display.say(f"asking again: {over.why}")
+            return None
         is_good = over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER)
         return AgentEnding(ExitCode.OK if is_good else over.code, over.why)
 

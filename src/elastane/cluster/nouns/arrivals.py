@@ -26,6 +26,7 @@ class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):
         workers: the most workers on this machine.
         limits: fewest and most workers of the job.
         submitted_s: when the job was submitted, in seconds since 1970; a run that began before is another's.
+        is_shared: otherwise this machine uses a directory of its own, and the controller keeps the records.
     """
 
     run_dir: str
@@ -34,6 +35,7 @@ class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):
     limits: tuple[int, int]
     spec: JobSpec
     submitted_s: float
+    is_shared: bool = True
 
 
 class Join(AnswerBody, frozen=True, kw_only=True, tag="join"):
@@ -43,6 +45,7 @@ class Join(AnswerBody, frozen=True, kw_only=True, tag="join"):
     attempt: int
     workers: int
     spec: JobSpec
+    is_shared: bool = True
 
 
 class AskAgain(AnswerBody, frozen=True, kw_only=True, tag="ask-again"):

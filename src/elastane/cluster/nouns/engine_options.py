@@ -14,6 +14,7 @@ from elastane.cluster.nouns.option_forms import (
     CHOICE,
     CPUS,
     ELASTANE,
+    HOME,
     PATH,
     SETUP,
     SIZE,
@@ -61,6 +62,7 @@ SLURM = KindOptions(
     engine=(
         ELASTANE,
         SETUP,
+        HOME,
         EngineOption(
             name="output",
             metavar="FILE",

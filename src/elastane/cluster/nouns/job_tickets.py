@@ -4,7 +4,6 @@ An agent that waited for days in the queue of its engine learns then what its jo
 until the agent has ended: a machine reads it from its standard input, never from its arguments.
 """
 
-import ssl
 from typing import Annotated
 
 import msgspec
@@ -69,21 +68,3 @@ def decode_job_ticket(word: str) -> JobTicket:
 def encode_credentials(key: bytes) -> str:
     """Return the key as the credentials of an Authorization header."""
     return key.hex()
-
-
-def build_trust(ticket: JobTicket) -> bool | ssl.SSLContext:
-    """Return the certificates that an agent trusts.
-
-    Raises:
-        BadInput: the certificate of the ticket is not one.
-    """
-    if not ticket.certificate or ticket.url.startswith("http://"):
-        return True
-    try:
-        context = ssl.create_default_context(cadata=ticket.certificate)
-    except ssl.SSLError as error:
-        raise BadInput(f"the certificate in the job ticket cannot be read ({error})") from error
-    # The ticket names this very certificate, which need not name the address of the controller.
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context

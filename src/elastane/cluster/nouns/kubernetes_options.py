@@ -4,6 +4,7 @@ from elastane.cluster.nouns.option_forms import (
     ANSWER,
     COMMAND,
     CPUS,
+    HOME,
     PATH,
     SIZE,
     EngineOption,
@@ -81,6 +82,7 @@ KUBERNETES = KindOptions(
             example="agents",
             form=_NAME,
         ),
+        HOME,
         EngineOption(
             name="volume",
             metavar="CLAIM:/PATH",

@@ -94,6 +94,15 @@ ELASTANE = EngineOption(
     example="/opt/train/bin/elastane",
     form=COMMAND,
 )
+OWN_HOME = "own"
+HOME = EngineOption(
+    name="home",
+    metavar="shared|own",
+    help="own: the machines do not share $ELASTANE_HOME; the controller keeps the records of the runs, and "
+    "checkpoints need a directory or URL of their own. Default: shared.",
+    example="own",
+    form=make_form("shared or own", "shared|own"),
+)
 SETUP = EngineOption(
     name="setup",
     metavar="TEXT",

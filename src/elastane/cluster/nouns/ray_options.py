@@ -4,6 +4,7 @@ from elastane.cluster.nouns.option_forms import (
     ANSWER,
     CPUS,
     ELASTANE,
+    HOME,
     PATH,
     SETUP,
     SIZE,
@@ -39,6 +40,7 @@ RAY = KindOptions(
         ),
         ELASTANE,
         SETUP,
+        HOME,
         EngineOption(
             name="answer",
             metavar="DURATION",

@@ -398,6 +398,26 @@ def _load_trust(url: str, verify: bool | str | ssl.SSLContext) -> bool | ssl.SSL
         ) from error
 
 
+def trust_certificate(url: str, certificate: str) -> bool | ssl.SSLContext:
+    """Return what trusts the server at an address if it has this very certificate.
+
+    Args:
+        certificate: in PEM; it need not name the address. Empty: the authorities of this machine count.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    if not certificate or url.startswith("http://"):
+        return True
+    try:
+        context = ssl.create_default_context(cadata=certificate)
+    except ssl.SSLError as error:
+        raise BadInput(f"the certificate of the controller cannot be read ({error})") from error
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
 def _drop_empty(params: dict[str, Any] | None) -> dict[str, Any]:
     """Return the parameters that have a value."""
     return {name: value for name, value in (params or {}).items() if value not in ("", None, [])}

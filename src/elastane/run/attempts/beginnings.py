@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import msgspec
 
-from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, Damaged, FileDamage, StorageError
 from elastane.common.safe_text import escape_line
 from elastane.run.checkpoints.catalog import Catalog
@@ -27,7 +26,7 @@ from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import CheckpointPolicy, DataPosition, Resumed, RunOrigin, RunRecord
 from elastane.run.observability.digests import add_last_digest
 from elastane.run.observability.model_files import is_plain_name
-from elastane.run.observability.run_files import read_record, read_run
+from elastane.run.observability.run_files import read_record, read_run, write_record
 from elastane.run.protocol.sampling import find_next_positions, find_position_after
 
 PIECE_BYTES = 8 << 20
@@ -174,9 +173,7 @@ def prepare_beginning(run_dir: RunDir, state: OriginState, say: Callable[[str], 
         raise
     beginning = Resumed(manifest.name, manifest.step, 0, 0, FIRST_TERM, adapted=True)
     record = msgspec.structs.replace(record, origin=origin, resumed=beginning)
-    replace_file(
-        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
-    )
+    write_record(run_dir, record)
     say(f"from {origin}: {manifest.bytes / 1e6:.1f} MB of {origin.checkpoint} copied and verified")
     return record
 

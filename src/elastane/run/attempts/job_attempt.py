@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import msgspec
 
 from elastane.common import process_identity
-from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, ElastaneError, RunDirectoryLost
 from elastane.common.exit_codes import ExitCode
 from elastane.common.extras import require
@@ -29,7 +28,7 @@ from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
 from elastane.run.nouns.trackers import require_trackers
 from elastane.run.observability.facts import has_finished
-from elastane.run.observability.run_files import read_events, read_record
+from elastane.run.observability.run_files import read_events, read_record, write_record
 
 NOTHING_TO_DO = 0
 
@@ -149,8 +148,7 @@ def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay
     spec = adapt_spec(record, request)
     if not run_dir.events.exists():
         record = msgspec.structs.replace(record, spec=spec)
-        content = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
-        replace_file(run_dir.run, content, durable=True)
+        write_record(run_dir, record)
         return record
     why = f"attempt {request.attempt}"
     if spec.contract is not None:

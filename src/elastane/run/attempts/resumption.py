@@ -14,14 +14,20 @@ from elastane.common.errors import BadInput, Damaged, ElastaneError, FileDamage,
 from elastane.run.attempts.beginnings import open_checkpoints
 from elastane.run.attempts.software import read_software
 from elastane.run.machines.claims.history import number_next_term
-from elastane.run.machines.claims.urls import find_claims, open_claim_list
+from elastane.run.machines.claims.urls import open_claims
 from elastane.run.nouns.checkpoints import Manifest
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import Pinned, Resumed, RunRecord, RunSpec
 from elastane.run.observability.facts import find_finish, has_finished
 from elastane.run.observability.line_files import append_line
-from elastane.run.observability.run_files import read_events, read_last_step, read_ledger, read_record
+from elastane.run.observability.run_files import (
+    read_events,
+    read_last_step,
+    read_ledger,
+    read_record,
+    write_record,
+)
 
 Say = Callable[[str], None]
 
@@ -146,9 +152,7 @@ def prepare_rerun(run_dir: RunDir, spec: RunSpec, *, why: str) -> RunRecord:
         )
     times, worker, term = _compute_next_numbers(run_dir, record, events)
     record = msgspec.structs.replace(record, spec=spec, resumed=Resumed("", 0, times, worker, term))
-    replace_file(
-        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
-    )
+    write_record(run_dir, record)
     reason = f"{why}: the script continues from its own snapshot"
     event = EventLine(time=time.time(), kind="run.resumed", who=BY_COMMAND, why=reason)
     append_line(run_dir.events, msgspec.json.encode(event))
@@ -169,7 +173,7 @@ def _compute_next_numbers(
     first_term = 1 + sum(event.kind == "coordinator.started" for event in events)
     with suppress(ElastaneError):
         # A coordinator may have claimed its term and died before its event.
-        held = open_claim_list(find_claims(run_dir, record.spec), wait_s=CLAIMS_S).read()
+        held = open_claims(run_dir, record.spec, wait_s=CLAIMS_S).read()
         first_term = number_next_term(held, first_term)
     return times, first_worker, first_term
 
@@ -181,9 +185,7 @@ def _record_begin(run_dir: RunDir, record: RunRecord, begun_by: str, why: str, l
     now, last_record_s = time.time(), _find_last_timestamp(run_dir)
     lost = _cut_ledger(run_dir, max(0, resumed.step - record.began_at.step), lines)
     # No two attempts may have the same number, even after a power cut.
-    replace_file(
-        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
-    )
+    write_record(run_dir, record)
     event = EventLine(
         time=now,
         kind="run.resumed",

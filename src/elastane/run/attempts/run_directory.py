@@ -11,9 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 
-import msgspec
-
-from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
 from elastane.common.home import find_runs_home
 from elastane.common.local_paths import refuse_url
@@ -23,6 +20,7 @@ from elastane.run.attempts.software import read_software
 from elastane.run.connections.run_lock import is_locked, list_node_locks
 from elastane.run.nouns.rundir import CLAIMS, GATHERED, TICKETS, RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
+from elastane.run.observability.run_files import write_record
 
 SECRET_BYTES = 32
 WRITTEN_FOLDERS = ("logs", "checkpoints", "artifacts", "code", CLAIMS, TICKETS, GATHERED)
@@ -198,9 +196,7 @@ def write_run_request(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | N
         file.write(secrets.token_hex(SECRET_BYTES))
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     record = RunRecord(spec=spec, created=created, typed=typed, software=read_software(spec))
-    replace_file(
-        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
-    )
+    write_record(run_dir, record)
 
 
 def link_run_name(name: str, run_dir: RunDir) -> None:

@@ -75,8 +75,10 @@ def _run_attempts(
             write_final_event(run_dir, over)
         except (OSError, ElastaneError) as error:
             display.say(f"cannot record the end of the run: {error}")
-        # After a notice there is no time for another attempt.
-        if not over.lost or futile == MOST_FUTILE_ATTEMPTS or record.spec.debug or signals.stopping:
+        # After a notice there is no time for another attempt. Without a shared directory the controller of
+        # the job decides where the next one begins.
+        is_last = record.spec.debug or signals.stopping or run_dir.is_private
+        if not over.lost or futile == MOST_FUTILE_ATTEMPTS or is_last:
             return over
         # Devices that the run has given back meanwhile belong to other jobs.
         spec = msgspec.structs.replace(record.spec, start=wanted)

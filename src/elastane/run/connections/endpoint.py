@@ -67,7 +67,9 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
         return f"{scheme}://{host}:{self.port}"
 
 
-_decode: Decoder[CoordinatorEndpoint] = Decoder(CoordinatorEndpoint, at_most_bytes=LARGEST_ENDPOINT_BYTES)
+decode_endpoint: Decoder[CoordinatorEndpoint] = Decoder(
+    CoordinatorEndpoint, at_most_bytes=LARGEST_ENDPOINT_BYTES
+)
 
 
 def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
@@ -77,7 +79,7 @@ def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
         Malformed: an agent has not written the file in this form.
         OSError: it cannot be read; usually because the run is not live.
     """
-    endpoint = _decode(run_dir.files.read(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+    endpoint = decode_endpoint(run_dir.files.read(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
     if endpoint.listens_at and endpoint.network_id == find_network_id():
         # A translation of addresses often does not lead back to the machine that a packet comes from.
         return msgspec.structs.replace(endpoint, host=endpoint.listens_at)
@@ -124,7 +126,7 @@ def build_endpoint(
 def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
     """Write the endpoint of a coordinator, unless that of a later term is published."""
     try:
-        present = _decode(run_dir.files.read(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
+        present = decode_endpoint(run_dir.files.read(run_dir.endpoint, LARGEST_ENDPOINT_BYTES))
     except (OSError, Malformed):
         present = None
     if present != endpoint and (present is None or present.term <= endpoint.term):

@@ -19,9 +19,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from elastane.common.errors import ElastaneError
 from elastane.common.log_lines import configure_handler
 from elastane.run.connections.endpoint import (
     AnotherAttempt,
@@ -35,12 +37,15 @@ from elastane.run.coordinator.server import Coordinator
 from elastane.run.machines.claims.decisions import DecisionClaims
 from elastane.run.machines.claims.place import ClaimsUnusable
 from elastane.run.machines.claims.terms import REFUSED_CODE, SUPERSEDED_CODE, OwnTerm, Superseded, TermOrder
-from elastane.run.machines.claims.urls import find_claims, open_claim_list
+from elastane.run.machines.claims.urls import open_claims
 from elastane.run.nouns.machine_address import read_machine_address
 from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import number_attempt
 from elastane.run.observability.run_files import read_record
+
+if TYPE_CHECKING:
+    from elastane.run.connections.record_store import RecordSender
 
 CLAIM_S = 1.0
 """How long a claim or a check may wait for the file system of the run directory."""
@@ -102,7 +107,7 @@ async def _check_until_superseded(
 
 
 def _check_and_publish(
-    run_dir: RunDir, own_term: OwnTerm, endpoint: CoordinatorEndpoint
+    run_dir: RunDir, own_term: OwnTerm, endpoint: CoordinatorEndpoint, sender: "RecordSender | None"
 ) -> Superseded | None:
     """Compare the term with the list, and publish the endpoint if that of an earlier term is still there.
 
@@ -114,6 +119,10 @@ def _check_and_publish(
             os.utime(run_dir.endpoint)
         except OSError as error:
             logger.warning("cannot write %s: %s", run_dir.endpoint, error.strerror)
+        if sender is not None:
+            # While the controller is away the records wait here, and no reports are acknowledged.
+            with suppress(ElastaneError, OSError):
+                sender.send_new(renew=True)
     return superseded
 
 
@@ -181,7 +190,7 @@ def _serve_term(
             read_certificate(run_dir),
             attempt,
         )
-    claims = open_claim_list(find_claims(run_dir, record.spec), wait_s=CLAIM_S)
+    claims = open_claims(run_dir, record.spec, wait_s=CLAIM_S)
     own_term = OwnTerm(claims, order.term, endpoint)
     first_term = 1 if record.resumed is None else record.resumed.first_term
     decisions = DecisionClaims(claims, own_term, first_term)
@@ -191,9 +200,12 @@ def _serve_term(
         coordinator, check = Coordinator(run_dir, own_term.number, decisions), own_term.check
     elif _claim_surely(own_term, lifeline, begins=record.resumed is None and not run_dir.events.exists()):
         endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
+        sender = None
+        if run_dir.is_private and (sender := _fetch_surely(run_dir, endpoint, lifeline)) is None:
+            return None
         takeover = _describe_takeover(own_term, order, run_dir)
-        coordinator = Coordinator(run_dir, own_term.number, decisions, takeover=takeover)
-        check = partial(_check_and_publish, run_dir, own_term, endpoint)
+        coordinator = Coordinator(run_dir, own_term.number, decisions, takeover=takeover, sender=sender)
+        check = partial(_check_and_publish, run_dir, own_term, endpoint, sender)
     else:
         return own_term.refusal
     return asyncio.run(
@@ -201,6 +213,34 @@ def _serve_term(
             coordinator, listening, lifeline, own_term, check, check_every_s=record.spec.silence.check_every_s
         )
     )
+
+
+def _fetch_surely(
+    run_dir: RunDir, endpoint: CoordinatorEndpoint, lifeline: int | None
+) -> "RecordSender | None":
+    """Fetch the records of the run, if another machine has written them last, however long they are away.
+
+    The term is claimed already, so no other machine adds to them.
+
+    Args:
+        endpoint: of this coordinator.
+        lifeline: closes when the agent ends, and the term is not needed.
+
+    Returns:
+        What sends the records of this term; None: the agent has ended.
+    """
+    from elastane.run.coordinator.takeover_records import fetch_records
+
+    complained = False
+    while True:
+        try:
+            return fetch_records(run_dir, endpoint)
+        except (ElastaneError, OSError) as error:
+            if not complained:
+                logger.warning("term %d waits for the records of the run: %s", endpoint.term, error)
+            complained = True
+        if select.select([] if lifeline is None else [lifeline], [], [], CLAIM_TERM_AGAIN_S)[0]:
+            return None
 
 
 def _describe_takeover(own_term: OwnTerm, order: TermOrder, run_dir: RunDir) -> Takeover:

@@ -6,11 +6,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.connections.run_certificate import load_server_context
@@ -45,11 +44,16 @@ from elastane.run.nouns.control import (
 from elastane.run.nouns.membership import WorkerId
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.run_files import read_lost_ledger, read_record
+from elastane.run.observability.run_files import read_lost_ledger, read_record, write_record
+
+if TYPE_CHECKING:
+    from elastane.run.connections.record_store import RecordSender
 
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY_S = 0.1
+SEND_EVERY_S = 0.5
+"""The time between two sendings of the records to a controller."""
 TICK_S = 0.1
 """The longest time between two calls of `decide_actions`, which depend on the time too."""
 LONG_S = 0.002
@@ -69,6 +73,7 @@ class Coordinator:
         claims: claims the unplanned generations and the end of a run on several machines.
         takeover: how this coordinator took charge. A coordinator of another machine that was in charge before
             may still write into the files of the run.
+        sender: sends the records to the controller that keeps them; None: the machines share the directory.
 
     Raises:
         OSError: the files of the run cannot be read.
@@ -82,8 +87,10 @@ class Coordinator:
         claims: DecisionClaims,
         *,
         takeover: Takeover = NO_TAKEOVER,
+        sender: "RecordSender | None" = None,
     ) -> None:
         self._run_dir = run_dir
+        self._sender = sender
         self._record = read_record(run_dir)
         self._takeover = takeover
         self._pinned_on_disk = True
@@ -95,6 +102,8 @@ class Coordinator:
         self._secret = read_secret(run_dir)
         self._connections = Connections()
         self._reported: dict[WorkerId, int] = {}
+        self._unpublished: tuple[WorkerId, PublishCheckpoint] | None = None
+        """A checkpoint that waits for the ledger, and the worker that publishes it then."""
         if self._record.spec.listen:
             # Also the lines of the files that this one begins with: a later coordinator may have copied them
             # before the last ones were written.
@@ -222,13 +231,20 @@ class Coordinator:
                     assert_never(action)
 
     def _send(self, worker: WorkerId, message: ToWorker) -> None:
-        if isinstance(message, PublishCheckpoint) and not self._ledger.sync(message.step):
-            # The coordinator asks again later: a run cannot resume from a checkpoint past the ledger.
+        if isinstance(message, PublishCheckpoint) and not self._has_recorded(message.step):
+            # A run cannot resume from a checkpoint past the ledger. The coordinator asks again later.
+            self._unpublished = worker, message
             return
         if isinstance(message, Propose):
             self._connections.generations.add(message.generation)
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)
+
+    def _has_recorded(self, step: int) -> bool:
+        """Return whether a resumed run would find the lines of all steps up to this one."""
+        if self._sender is not None:
+            return (self._durable_step or 0) >= step
+        return self._ledger.sync(step)
 
     async def _claim(self, subject: Claimable) -> None:
         """Claim in a thread, because a file system that hangs must not delay the run."""
@@ -262,6 +278,8 @@ class Coordinator:
         This machine may lose its power while the others continue, and then nothing else has those steps.
         """
         every_s = self._record.spec.silence.check_every_s if self._claims.is_remote else SYNC_EVERY_S
+        if self._sender is not None:
+            every_s = SEND_EVERY_S
         while True:
             await asyncio.sleep(every_s)
             step = self._ledger.step
@@ -270,6 +288,9 @@ class Coordinator:
                 self._durable_step = step
                 for worker in self._connections.workers:
                     self._acknowledge(worker)
+                if self._unpublished is not None and self._has_recorded(self._unpublished[1].step):
+                    (worker, order), self._unpublished = self._unpublished, None
+                    self._send(worker, order)
 
     def _sync(self, step: int) -> bool:
         """Return whether every later coordinator knows the steps up to this one, with their events.
@@ -278,6 +299,8 @@ class Coordinator:
         before a check that finds no later term. An earlier one that was stopped may move its copies there
         much later; they make way again.
         """
+        if self._sender is not None:
+            return self._send_records()
         is_new = step != self._durable_step
         if is_new and not (self._ledger.sync(step) and self._events.sync() is None):
             return False
@@ -289,6 +312,15 @@ class Coordinator:
         if not (is_new or strangers) or not self._claims.is_in_charge():
             return False
         return all(file.take_name_back() is None for file in strangers)
+
+    def _send_records(self) -> bool:
+        assert self._sender is not None, "the caller has checked it"
+        try:
+            self._sender.send_new()
+        except (ElastaneError, OSError):
+            # It is away. The records wait here, and the workers keep the reports that are not acknowledged.
+            return False
+        return True
 
     def _flush(self) -> None:
         """Write all waiting lines; lines that the disk refuses stay in order for the next call."""
@@ -305,8 +337,7 @@ class Coordinator:
         if self._pinned_on_disk:
             return None
         try:
-            content = msgspec.json.format(msgspec.json.encode(self._record))
-            replace_file(self._run_dir.run, content, durable=True)
+            write_record(self._run_dir, self._record)
         except OSError as error:
             return error
         self._pinned_on_disk = True

@@ -204,6 +204,16 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "attempt.json"
 
     @property
+    def record_store(self) -> Path:
+        """The address and the key of what keeps the records, mode 0600, if machines share no directory."""
+        return self.root / "record-store.json"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no other machine of the run shares the directory; then a controller keeps the records."""
+        return self.files.has_file(self.record_store)
+
+    @property
     def presence(self) -> Path:
         """Locked (flock, shared) by every process of the run, which inherits the lock from its parent."""
         return self.root / "presence"

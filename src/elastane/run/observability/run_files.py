@@ -6,6 +6,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from elastane.common.atomic_file import replace_file
 from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.common.home import find_runs_home
@@ -84,6 +85,16 @@ def read_record(run_dir: RunDir) -> RunRecord:
             do="read it with the version of elastane that wrote it",
         )
     return record
+
+
+def write_record(run_dir: RunDir, record: RunRecord) -> None:
+    """Replace ``run.json``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    replace_file(run_dir.run, content, durable=True)
 
 
 def read_ledger(run_dir: RunDir, *, torn_tail: bool) -> tuple[LedgerLine, ...]:

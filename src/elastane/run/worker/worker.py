@@ -21,6 +21,7 @@ from elastane.run.worker.artifacts import remove_unfinished
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.error_hints import find_hint
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
+from elastane.run.worker.finished.model_sender import send_model
 from elastane.run.worker.finished.model_writer import write_finished
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.notice import take_notices
@@ -186,7 +187,10 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
         ElastaneError: the files cannot hold a part of the state, so no worker can write them.
     """
     try:
-        return control.ModelWritten(worker=worker, files=write_finished(state, files, spec))
+        written = write_finished(state, files, spec)
+        if files.is_private:
+            send_model(files, written)
+        return control.ModelWritten(worker=worker, files=written)
     except (OSError, MemoryError, RuntimeError) as error:
         if not isinstance(error, OSError) and find_exhausted_resource(error) is None:
             raise

@@ -177,7 +177,12 @@ def compute_setback_s(failures: int) -> float:
 
 
 def choose_instruction(
-    agent: StoredAgent, job: AgentJob | None, run: StoredRun | None, agents: Iterable[StoredAgent]
+    agent: StoredAgent,
+    job: AgentJob | None,
+    run: StoredRun | None,
+    agents: Iterable[StoredAgent],
+    *,
+    is_shared: bool = True,
 ) -> Instruction:
     """Return what an agent that has arrived should do. The same question gets the same answer again.
 
@@ -185,6 +190,7 @@ def choose_instruction(
         job: None: it has ended, or its record cannot be read.
         run: the newest attempt that agents have begun; None: none has.
         agents: of the job that are not gone.
+        is_shared: the machines of its engine share the home of the controller.
     """
     if agent.leave_by_s is not None or job is None or not job.wanted:
         return NotWanted(why=f"job {agent.job} does not need it any more")
@@ -193,17 +199,23 @@ def choose_instruction(
         if here < job.limits[0]:
             why = f"{here} of the {job.limits[0]} workers with which job {job.name} begins have arrived"
             return AskAgain(seconds=ASK_AGAIN_S, why=why)
-        return _make_begin(agent, job)
+        return _make_begin(agent, job, is_shared=is_shared)
     if run.beginner == agent.number:
-        return _make_begin(agent, job)
+        return _make_begin(agent, job, is_shared=is_shared)
     if not run.answers:
         return AskAgain(
             seconds=ASK_AGAIN_S, why=f"another machine begins attempt {run.attempt} of {job.name}"
         )
-    return Join(run_dir=job.run_dir, attempt=run.attempt, workers=agent.workers, spec=job.spec)
+    return Join(
+        run_dir=job.run_dir,
+        attempt=run.attempt,
+        workers=agent.workers,
+        spec=job.spec,
+        is_shared=is_shared,
+    )
 
 
-def _make_begin(agent: StoredAgent, job: AgentJob) -> Begin:
+def _make_begin(agent: StoredAgent, job: AgentJob, *, is_shared: bool) -> Begin:
     return Begin(
         run_dir=job.run_dir,
         attempt=job.attempt,
@@ -211,6 +223,7 @@ def _make_begin(agent: StoredAgent, job: AgentJob) -> Begin:
         limits=job.limits,
         spec=job.spec,
         submitted_s=job.submitted_s,
+        is_shared=is_shared,
     )
 
 

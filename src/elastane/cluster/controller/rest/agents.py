@@ -18,10 +18,12 @@ from elastane.cluster.controller.rest.context import Controller
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import Agent
 from elastane.cluster.controller.rest.problems import Refusal
-from elastane.cluster.controller.store import agent_rows, jobs
+from elastane.cluster.controller.store import agent_rows, documents, jobs
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.arrivals import AgentDeparture, Arrival, Begin, Instruction, Join
+from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.job_tickets import encode_credentials
+from elastane.cluster.nouns.option_forms import HOME, OWN_HOME
 from elastane.common.safe_text import escape_text
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
@@ -137,7 +139,14 @@ def _find_instruction(caller: AgentCaller, tx: Connection) -> tuple[StoredAgent,
     found = jobs.find_jobs(tx, [here.job])
     job = read_agent_job(found[0], caller.controller.home) if found else None
     run, living = agent_rows.find_agent_run(tx, here.job), agent_rows.list_living_agents(tx, here.job)
-    return here, choose_instruction(here, job, run, living)
+    return here, choose_instruction(here, job, run, living, is_shared=_shares_home(tx, here.engine))
+
+
+def _shares_home(tx: Connection, engine: str) -> bool:
+    """Return whether the machines of an engine share the home of the controller."""
+    found = documents.find_document(tx, "engines", engine)
+    document = None if found is None else found.value
+    return not isinstance(document, DeclaredEngine) or document.options.get(HOME.name) != OWN_HOME
 
 
 @router.post(

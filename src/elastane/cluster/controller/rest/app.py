@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from elastane.cluster.controller.rest import (
+    agent_records,
     agents,
     caller,
     claims,
@@ -25,7 +26,20 @@ from elastane.cluster.controller.rest.context import Controller, Settings
 from elastane.cluster.controller.rest.description import build_description
 from elastane.cluster.controller.rest.middleware import Framing, SizeLimit
 
-ROUTERS = (agents, engines, jobs, event_streams, documents, config, nodes, reports, claims, tokens, readings)
+ROUTERS = (
+    agents,
+    agent_records,
+    engines,
+    jobs,
+    event_streams,
+    documents,
+    config,
+    nodes,
+    reports,
+    claims,
+    tokens,
+    readings,
+)
 
 
 def build_application(controller: Controller) -> FastAPI:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from elastane.cluster.controller.agents.kept_records import RecordKeeper
 from elastane.cluster.controller.rest.refusals import Refusals
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.nouns.agents import EngineFinding
@@ -142,3 +143,4 @@ class Controller:
         self.by_token = Rates(settings.per_token)
         self.by_address = Rates(settings.per_address)
         self.refusals = Refusals(store)
+        self.records = RecordKeeper(home)

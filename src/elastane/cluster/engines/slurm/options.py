@@ -105,7 +105,7 @@ POOL_OPTIONS = (
     "cpusPerDevice",
     "memoryPerDevice",
 )
-ENGINE_OPTIONS = ("command", "setup", "output", "conf", "bin", "answer", "accounting")
+ENGINE_OPTIONS = ("command", "setup", "home", "output", "conf", "bin", "answer", "accounting")
 
 
 def decode_pool_options(options: Mapping[str, str]) -> SlurmPool:

@@ -30,7 +30,7 @@ from elastane.run.machines.agents.neighbours import NeighbourPoll, answer_neighb
 from elastane.run.machines.agents.run_pages import RunPages, find_shared_places
 from elastane.run.machines.claims.records import HeldSlot
 from elastane.run.machines.claims.terms import REFUSED_CODE, SUPERSEDED_CODE
-from elastane.run.machines.claims.urls import find_claims, open_claim_list
+from elastane.run.machines.claims.urls import open_claims
 from elastane.run.machines.succession.silence import (
     EndAgent,
     Silence,
@@ -108,6 +108,7 @@ class NodeAgent(Agent):
         """When coordinators had last died too often on this machine."""
         self._poll = NeighbourPoll(run_dir, spec.silence.answer_s)
         self._silence = Silence()
+        self._read_sign = _choose_sign(run_dir)
 
     def leave(self) -> None:
         """Let the workers of this machine leave at the next commit; the run goes on without them.
@@ -315,13 +316,8 @@ class NodeAgent(Agent):
             ElastaneError: the claim list is away.
             OSError: the file system of the run is away.
         """
-        held = open_claim_list(find_claims(self._run_dir, self.spec), wait_s=READ_CLAIMS_S).read()
-        try:
-            # An open file, because a network file system may remember attributes for a minute.
-            with self._run_dir.files.open(self._run_dir.endpoint) as file:
-                return held, os.fstat(file.fileno()).st_mtime_ns
-        except (FileNotFoundError, Malformed):
-            return held, 0
+        held = open_claims(self._run_dir, self.spec, wait_s=READ_CLAIMS_S).read()
+        return held, self._read_sign()
 
     def _find_last_endpoint(self) -> CoordinatorEndpoint | None:
         """Return the endpoint of the last coordinator; None if nothing says it: then the run goes on here."""
@@ -361,11 +357,38 @@ class NodeAgent(Agent):
         super().finish(over)
 
     def _inherits_end(self) -> bool:
+        if self._run_dir.is_private:
+            # It lacks the records. The next attempt finds that the run is over.
+            return False
         try:
             charged = read_endpoint(self._run_dir).node
         except (OSError, Malformed):
             return False
         return inherits_end(self._run_dir.node, self.workers.worker_set.nodes, charged)
+
+
+# -- the sign of life of the coordinator in charge --------------------------------------------------------
+
+
+def _choose_sign(run_dir: RunDir) -> Callable[[], int]:
+    """Return what reads the time stamp that the coordinator in charge renews; 0: no coordinator is named.
+
+    It raises `OSError` and `ElastaneError` while the stamp cannot be read.
+    """
+    if not run_dir.is_private:
+        return partial(_read_sign, run_dir)
+    from elastane.run.connections.kept_endpoint import KeptEndpoint
+
+    return KeptEndpoint(run_dir, timeout_s=READ_CLAIMS_S).refresh
+
+
+def _read_sign(run_dir: RunDir) -> int:
+    try:
+        # An open file, because a network file system may remember attributes for a minute.
+        with run_dir.files.open(run_dir.endpoint) as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except (FileNotFoundError, Malformed):
+        return 0
 
 
 # -- the decisions of a machine that a user asks to leave a run; `node_agent` beside this acts on them ---

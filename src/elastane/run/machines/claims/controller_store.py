@@ -1,9 +1,9 @@
-"""A claim list in the store of a controller, over its API, with the token that this machine has for it."""
+"""A claim list at a controller, over its API: a list of a team, or that of a job's run."""
 
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 
 from elastane.common.bodies import Page
@@ -14,6 +14,7 @@ from elastane.common.connections.controller_connection import (
 )
 from elastane.common.connections.controller_context import Context, find_context_of
 from elastane.common.errors import BadInput, ElastaneError
+from elastane.run.connections.record_store import RecordStore
 from elastane.run.machines.claims.place import ClaimsUnavailable, ClaimsUnusable, Content
 from elastane.run.machines.claims.records import LARGEST_RECORD_BYTES, Unreadable
 from elastane.run.machines.claims.slots import NewSlot, SlotAnswer, SlotContent
@@ -25,77 +26,58 @@ RETRIED_STATUSES = (408, 409, 429)
 
 
 class ControllerPlace:
-    """Keeps each slot in a row of a controller's database.
-
-    The token is read again for each request, so a new one counts at once, and it is in no file of the run.
+    """Keeps each slot at a controller.
 
     Args:
-        url: of the controller, then the team and the name of the list.
-
-    Raises:
-        ClaimsUnusable: the URL lacks the team or the name.
+        where: the list, as errors name it.
+        path: of its requests.
+        connect: opens the connection for one request at a time.
     """
 
-    def __init__(self, url: str) -> None:
-        self.where = url.rstrip("/")
-        self._address, self._team, self._name = _split(self.where)
-        self._lock = threading.Lock()
-        self._context: Context | None = None
-        self._connection: ControllerConnection | None = None
-        self._close: Callable[[], object] | None = None
+    def __init__(
+        self, where: str, path: str, connect: Callable[[], AbstractContextManager[ControllerConnection]]
+    ) -> None:
+        self.where = where
+        self._path, self._open = path, connect
 
     def create(self, slot: int, content: bytes) -> bool:
         with self._connect("write") as connection:
             body = NewSlot(slot=slot, content=content)
-            return connection.request("POST", self._get_path(), SlotAnswer, body=body).written
+            return connection.request("POST", self._path, SlotAnswer, body=body).written
 
     def read(self, first_slot: int) -> tuple[Content, ...]:
         with self._connect("read") as connection:
             found: list[Content] = []
             params = {"after": first_slot - 1 or None}
-            for slot_content in connection.list_pages(self._get_path(), Page[SlotContent], params):
+            for slot_content in connection.list_pages(self._path, Page[SlotContent], params):
                 if slot_content.slot != first_slot + len(found):
                     break
                 found.append(_check_content(slot_content))
             return tuple(found)
 
     def prove_writable(self) -> None:
-        # The database of a controller creates no row twice, so only the right is in doubt.
+        # A controller creates no slot twice, so only the right is in doubt.
         with self._connect("write") as connection:
-            connection.send("GET", f"{self._get_path()}/right")
+            connection.send("GET", f"{self._path}/right")
 
     @contextmanager
     def _connect(self, action: str) -> Iterator[ControllerConnection]:
-        """Yield a connection with the present token, for one request at a time.
+        """Yield a connection for one request.
 
         Raises:
             ClaimsUnavailable: the controller does not answer, or trying again may help otherwise.
             ClaimsUnusable: this machine has no token for it, or the token lacks a right.
         """
-        with self._lock:
-            try:
-                yield self._get_connection()
-            except RequestRefused as error:
-                kind = ClaimsUnavailable if _may_go_away(error.problem.status) else ClaimsUnusable
-                raise self._explain(kind, action, error) from error
-            except BadInput as error:
-                raise self._explain(ClaimsUnusable, action, error) from error
-            except ElastaneError as error:
-                raise self._explain(ClaimsUnavailable, action, error) from error
-
-    def _get_connection(self) -> ControllerConnection:
-        context = find_context_of(self._address)
-        if self._connection is None or context != self._context:
-            if self._close is not None:
-                self._close()
-            self._connection = ControllerConnection.from_context(context, timeout_s=REQUEST_S)
-            self._context = context
-            # Claim lists are not closed: their connections end with them.
-            self._close = weakref.finalize(self, self._connection.close)
-        return self._connection
-
-    def _get_path(self) -> str:
-        return f"/claims/{check_path_name(self._team)}/{check_path_name(self._name)}"
+        try:
+            with self._open() as connection:
+                yield connection
+        except RequestRefused as error:
+            kind = ClaimsUnavailable if _may_go_away(error.problem.status) else ClaimsUnusable
+            raise self._explain(kind, action, error) from error
+        except BadInput as error:
+            raise self._explain(ClaimsUnusable, action, error) from error
+        except ElastaneError as error:
+            raise self._explain(ClaimsUnavailable, action, error) from error
 
     def _explain(
         self, kind: type[ClaimsUnavailable] | type[ClaimsUnusable], action: str, error: ElastaneError
@@ -103,6 +85,58 @@ class ControllerPlace:
         # What an error means for jobs is not what it means for a claim.
         means = "nothing was claimed" if kind is ClaimsUnusable else ""
         return kind(f"cannot {action} the claim list {self.where}: {error.what}", means=means, do=error.do)
+
+
+def open_team_list(url: str) -> ControllerPlace:
+    """Return a list in the store of a controller, for which this machine has a token.
+
+    Args:
+        url: of the controller, then the team and the name of the list.
+
+    Raises:
+        ClaimsUnusable: the URL lacks the team or the name.
+    """
+    where = url.rstrip("/")
+    address, team, name = _split(where)
+    path = f"/claims/{check_path_name(team)}/{check_path_name(name)}"
+    return ControllerPlace(where, path, _TokenConnection(address).open)
+
+
+def open_agent_list(store: RecordStore) -> ControllerPlace:
+    """Return the list of a run whose records a controller keeps."""
+    return ControllerPlace(f"{store.where}/claims", f"{store.path}/claims", store.connect)
+
+
+class _TokenConnection:
+    """A connection with the token that this machine has for a controller.
+
+    The token is read again for each request, so a new one counts at once, and it is in no file of the run.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._context: Context | None = None
+        self._connection: ControllerConnection | None = None
+        self._close: Callable[[], object] | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[ControllerConnection]:
+        """Yield the connection with the present token, to one thread at a time.
+
+        Raises:
+            BadInput: this machine has no token for the controller.
+        """
+        with self._lock:
+            context = find_context_of(self._address)
+            if self._connection is None or context != self._context:
+                if self._close is not None:
+                    self._close()
+                self._connection = ControllerConnection.from_context(context, timeout_s=REQUEST_S)
+                self._context = context
+                # Claim lists are not closed: their connections end with them.
+                self._close = weakref.finalize(self, self._connection.close)
+            yield self._connection
 
 
 def _may_go_away(status: int) -> bool:

@@ -33,6 +33,23 @@ def find_claims(run_dir: RunDir, spec: RunSpec) -> str:
     return f"{spec.claims.rstrip('/')}/{spec.name[:LONGEST_NAME]}-{mark}"
 
 
+def open_claims(run_dir: RunDir, spec: RunSpec, *, wait_s: float = WAIT_S) -> ClaimList:
+    """Return the claim list of a run, without reading, writing or creating anything in it.
+
+    Raises:
+        Malformed, OSError: see `find_claims`.
+        BadInput: see `open_claim_list`.
+    """
+    if not spec.claims and run_dir.is_private:
+        from elastane.run.connections.record_store import find_record_store
+        from elastane.run.machines.claims.controller_store import open_agent_list
+
+        store = find_record_store(run_dir)
+        assert store is not None, "no process removes the file"
+        return ClaimList(open_agent_list(store), wait_s=wait_s)
+    return open_claim_list(find_claims(run_dir, spec), wait_s=wait_s)
+
+
 def prepare_claims(url: str) -> None:
     """Make the directory of a new claim list, and prove that claims can be made, before one is needed.
 
@@ -67,9 +84,9 @@ def open_claim_list(url: str, *, wait_s: float = WAIT_S) -> ClaimList:
     if not separator or scheme in ("file", "local"):
         return ClaimList(DirectoryPlace(path if separator else url), wait_s=wait_s)
     if scheme in CONTROLLER_SCHEMES:
-        from elastane.run.machines.claims.controller_store import ControllerPlace
+        from elastane.run.machines.claims.controller_store import open_team_list
 
-        return ClaimList(ControllerPlace(url), wait_s=wait_s)
+        return ClaimList(open_team_list(url), wait_s=wait_s)
     # fsspec has more file systems, but most of them check and write in two steps.
     if scheme not in ("s3", "s3a"):
         raise ClaimsUnusable(

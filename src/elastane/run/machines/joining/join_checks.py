@@ -10,8 +10,9 @@ from elastane.common.errors import BadInput, StorageError
 from elastane.common.memory import read_available_bytes
 from elastane.run.attempts.software import hash_script, list_own_versions
 from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.machines.claims.claim_list import ClaimList
 from elastane.run.machines.claims.place import ClaimsUnavailable
-from elastane.run.machines.claims.urls import find_claims, open_claim_list
+from elastane.run.machines.claims.urls import open_claims
 from elastane.run.machines.joining.shipped_code import check_shipped_code
 from elastane.run.machines.tickets.shared_places import find_local_directory
 from elastane.run.nouns.rundir import RunDir
@@ -45,10 +46,10 @@ def check_machine(
         check_free_memory(pinned, slots, read_available_bytes())
     if record.spec.checkpoints is not None:
         check_checkpoint_storage(record.spec.checkpoints.url)
-    check_claim_list(find_claims(run_dir, record.spec))
+    check_claim_list(open_claims(run_dir, record.spec, wait_s=CLAIMS_S))
 
 
-def check_claim_list(url: str) -> None:
+def check_claim_list(claims: ClaimList) -> None:
     """Check that this machine can claim in the claim list of the run, and so take charge.
 
     A list that is away may come back, and machines join meanwhile, so they are not refused.
@@ -57,7 +58,7 @@ def check_claim_list(url: str) -> None:
         BadInput: it cannot be used from here: a token or a right is missing.
     """
     with suppress(ClaimsUnavailable):
-        open_claim_list(url, wait_s=CLAIMS_S).prove_writable()
+        claims.prove_writable()
 
 
 def check_checkpoint_storage(url: str) -> None:

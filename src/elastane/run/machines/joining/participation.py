@@ -121,8 +121,9 @@ def _take_part_in_attempts(
             acts = _lock_when_released(run_dir, held)
         if acts:
             write_final_event(run_dir, over)
-        # After a notice there is no time for another attempt.
-        if not over.lost or futile == MOST_FUTILE_ATTEMPTS or signals.stopping:
+        # After a notice there is no time for another attempt. Without a shared directory the controller of
+        # the job decides where the next one begins.
+        if not over.lost or futile == MOST_FUTILE_ATTEMPTS or signals.stopping or run_dir.is_private:
             return over, acts, False
         if not acts:
             machine.say(f"{over.why}; waiting for the machine that resumes the run")
