@@ -55,7 +55,9 @@ def test_the_description_has_the_headers_of_exactly_the_requests_that_accept_the
     once, of_a_version = {"Idempotency-Key"}, {"Idempotency-Key", "If-Match"}
     reading = {("post", "/v1/config/diff"), ("post", "/v1/policy/check")}
     # Agents repeat what they say by design.
-    reading |= {("post", f"/v1/agents/{{agent}}/{what}") for what in ("arrival", "departure")}
+    reading |= {
+        ("post", f"/v1/agents/{{agent}}/{what}") for what in ("arrival", "departure", "records", "claims")
+    }
     adding = {("post", path) for path in ("/v1/jobs", "/v1/config/apply", "/v1/reports", "/v1/tokens")}
     adding |= {("delete", "/v1/tokens/{token}")}
     adding |= {(method, "/v1/claims/{team}/{run}") for method in ("post", "delete")}

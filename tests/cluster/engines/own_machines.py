@@ -1,4 +1,4 @@
-"""An engine of which each agent is a process with a home of its own, as on machines that share no directory."""
+"""An engine of processes, each with a home of its own, as on machines that share no directory."""
 
 import os
 import signal
@@ -21,6 +21,7 @@ class OwnMachines:
     def __init__(self, command: Sequence[str], where: Path, environment: Mapping[str, str]) -> None:
         self._command, self._where, self._environment = command, where, environment
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.killed: list[str] = []
 
     async def list_agents(self) -> Sequence[SeenAgent] | Away:
         return [
@@ -66,6 +67,7 @@ class OwnMachines:
 
     def kill(self, id_: str) -> None:
         """Kill all processes of an agent at once, as a dying machine does."""
+        self.killed.append(id_)
         os.killpg(self.processes[id_].pid, signal.SIGKILL)
         self.processes[id_].wait()
 
@@ -80,6 +82,10 @@ class OwnMachines:
             for id_ in reversed(self.list_living())
             if "begins with" in (self._where / id_ / "output").read_text(errors="replace")
         )
+
+    def list_own_runs(self) -> set[str]:
+        """Return the agents that have left a run directory."""
+        return {path.name for path in self._where.glob("*/agent-runs/*")}
 
     def read_outputs(self) -> str:
         """Return what all agents have written, for the message of a failure."""

@@ -1,19 +1,22 @@
 """Jobs on agents that share no directory with each other or the controller: all is real but the machines."""
 
+import errno
 import os
+import threading
 
 import pytest
 
+from elastane.cluster.controller.agents.kept_records import RecordKeeper
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
 from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
-from tests.waiting import WAIT_S, wait_until
+from tests.waiting import wait_until
 
 from .own_machines import OwnMachines
 
 pytestmark = pytest.mark.processes
-STEPS = 60
+STEPS = 40
 
 
 @pytest.fixture
@@ -41,24 +44,87 @@ def count_members(run_elastane, name: str) -> int:
     return sum(part["workers"] - part.get("absent", 0) for part in held.values())
 
 
-def test_the_machine_in_charge_dies_and_the_others_train_the_same_bytes(
-    run_elastane, machines, tmp_path, stage
-):
-    checkpoints = ("--checkpoint-dir", str(tmp_path / "store"), "--checkpoint-every", "20 steps")
-    args = (f"--steps={STEPS}", "--seconds=0.1")
-    submit_training(run_elastane, "far", "--workers", "2", *checkpoints, args=args)
-    see = {"state": machines.read_outputs}
-    wait_until(lambda: count_members(run_elastane, "far") == 2, "2 workers train", **see)
-    run_elastane("scale", "far", "3")
-    wait_until(lambda: count_members(run_elastane, "far") == 3, "3 workers train", **see)
-    machines.kill(machines.find_beginner())
-    wait_until(lambda: len(machines.list_living()) == 3, "another agent takes its place", **see)
-    state = lambda: read_json(run_elastane, "describe", "far")["state"]  # noqa: E731
-    wait_until(lambda: state() == "finished", "it has finished", **see)
-    run = read_run(EngineDirectories(tmp_path / "home").get_run_dir("far"))
-    reference = stage.play(f"--steps={STEPS}")
-    assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
-    assert run.ledger[-1].digest == reference.run.ledger[-1].digest
-    assert verify_run(run).problems == ()
-    assert len([event for event in run.events if event.kind == "coordinator.started"]) == 2
+@pytest.fixture
+def train(run_elastane, machines, tmp_path, stage):
+    """Submit a job of some workers, disturb it, and check that it has trained the bytes of one machine."""
+    checkpoints = ("--checkpoint-dir", str(tmp_path / "store"), "--checkpoint-every", "10 steps")
+
+    def train(workers, disturb):
+        args = (f"--steps={STEPS}", "--seconds=0.05")
+        submit_training(run_elastane, "far", "--workers", str(workers), *checkpoints, args=args)
+        wait_until(
+            lambda: count_members(run_elastane, "far") == workers, "they train", state=machines.read_outputs
+        )
+        disturb()
+        state = lambda: read_json(run_elastane, "describe", "far")["state"]  # noqa: E731
+        wait_until(lambda: state() == "finished", "it has finished", state=machines.read_outputs)
+        run = read_run(EngineDirectories(tmp_path / "home").get_run_dir("far"))
+        reference = stage.play(f"--steps={STEPS}")
+        assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
+        assert run.ledger[-1].digest == reference.run.ledger[-1].digest
+        # The model is here too, with the bytes that its worker has written.
+        assert verify_run(run).problems == ()
+        assert not run.run_dir.endpoint.exists()
+        return run
+
+    return train
+
+
+def count_events(run, kind: str) -> int:
+    return sum(event.kind == kind for event in run.events)
+
+
+def test_the_machine_in_charge_dies_and_the_others_train_the_same_bytes(train, machines, run_elastane):
+    def disturb():
+        machines.kill(machines.find_beginner())
+        wait_until(lambda: len(machines.list_living()) == 2, "another agent takes its place")
+
+    run = train(2, disturb)
+    assert count_events(run, "coordinator.started") == 2
+    assert count_events(run, "node.lost") == 1
     assert read_json(run_elastane, "describe", "far")["crashes"] == 0
+    (worker, *_) = (process for process in run.run_dir.list_logs() if process.startswith("worker-"))
+    assert "evaluated" in run_elastane("logs", "far", worker).stdout
+    # No machine keeps a part of it.
+    wait_until(lambda: not machines.list_living(), "all agents have ended")
+    assert machines.list_own_runs() == {machines.killed[0]}
+
+
+@pytest.mark.long
+def test_all_machines_die_and_others_go_on_from_the_newest_checkpoint(train, machines, run_elastane):
+    def disturb():
+        wait_until(lambda: read_json(run_elastane, "describe", "far")["observed"]["step"] >= 15, "15 steps")
+        for id_ in machines.list_living():
+            machines.kill(id_)
+
+    run = train(2, disturb)
+    assert count_events(run, "run.resumed") == 1
+    assert run.record.resumed.step >= 10
+
+
+@pytest.mark.long
+def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(
+    train, monkeypatch, run_elastane, tmp_path
+):
+    away, opened = threading.Event(), RecordKeeper.open
+
+    def open_if_there(keeper, job):
+        if away.is_set():
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(keeper, job)
+
+    monkeypatch.setattr(RecordKeeper, "open", open_if_there)
+
+    def ask_step():
+        return read_json(run_elastane, "ps", tmp_path / "home/runs/far")["step"]
+
+    def disturb():
+        away.set()
+        # The coordinator still answers by itself, and the run makes steps that are recorded nowhere else.
+        begin = ask_step()
+        wait_until(lambda: ask_step() >= begin + 20, "20 steps without records")
+        away.clear()
+
+    run = train(2, disturb)
+    assert (count_events(run, "coordinator.started"), count_events(run, "run.resumed")) == (1, 0)
+    assert not [event for event in run.events if event.kind in ("worker.died", "node.lost")]

@@ -126,12 +126,12 @@ class _Agent:
             try:
                 told = self._arrive()
                 answered_s = time.monotonic()
+                if (end := self._follow(told)) is not None:
+                    return end
             except ControllerUnreachable:
                 if time.monotonic() - answered_s > ALONE_S:
                     raise
                 continue
-            if (end := self._follow(told)) is not None:
-                return end
             self._wait(told)
         return AgentEnding(ExitCode.OK, f"{self._signals.stopping} came before it took part")
 

@@ -6,8 +6,10 @@ Another machine that takes charge fetches it first.
 """
 
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +19,10 @@ from elastane.common.atomic_file import open_replacement, replace_file
 from elastane.common.bodies import Page
 from elastane.common.connections.controller_connection import (
     ControllerConnection,
+    ControllerUnreachable,
     IncompatibleAnswer,
     NotFound,
+    RequestRefused,
     trust_certificate,
 )
 from elastane.common.errors import BadInput
@@ -106,14 +110,20 @@ class RecordStore:
 
     @contextmanager
     def connect(self) -> Iterator[ControllerConnection]:
-        """Yield the connection, to one thread at a time."""
-        with self._lock:
+        """Yield the connection, to one thread at a time.
+
+        Raises:
+            ControllerUnreachable: the controller cannot answer now.
+        """
+        with self._lock, _translate_outage(self.where):
             if self._connection is None:
                 access = self._access
                 trust = trust_certificate(access.url, access.certificate)
                 self._connection = ControllerConnection(
                     access.url, access.token, verify=trust, timeout_s=self._timeout_s
                 )
+                # As those of claim lists, it ends with its owner.
+                weakref.finalize(self, self._connection.close)
             yield self._connection
 
     def list_records(self) -> dict[str, KeptRecord]:
@@ -190,6 +200,16 @@ class RecordStore:
             OSError: one cannot be read.
         """
         self.send(part for name in names for part in cut_whole(run_dir, name))
+
+
+@contextmanager
+def _translate_outage(where: str) -> Iterator[None]:
+    try:
+        yield
+    except RequestRefused as error:
+        if error.problem.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        raise ControllerUnreachable(f"{where} cannot answer now: {error.what}", do=error.do) from error
 
 
 def cut_whole(run_dir: RunDir, name: str) -> Iterator[RecordPart]:

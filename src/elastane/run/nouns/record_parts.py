@@ -41,6 +41,8 @@ _LOG = re.compile(r"logs/[A-Za-z0-9][A-Za-z0-9.-]{0,127}\.log")
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 _ARTIFACT = re.compile(rf"artifacts/{_PLAIN}/{_PLAIN}")
 _MODEL = re.compile(rf"{_PLAIN}\.(safetensors|json|txt|jinja|model|md)")
+_OWN = re.compile(r"(record-store|address.*)\.json")
+"""Files of one machine."""
 
 
 class RecordPart(RequestBody, frozen=True, kw_only=True):
@@ -114,7 +116,7 @@ def is_appended(name: str) -> bool:
 
 def is_result(name: str) -> bool:
     """Return whether a name is that of a log, of an artifact, or of a file of the finished model."""
-    if is_fenced(name):
+    if is_fenced(name) or _OWN.fullmatch(name):
         return False
     return any(kind.fullmatch(name) for kind in (_LOG, _ARTIFACT, _MODEL))
 
