@@ -381,7 +381,7 @@ def test_logs_follow_those_of_an_earlier_machine_and_artifacts_are_sent_once(sto
 
 def test_a_controller_that_is_away_is_no_refusal(tmp_path):
     store = RecordStore(StoreAccess("http://127.0.0.1:9", "/agents/c0-1", "ab"), timeout_s=0.2)
-    with pytest.raises(ElastaneError, match="has not answered|does not answer"):
+    with pytest.raises(ElastaneError, match=r"has not answered|does not answer"):
         ClaimList(open_agent_list(store), wait_s=0.1).read()
     assert not ResultSender(store, make_machine(tmp_path)).send_new()
 

@@ -9,6 +9,9 @@ import pytest
 from elastane.cluster.controller.agents.kept_records import RecordKeeper
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.attempts.verification import verify_run
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.nouns.control import AskStatus
+from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_run
 from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
 from tests.waiting import wait_until
@@ -103,9 +106,7 @@ def test_all_machines_die_and_others_go_on_from_the_newest_checkpoint(train, mac
 
 
 @pytest.mark.long
-def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(
-    train, monkeypatch, run_elastane, tmp_path
-):
+def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(train, monkeypatch, tmp_path):
     away, opened = threading.Event(), RecordKeeper.open
 
     def open_if_there(keeper, job):
@@ -116,7 +117,7 @@ def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(
     monkeypatch.setattr(RecordKeeper, "open", open_if_there)
 
     def ask_step():
-        return read_json(run_elastane, "ps", tmp_path / "home/runs/far")["step"]
+        return ask_coordinator(RunDir(tmp_path / "home/runs/far"), AskStatus()).step
 
     def disturb():
         away.set()

@@ -48,6 +48,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
         listens_at: its own address if ``host`` is translated to it; processes beside it connect there.
         network_id: identifies the network of its machine, see `find_network_id`; empty: not known.
         attempt: how often the run had been resumed when its attempt began.
+        kept: a controller keeps it for machines that share no directory, until their end.
     """
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}\Z")]
@@ -58,6 +59,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     listens_at: Host = ""
     network_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
     attempt: Annotated[int, msgspec.Meta(ge=0)] = 0
+    kept: bool = False
 
     @property
     def url(self) -> str:
@@ -120,6 +122,7 @@ def build_endpoint(
         listens_at=address.host if translated else "",
         network_id=find_network_id() if translated else "",
         attempt=attempt,
+        kept=run_dir.is_private,
     )
 
 
@@ -131,6 +134,14 @@ def publish_endpoint(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> None:
         present = None
     if present != endpoint and (present is None or present.term <= endpoint.term):
         replace_file(run_dir.endpoint, msgspec.json.encode(endpoint), durable=False)
+
+
+def has_kept_endpoint(run_dir: RunDir) -> bool:
+    """Return whether the directory has an endpoint that a controller keeps."""
+    try:
+        return decode_endpoint(run_dir.files.read(run_dir.endpoint, LARGEST_ENDPOINT_BYTES)).kept
+    except (OSError, Malformed):
+        return False
 
 
 def read_secret(run_dir: RunDir) -> str:

@@ -5,12 +5,17 @@ from pathlib import Path
 
 from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.untrusted_data import Malformed
+from elastane.run.connections.endpoint import has_kept_endpoint
 from elastane.run.nouns.rundir import RunDir
 
 
 def is_live(run_dir: RunDir) -> bool:
-    """Return whether an agent of the run, on any of its machines, still holds its lock."""
-    return is_locked(run_dir.lock) or any(map(is_locked, list_node_locks(run_dir)))
+    """Return whether an agent of the run, on any of its machines, still holds its lock.
+
+    Machines that share no directory hold none here, but a controller keeps their endpoint until their end.
+    """
+    locks = (run_dir.lock, *list_node_locks(run_dir))
+    return any(map(is_locked, locks)) or has_kept_endpoint(run_dir)
 
 
 def list_node_locks(run_dir: RunDir) -> list[Path]:

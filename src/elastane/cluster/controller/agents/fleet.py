@@ -45,6 +45,7 @@ from elastane.cluster.nouns.engine import (
 )
 from elastane.cluster.nouns.job_tickets import JobTicket, encode_job_ticket
 from elastane.cluster.nouns.pools import Pool
+from elastane.run.connections.endpoint import has_kept_endpoint
 from elastane.run.nouns.attempts import AttemptOutcome
 from elastane.run.nouns.control import Answer, AskDrain, AskResize, AskStop
 from elastane.run.nouns.rundir import RunDir
@@ -269,6 +270,9 @@ class Fleet:
         line, run, job = self._get_line(name), view.runs.get(name), view.jobs[name]
         agents, counts = view.agents.get(name, ()), self._counts.get(name, WorkerCounts())
         present = _is_present(view, name)
+        if run is not None and not present and has_kept_endpoint(line.run_dir):
+            # All machines were lost, so none has withdrawn it.
+            line.run_dir.endpoint.unlink(missing_ok=True)
         held: dict[str, int] = defaultdict(int)
         for agent in agents:
             if agent.has_arrived:
