@@ -2,7 +2,9 @@
 
 import errno
 import os
+import sys
 import threading
+import time
 
 import pytest
 
@@ -10,9 +12,10 @@ from elastane.cluster.controller.agents.kept_records import RecordKeeper
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.attempts.verification import verify_run
 from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.connections.endpoint import read_endpoint
 from elastane.run.nouns.control import AskStatus
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.run_files import read_run
+from elastane.run.observability.run_files import read_last_step, read_run
 from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
 from tests.waiting import wait_until
 
@@ -65,12 +68,18 @@ def train(run_elastane, machines, tmp_path, stage):
         reference = stage.play(f"--steps={STEPS}")
         assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
         assert run.ledger[-1].digest == reference.run.ledger[-1].digest
+        assert list_messages(run) == list_messages(reference.run)
         # The model is here too, with the bytes that its worker has written.
         assert verify_run(run).problems == ()
         assert not run.run_dir.endpoint.exists()
         return run
 
     return train
+
+
+def list_messages(run) -> list[str]:
+    """Return what the script has said: among others each prediction of an evaluation."""
+    return [event.why for event in run.events if event.kind == "message"]
 
 
 def count_events(run, kind: str) -> int:
@@ -129,3 +138,44 @@ def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(train, m
     run = train(2, disturb)
     assert (count_events(run, "coordinator.started"), count_events(run, "run.resumed")) == (1, 0)
     assert not [event for event in run.events if event.kind in ("worker.died", "node.lost")]
+
+
+KILLS = int(os.environ.get("ELASTANE_KILLS", "2"))
+"""How often the machine in charge dies; the design was seen with 50."""
+
+
+@pytest.mark.long
+def test_the_machine_in_charge_dies_again_and_again(run_elastane, machines, tmp_path, stage, capsys):
+    steps = 40 * KILLS
+    args = (f"--steps={steps}", "--seconds=0.1")
+    never = ("--checkpoint-every", "never")
+    submit_training(run_elastane, "far", "--workers", "3", *never, args=args)
+    run_dir, see = RunDir(tmp_path / "home/runs/far"), {"state": machines.read_outputs}
+    killed_s = []
+    for _ in range(KILLS):
+        wait_until(lambda: count_members(run_elastane, "far") == 3, "3 workers train", **see)
+        charged = read_endpoint(run_dir).node or machines.find_beginner()
+        killed_s.append(time.time())
+        machines.kill(charged)
+        wait_until(lambda: read_newest_step(run_dir) > killed_s[-1], "steps are recorded again", **see)
+    state = lambda: read_json(run_elastane, "describe", "far")["state"]  # noqa: E731
+    wait_until(lambda: state() == "finished", "it has finished", **see)
+    run, reference = read_run(run_dir), stage.play(f"--steps={steps}")
+    assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
+    assert run.ledger[-1].digest == reference.run.ledger[-1].digest
+    assert verify_run(run).problems == ()
+    assert (count_events(run, "coordinator.started"), count_events(run, "node.lost")) == (KILLS + 1, KILLS)
+    times = [line.time for line in run.ledger]
+    pauses = [
+        min(after for after in times if after > at) - max(before for before in times if before <= at)
+        for at in killed_s
+    ]
+    with capsys.disabled():
+        shown = " ".join(f"{pause:.1f}" for pause in sorted(pauses))
+        sys.stdout.write(f"\n{KILLS} kills, with the seconds between the steps around each: {shown}\n")
+
+
+def read_newest_step(run_dir: RunDir) -> float:
+    """Return when the newest step that is kept was made."""
+    newest = read_last_step(run_dir)
+    return 0.0 if newest is None else newest.time
