@@ -17,15 +17,24 @@ class ProcessEngine:
     Args:
         command: of `elastane`, before its words.
         where: for the output of the agents.
+        own_homes: each agent has a home of its own, as on machines that share no directory.
     """
 
-    def __init__(self, command: Sequence[str], where: Path) -> None:
-        self._command, self._where = command, where
+    def __init__(self, command: Sequence[str], where: Path, *, own_homes: bool = False) -> None:
+        self._command, self._where, self._own_homes = command, where, own_homes
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         where.mkdir()
 
     def read_log(self, id_: str) -> str:
         return (self._where / f"{id_}.log").read_text()
+
+    def list_living(self) -> list[str]:
+        """Return the ids of the living agents, the oldest first."""
+        return [id_ for id_, process in self.agents.items() if process.poll() is None]
+
+    def list_own_runs(self) -> list[str]:
+        """Return the agents that have left a run directory of their own."""
+        return [path.name for path in self._where.glob("*/agent-runs/*")]
 
     async def list_agents(self) -> Sequence[SeenAgent] | Away:
         return [
@@ -50,6 +59,7 @@ class ProcessEngine:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env=os.environ | ({"ELASTANE_HOME": str(self._where / ask.id)} if self._own_homes else {}),
                 start_new_session=True,
             )
         process.stdin.write(f"{ask.ticket}\n".encode())

@@ -1,12 +1,22 @@
 """Jobs on agents that an engine starts: all is real, but the engine starts processes of this machine."""
 
+import errno
+import os
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from elastane.cluster.controller.agents.kept_records import RecordKeeper
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.attempts.verification import verify_run
-from elastane.run.observability.run_files import read_run
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.connections.endpoint import read_endpoint
+from elastane.run.nouns.control import AskStatus
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.observability.run_files import read_last_step, read_run
 from tests.waiting import WAIT_S, wait_until
 
 from .process_engine import ProcessEngine
@@ -17,15 +27,24 @@ STEPS = 60
 
 
 @pytest.fixture
-def engine(stage, tmp_path) -> Iterator[ProcessEngine]:
-    engine = ProcessEngine(stage.build_command("elastane.cli.main"), tmp_path / "agents")
+def home() -> str:
+    """The option of the engine: ``shared``, or ``own`` if its machines share no directory."""
+    return "shared"
+
+
+@pytest.fixture
+def engine(stage, tmp_path, home) -> Iterator[ProcessEngine]:
+    command = stage.build_command("elastane.cli.main")
+    engine = ProcessEngine(command, tmp_path / "agents", own_homes=home == "own")
     yield engine
     engine.end()
 
 
 @pytest.fixture
-def run_elastane(stage, tmp_path, monkeypatch, engine) -> Iterator[Callable]:
-    with open_cluster(stage, tmp_path, monkeypatch, open_engine=lambda _: engine) as run:
+def run_elastane(stage, tmp_path, monkeypatch, engine, home) -> Iterator[Callable]:
+    with open_cluster(
+        stage, tmp_path, monkeypatch, open_engine=lambda _: engine, engine_options={"home": home}
+    ) as run:
         yield run
 
 
@@ -76,11 +95,23 @@ def test_a_job_grows_shrinks_loses_a_machine_and_trains_the_same_bytes(
     assert {event.kind for event in run.events} >= {"node.joined", "node.left", "node.lost"}
 
 
-@pytest.mark.parametrize("how", ["notice", "death"])
-def test_a_job_goes_on_without_the_machine_on_which_it_began(run_elastane, engine, read_training, how):
-    submit_training(run_elastane, "moved", "--workers", "2", args=(f"--steps={STEPS}", "--seconds=0.05"))
+@pytest.mark.parametrize(
+    ("how", "home"),
+    [
+        pytest.param("notice", "shared"),
+        pytest.param("death", "own"),
+        pytest.param("death", "shared", marks=pytest.mark.long),
+        pytest.param("notice", "own", marks=pytest.mark.long),
+    ],
+)
+def test_a_job_goes_on_without_the_machine_on_which_it_began(
+    run_elastane, engine, read_training, play_reference, tmp_path, how, home
+):
+    store = ("--checkpoint-dir", str(tmp_path / "store"))
+    args = (f"--steps={STEPS}", "--seconds=0.05")
+    submit_training(run_elastane, "moved", "--workers", "2", *store, args=args)
     wait_for_members(run_elastane, "moved", 2)
-    (first,) = (id_ for id_ in engine.agents if "attempt 1 begins" in engine.read_log(id_))
+    first = find_beginner(engine)
     if how == "death":
         engine.kill(first)
     else:
@@ -92,12 +123,31 @@ def test_a_job_goes_on_without_the_machine_on_which_it_began(run_elastane, engin
     # It was one attempt, without a stop.
     assert {event.kind for event in run.events}.isdisjoint({"stop.requested", "run.stopped", "run.resumed"})
     assert read_json(run_elastane, "describe", "moved")["crashes"] == 0
+    # The model and the logs are in the directory of the controller too.
+    assert verify_run(run).problems == ()
+    assert list_messages(run) == list_messages(play_reference(STEPS).run)
+    assert "evaluated" in run_elastane("logs", "moved", "worker-0").stdout
+    assert not run.run_dir.endpoint.exists()
+    wait_until(lambda: not engine.list_living(), "all agents have ended")
+    assert engine.list_own_runs() == ([first] if (how, home) == ("death", "own") else [])
 
 
+def find_beginner(engine: ProcessEngine) -> str:
+    """Return the agent that has begun the newest attempt."""
+    return next(id_ for id_ in reversed(engine.agents) if "begins with" in engine.read_log(id_))
+
+
+def list_messages(run) -> list[str]:
+    """Return what the script has said: among others each prediction of an evaluation."""
+    return [event.why for event in run.events if event.kind == "message"]
+
+
+@pytest.mark.parametrize("home", ["own", pytest.param("shared", marks=pytest.mark.long)])
 def test_a_job_that_is_paused_goes_on_from_its_checkpoint_on_other_agents(
-    run_elastane, engine, read_training
+    run_elastane, engine, read_training, tmp_path, home
 ):
-    options = ("--workers", "2", "--checkpoint-every", "5 steps")
+    store = ("--checkpoint-dir", str(tmp_path / "store"))
+    options = ("--workers", "2", "--checkpoint-every", "5 steps", *store)
     submit_training(run_elastane, "paused", *options, args=(f"--steps={STEPS}", "--seconds=0.05"))
     wait_for_members(run_elastane, "paused", 2)
     run_elastane("pause", "paused", "--wait")
@@ -114,3 +164,98 @@ def test_a_job_whose_script_fails_says_so(run_elastane, engine):
     submit_training(run_elastane, "wrong", args=("--no-such-option",))
     wait_for_state(run_elastane, "wrong", "failed")
     assert "unrecognized arguments: --no-such-option" in run_elastane("explain", "wrong").stdout
+
+
+# -- machines that share no directory ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", ["own"])
+def test_a_job_without_a_place_for_its_checkpoints_is_refused(run_elastane, engine, home):
+    submit_training(run_elastane, "nowhere", args=(f"--steps={STEPS}",))
+    wait_for_state(run_elastane, "nowhere", "failed")
+    assert "names no place for its checkpoints" in run_elastane("explain", "nowhere").stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("home", ["own"])
+def test_all_machines_die_and_others_go_on_from_the_newest_checkpoint(
+    run_elastane, engine, read_training, play_reference, tmp_path, home
+):
+    options = ("--workers", "2", "--checkpoint-every", "5 steps", "--checkpoint-dir", str(tmp_path / "store"))
+    submit_training(run_elastane, "far", *options, args=(f"--steps={STEPS}", "--seconds=0.05"))
+    wait_for_members(run_elastane, "far", 2)
+    wait_until(lambda: read_json(run_elastane, "describe", "far")["observed"]["step"] >= 15, "15 steps")
+    for id_ in engine.list_living():
+        engine.kill(id_)
+    wait_for_state(run_elastane, "far", "finished")
+    run, reference = read_training("far"), play_reference(STEPS)
+    assert run.record.resumed.step >= 5
+    assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
+    assert run.ledger[-1].digest == reference.run.ledger[-1].digest
+    assert verify_run(run).problems == ()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("home", ["own"])
+def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(
+    run_elastane, engine, read_training, monkeypatch, tmp_path, home
+):
+    away, opened = threading.Event(), RecordKeeper.open
+
+    def open_if_there(keeper, job):
+        if away.is_set():
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(keeper, job)
+
+    monkeypatch.setattr(RecordKeeper, "open", open_if_there)
+    never = ("--checkpoint-every", "never")
+    submit_training(run_elastane, "far", "--workers", "2", *never, args=(f"--steps={STEPS}", "--seconds=0.1"))
+    wait_for_members(run_elastane, "far", 2)
+    ask_step = lambda: ask_coordinator(RunDir(tmp_path / "home/runs/far"), AskStatus()).step  # noqa: E731
+    away.set()
+    begin = ask_step()
+    wait_until(lambda: ask_step() >= begin + 20, "20 steps that are kept nowhere else")
+    away.clear()
+    wait_for_state(run_elastane, "far", "finished")
+    run = read_training("far")
+    assert [line.step for line in run.ledger] == [*range(1, STEPS + 1)]
+    assert verify_run(run).problems == ()
+    kinds = [event.kind for event in run.events]
+    assert (kinds.count("coordinator.started"), kinds.count("run.resumed")) == (1, 0)
+    assert {"worker.died", "node.lost"}.isdisjoint(kinds)
+
+
+KILLS = int(os.environ.get("ELASTANE_KILLS", "2"))
+"""How often the machine in charge dies; 50 were seen."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("home", ["own", "shared"])
+def test_the_machine_in_charge_dies_again_and_again(
+    run_elastane, engine, read_training, stage, tmp_path, capsys, home
+):
+    steps = STEPS * KILLS
+    args = (f"--steps={steps}", "--seconds=0.1")
+    submit_training(run_elastane, "far", "--workers", "3", "--checkpoint-every", "never", args=args)
+    run_dir, killed_s = RunDir(tmp_path / "home/runs/far"), []
+    for _ in range(KILLS):
+        wait_for_members(run_elastane, "far", 3)
+        charged = read_endpoint(run_dir).node or find_beginner(engine)
+        killed_s.append(time.time())
+        engine.kill(charged)
+        wait_until(lambda: read_last_step(run_dir).time > killed_s[-1], "steps are recorded again")
+    wait_for_state(run_elastane, "far", "finished")
+    run, reference = read_training("far"), stage.play(f"--steps={steps}")
+    assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
+    assert run.ledger[-1].digest == reference.run.ledger[-1].digest
+    assert verify_run(run).problems == ()
+    kinds = [event.kind for event in run.events]
+    assert (kinds.count("coordinator.started"), kinds.count("node.lost")) == (KILLS + 1, KILLS)
+    times = [line.time for line in run.ledger]
+    pauses = sorted(
+        min(after for after in times if after > at) - max(before for before in times if before <= at)
+        for at in killed_s
+    )
+    with capsys.disabled():
+        shown = " ".join(f"{pause:.1f}" for pause in pauses)
+        sys.stdout.write(f"\n{KILLS} kills, with the seconds between the steps around each: {shown}\n")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from elastane.cluster.nouns.engine_options import EngineKind
+from elastane.cluster.nouns.option_forms import HOME, OWN_HOME
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.bodies import AnswerBody, RequestBody
 
@@ -117,6 +118,11 @@ class DeclaredEngine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     name: str
     kind: EngineKind
     options: dict[str, str] = {}
+
+    @property
+    def shares_home(self) -> bool:
+        """Whether its machines share the home of the controller."""
+        return self.options.get(HOME.name) != OWN_HOME
 
 
 class Weekly(msgspec.Struct, frozen=True, kw_only=True, tag="weekly", forbid_unknown_fields=True):

@@ -491,13 +491,15 @@ class Fleet:
         job, id_ = view.jobs[agent.job], self._get_id(agent)
         assert job is not None, "agents are asked for only for living jobs"
         ticket = JobTicket(self._site.url, id_, agent.key, self._site.certificate)
+        declared = {document.name: document for document in view.config.engines or ()}
+        shares_home = agent.engine in declared and declared[agent.engine].shares_home
         return AgentAsk(
             id=id_,
             job=agent.job,
             pool=view.pools[agent.pool].options,
             devices=agent.devices,
             grace_s=job.grace_s,
-            log=str(locate_agent_log(self._site.home, id_)),
+            log=str(locate_agent_log(self._site.home, id_)) if shares_home else "",
             ticket=encode_job_ticket(ticket),
         )
 

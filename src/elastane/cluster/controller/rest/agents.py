@@ -23,7 +23,6 @@ from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.arrivals import AgentDeparture, Arrival, Begin, Instruction, Join
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.job_tickets import encode_credentials
-from elastane.cluster.nouns.option_forms import HOME, OWN_HOME
 from elastane.common.safe_text import escape_text
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
@@ -146,7 +145,7 @@ def _shares_home(tx: Connection, engine: str) -> bool:
     """Return whether the machines of an engine share the home of the controller."""
     found = documents.find_document(tx, "engines", engine)
     document = None if found is None else found.value
-    return not isinstance(document, DeclaredEngine) or document.options.get(HOME.name) != OWN_HOME
+    return not isinstance(document, DeclaredEngine) or document.shares_home
 
 
 @router.post(
