@@ -1,4 +1,4 @@
-"""The records of a run that a controller keeps: what it takes from whom, and what another machine gets."""
+"""The records of a run that a controller keeps: what it takes, and what another machine gets."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The run directory of an agent whose machine shares none: fetched at the beginning, and sent as it grows."""
+"""The run directory of an agent that shares none: fetched at the beginning, and sent as it grows."""
 
 import shutil
 import time

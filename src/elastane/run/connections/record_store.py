@@ -5,11 +5,13 @@ directory of the machine in charge is the original: what it has written there it
 Another machine that takes charge fetches it first.
 """
 
+import errno
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated
 
@@ -202,6 +204,13 @@ class RecordStore:
         self.send(part for name in names for part in cut_whole(run_dir, name))
 
 
+def _open_record(run_dir: RunDir, name: str) -> BufferedReader:
+    try:
+        return run_dir.files.open(run_dir.root / name, in_part=True)
+    except Malformed as error:
+        raise OSError(errno.EINVAL, f"{name} is not a file of the run: {error}") from error
+
+
 @contextmanager
 def _translate_outage(where: str) -> Iterator[None]:
     try:
@@ -218,7 +227,7 @@ def cut_whole(run_dir: RunDir, name: str) -> Iterator[RecordPart]:
     Raises:
         OSError: it cannot be read.
     """
-    with (run_dir.root / name).open("rb") as file:
+    with _open_record(run_dir, name) as file:
         offset, content = 0, file.read(AT_ONCE_BYTES)
         while True:
             following = file.read(AT_ONCE_BYTES)
@@ -238,14 +247,14 @@ def cut_end(run_dir: RunDir, name: str, begin: int, end: int) -> Iterator[Record
     Raises:
         OSError: it cannot be read.
     """
-    with (run_dir.root / name).open("rb") as file:
+    with _open_record(run_dir, name) as file:
         file.seek(begin)
         while begin < end and (content := file.read(min(AT_ONCE_BYTES, end - begin))):
             yield RecordPart(name=name, offset=begin, content=content)
             begin += len(content)
 
 
-def list_sizes(records: Mapping[str, KeptRecord]) -> dict[str, int]:
+def list_appended_sizes(records: Mapping[str, KeptRecord]) -> dict[str, int]:
     """Return the sizes of the records to which a run appends."""
     return {name: records[name].size for name in APPENDED if name in records}
 
@@ -255,8 +264,8 @@ class RecordSender:
 
     Args:
         term: of the coordinator of this machine, which is in charge.
-        anew: the controller keeps the records of an earlier attempt; otherwise what it has is the beginning
-            of what is here.
+        anew: the controller keeps the records of an earlier attempt; otherwise the kept lines are the first
+            ones of those here.
     """
 
     def __init__(self, store: RecordStore, run_dir: RunDir, term: int, *, anew: bool) -> None:
@@ -285,7 +294,7 @@ class RecordSender:
 
     def _send_new(self, *, renew: bool) -> None:
         if self._sizes is None:
-            self._sizes = {} if self._anew else list_sizes(self._store.list_records())
+            self._sizes = {} if self._anew else list_appended_sizes(self._store.list_records())
         sizes = {name: path.stat().st_size for name in APPENDED if (path := self._find(name)).exists()}
         stamps = self._find_stamps()
         changed = [

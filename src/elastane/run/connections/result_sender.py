@@ -56,7 +56,7 @@ class ResultSender:
             self.send_new()
 
     def send_new(self, *, settled_s: float = SETTLED_S) -> bool:
-        """Send what is new; return False if that is not possible now."""
+        """Send the new ones; return False if that is not possible now."""
         try:
             if not self._is_known:
                 kept = self._store.list_records()

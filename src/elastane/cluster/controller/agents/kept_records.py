@@ -64,7 +64,7 @@ class KeptRecords:
         (self._run_dir.root / CLAIMS).mkdir(parents=True, exist_ok=True)
 
     def list_records(self) -> tuple[KeptRecord, ...]:
-        """Return what is kept of the run, and its logs.
+        """Return the records that are kept of the run, and its logs.
 
         Raises:
             OSError: the directory cannot be read.
@@ -171,7 +171,7 @@ def _put(file: int, part: RecordPart) -> None:
         raise RecordsRefused(
             f"{part.name} has {facts.st_size} bytes, so byte {part.offset} cannot follow",
             means="it was not written",
-            do="ask for the sizes, and send what is missing",
+            do="ask for the sizes, and send the missing bytes",
         )
     os.ftruncate(file, part.offset)
     rest, offset = memoryview(part.content), part.offset

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from elastane.cluster.controller.agents.decisions import takes_part
 from elastane.cluster.controller.agents.kept_records import KeptRecords, RecordsRefused
 from elastane.cluster.controller.rest.agents import AgentCaller, AgentParameter
 from elastane.cluster.controller.rest.bodies import build_reply, build_response, parse_body, respond
 from elastane.cluster.controller.rest.description import describe_route
-from elastane.cluster.controller.rest.parameters import After
+from elastane.cluster.controller.rest.parameters import After, Record
 from elastane.cluster.controller.rest.problems import Refusal
 from elastane.cluster.controller.store import agent_rows
 from elastane.cluster.controller.store.replies import Reply
@@ -23,7 +23,6 @@ from elastane.run.machines.claims.slots import NewSlot, SlotAnswer, SlotContent
 from elastane.run.nouns.record_parts import ENDPOINT, KeptRecord, NewRecords, RecordContent
 
 router = APIRouter(prefix="/v1/agents/{agent}", tags=["agents"])
-RECORD = r"^[A-Za-z][A-Za-z.]{0,63}$"
 ATTEMPT = "attempt.json"
 PAGE_SLOTS = 32
 """The most slots of an answer, so that it has a few megabytes at most."""
@@ -70,7 +69,7 @@ def get_records(caller: AgentParameter) -> Response:
 @router.get("/records/{record}", **describe_route(RecordContent))
 def get_record(
     caller: AgentParameter,
-    record: Annotated[str, Path(pattern=RECORD, description="Name of the record, such as run.json.")],
+    record: Record,
     offset: Annotated[int, Query(ge=0, le=2**50, description="Of the first byte.")] = 0,
 ) -> Response:
     """Read a part of a record."""

@@ -103,7 +103,7 @@ def open_team_list(url: str) -> ControllerPlace:
 
 
 def open_agent_list(store: RecordStore) -> ControllerPlace:
-    """Return the list of a run whose records a controller keeps."""
+    """Return the list of a run of which a controller keeps the records."""
     return ControllerPlace(f"{store.where}/claims", f"{store.path}/claims", store.connect)
 
 
