@@ -27,23 +27,23 @@ STEPS = 60
 
 
 @pytest.fixture
-def home() -> str:
+def home_option() -> str:
     """The option of the engine: ``shared``, or ``own`` if its machines share no directory."""
     return "shared"
 
 
 @pytest.fixture
-def engine(stage, tmp_path, home) -> Iterator[ProcessEngine]:
+def engine(stage, tmp_path, home_option) -> Iterator[ProcessEngine]:
     command = stage.build_command("elastane.cli.main")
-    engine = ProcessEngine(command, tmp_path / "agents", own_homes=home == "own")
+    engine = ProcessEngine(command, tmp_path / "agents", own_homes=home_option == "own")
     yield engine
     engine.end()
 
 
 @pytest.fixture
-def run_elastane(stage, tmp_path, monkeypatch, engine, home) -> Iterator[Callable]:
+def run_elastane(stage, tmp_path, monkeypatch, engine, home_option) -> Iterator[Callable]:
     with open_cluster(
-        stage, tmp_path, monkeypatch, open_engine=lambda _: engine, engine_options={"home": home}
+        stage, tmp_path, monkeypatch, open_engine=lambda _: engine, engine_options={"home": home_option}
     ) as run:
         yield run
 
@@ -96,7 +96,7 @@ def test_a_job_grows_shrinks_loses_a_machine_and_trains_the_same_bytes(
 
 
 @pytest.mark.parametrize(
-    ("how", "home"),
+    ("how", "home_option"),
     [
         pytest.param("notice", "shared"),
         pytest.param("death", "own"),
@@ -105,7 +105,7 @@ def test_a_job_grows_shrinks_loses_a_machine_and_trains_the_same_bytes(
     ],
 )
 def test_a_job_goes_on_without_the_machine_on_which_it_began(
-    run_elastane, engine, read_training, play_reference, tmp_path, how, home
+    run_elastane, engine, read_training, play_reference, tmp_path, how, home_option
 ):
     store = ("--checkpoint-dir", str(tmp_path / "store"))
     args = (f"--steps={STEPS}", "--seconds=0.05")
@@ -126,10 +126,11 @@ def test_a_job_goes_on_without_the_machine_on_which_it_began(
     # The model and the logs are in the directory of the controller too.
     assert verify_run(run).problems == ()
     assert list_messages(run) == list_messages(play_reference(STEPS).run)
-    assert "evaluated" in run_elastane("logs", "moved", "worker-0").stdout
+    (log, *_) = (process for process in run.run_dir.list_logs() if process.startswith("worker-"))
+    run_elastane("logs", "moved", log)
     assert not run.run_dir.endpoint.exists()
     wait_until(lambda: not engine.list_living(), "all agents have ended")
-    assert engine.list_own_runs() == ([first] if (how, home) == ("death", "own") else [])
+    assert engine.list_own_runs() == ([first] if (how, home_option) == ("death", "own") else [])
 
 
 def find_beginner(engine: ProcessEngine) -> str:
@@ -142,9 +143,9 @@ def list_messages(run) -> list[str]:
     return [event.why for event in run.events if event.kind == "message"]
 
 
-@pytest.mark.parametrize("home", ["own", pytest.param("shared", marks=pytest.mark.long)])
+@pytest.mark.parametrize("home_option", ["own", pytest.param("shared", marks=pytest.mark.long)])
 def test_a_job_that_is_paused_goes_on_from_its_checkpoint_on_other_agents(
-    run_elastane, engine, read_training, tmp_path, home
+    run_elastane, engine, read_training, tmp_path, home_option
 ):
     store = ("--checkpoint-dir", str(tmp_path / "store"))
     options = ("--workers", "2", "--checkpoint-every", "5 steps", *store)
@@ -169,17 +170,17 @@ def test_a_job_whose_script_fails_says_so(run_elastane, engine):
 # -- machines that share no directory ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("home", ["own"])
-def test_a_job_without_a_place_for_its_checkpoints_is_refused(run_elastane, engine, home):
+@pytest.mark.parametrize("home_option", ["own"])
+def test_a_job_without_a_place_for_its_checkpoints_is_refused(run_elastane, engine, home_option):
     submit_training(run_elastane, "nowhere", args=(f"--steps={STEPS}",))
     wait_for_state(run_elastane, "nowhere", "failed")
     assert "names no place for its checkpoints" in run_elastane("explain", "nowhere").stdout
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("home", ["own"])
+@pytest.mark.parametrize("home_option", ["own"])
 def test_all_machines_die_and_others_go_on_from_the_newest_checkpoint(
-    run_elastane, engine, read_training, play_reference, tmp_path, home
+    run_elastane, engine, read_training, play_reference, tmp_path, home_option
 ):
     options = ("--workers", "2", "--checkpoint-every", "5 steps", "--checkpoint-dir", str(tmp_path / "store"))
     submit_training(run_elastane, "far", *options, args=(f"--steps={STEPS}", "--seconds=0.05"))
@@ -196,9 +197,9 @@ def test_all_machines_die_and_others_go_on_from_the_newest_checkpoint(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("home", ["own"])
+@pytest.mark.parametrize("home_option", ["own"])
 def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(
-    run_elastane, engine, read_training, monkeypatch, tmp_path, home
+    run_elastane, engine, read_training, monkeypatch, tmp_path, home_option
 ):
     away, opened = threading.Event(), RecordKeeper.open
 
@@ -230,9 +231,9 @@ KILLS = int(os.environ.get("ELASTANE_KILLS", "2"))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("home", ["own", "shared"])
+@pytest.mark.parametrize("home_option", ["own", "shared"])
 def test_the_machine_in_charge_dies_again_and_again(
-    run_elastane, engine, read_training, stage, tmp_path, capsys, home
+    run_elastane, engine, read_training, stage, tmp_path, capsys, home_option
 ):
     steps = STEPS * KILLS
     args = (f"--steps={steps}", "--seconds=0.1")
