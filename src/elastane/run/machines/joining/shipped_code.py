@@ -122,6 +122,15 @@ def _read_rules(root: Path, folder: Path) -> tuple[IgnoreRule, ...]:
         ) from error
 
 
+def is_never_shipped(name: str) -> bool:
+    """Return whether `ALWAYS_IGNORED` leaves out a file, or a folder that it is in."""
+    *folders, last = name.split("/")
+    # Each of these rules is about a single part of a path.
+    return bool(find_decision(_ALWAYS, (last,), is_folder=False)) or any(
+        find_decision(_ALWAYS, (folder,), is_folder=True) for folder in folders
+    )
+
+
 def _is_left_out(rules: Mapping[Path, tuple[IgnoreRule, ...]], path: Path, *, is_folder: bool) -> bool:
     """Return whether the rules leave out a path; those of its own folder come before those above."""
     if find_decision(_ALWAYS, path.parts, is_folder=is_folder):
@@ -159,7 +168,7 @@ def _describe_link(root: Path, path: Path, names: Collection[str]) -> CodeFile:
     return CodeFile(path.as_posix(), bool(facts.st_mode & stat.S_IXUSR), facts.st_size)
 
 
-def _open_code(root: Path, file: CodeFile) -> BufferedReader:
+def open_code(root: Path, file: CodeFile) -> BufferedReader:
     """Open a file of the code; a link leads to another file of it.
 
     Raises:
@@ -205,11 +214,16 @@ def compute_code_digest(root: Path, files: Iterable[CodeFile]) -> str:
     """
     whole = hashlib.sha256()
     for file in sorted(files):
-        with _open_code(root, file) as content:
+        with open_code(root, file) as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        mode = "x" if file.executable else "-"
-        whole.update(f"{digest} {mode} {file.name}\0".encode(errors="surrogateescape"))
+        whole.update(format_digest_line(file, digest))
     return whole.hexdigest()
+
+
+def format_digest_line(file: CodeFile, digest: str) -> bytes:
+    """Return the line of a file for `compute_code_digest`; ``digest`` is that of its content."""
+    mode = "x" if file.executable else "-"
+    return f"{digest} {mode} {file.name}\0".encode(errors="surrogateescape")
 
 
 def copy_code(root: Path, files: Iterable[CodeFile], run_dir: RunDir, digest: str) -> Path:
@@ -251,7 +265,7 @@ def copy_code(root: Path, files: Iterable[CodeFile], run_dir: RunDir, digest: st
 def _copy_file(root: Path, file: CodeFile, copy: Path) -> None:
     path = copy / file.name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _open_code(root, file) as content:
+    with open_code(root, file) as content:
         mode = os.fstat(content.fileno()).st_mode
         # Private until it is whole, then readable as the original is.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as to:
