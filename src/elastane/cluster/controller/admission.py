@@ -28,6 +28,18 @@ def check_spec(spec: JobSpec) -> None:
     _check_size(spec)
     if spec.queue:
         check_name("queue", spec.queue)
+    if not spec.code:
+        _check_absolute(spec)
+    _check_most_workers(spec.elastic_policy)
+    for name in spec.env:
+        if not VARIABLE.fullmatch(name):
+            raise make_field_error(
+                f"env.{name}", "is not a valid name of a variable", "write letters, digits and '_'"
+            )
+
+
+def _check_absolute(spec: JobSpec) -> None:
+    """Check the paths of a job that brings no code with it."""
     if spec.working_dir and not PurePosixPath(spec.working_dir).is_absolute():
         raise make_field_error(
             "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the absolute path"
@@ -39,12 +51,6 @@ def check_spec(spec: JobSpec) -> None:
             "write the absolute path, or a workingDir that contains it",
             means="the controller does not know your working directory",
         )
-    _check_most_workers(spec.elastic_policy)
-    for name in spec.env:
-        if not VARIABLE.fullmatch(name):
-            raise make_field_error(
-                f"env.{name}", "is not a valid name of a variable", "write letters, digits and '_'"
-            )
 
 
 def check_priority_class(spec: JobSpec, priorities: Container[str]) -> None:

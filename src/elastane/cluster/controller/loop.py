@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.clock import has_elapsed
+from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.controller.jobs.lifecycle import read_lifecycle
 from elastane.cluster.controller.jobs.reconciliation import choose_order, choose_order_after_end
 from elastane.cluster.controller.jobs.stored_job import StoredJob
@@ -26,7 +27,7 @@ from elastane.cluster.controller.planning import (
     carry_out_plan,
     make_cluster_plan,
 )
-from elastane.cluster.controller.store import claim_lists, history, jobs
+from elastane.cluster.controller.store import claim_lists, code_rows, history, jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import UnreadableRecord
 from elastane.cluster.nouns.engine import JobEngine, Observation, Order, StartAttempt, StopAttempt
@@ -59,6 +60,7 @@ class Loop:
         store: of the cluster; no other controller uses it.
         clock: seconds since 1970.
         planner: plans for many jobs in another process; None: every plan is made in this one.
+        code: the archives of code that jobs bring with them; None: no job brings any.
     """
 
     def __init__(
@@ -69,12 +71,14 @@ class Loop:
         clock: Callable[[], float] = time.time,
         *,
         planner: Planner | None = None,
+        code: CodeFiles | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
         self._scheduler = scheduler
         self._clock = clock
         self._planner = planner
+        self._code = code
         self._observer = Observer(store, engine, clock)
         self._refused: Mapping[str, str] = {}
         self._held_up: Mapping[str, str] = {}
@@ -200,10 +204,11 @@ class Loop:
             raise undecided
 
     def _forget(self, now_s: float) -> None:
-        """Forget the due jobs, except those that the engine still observes, and unused claim lists."""
+        """Forget the due jobs, except those that the engine still observes, unused claim lists and code."""
         with self._store.begin_read() as tx:
             due_now = [job for job in jobs.list_due_jobs(tx, now_s) if job.name not in self._observer.seen]
             unused = claim_lists.list_unused_lists(tx, now_s)
+            unneeded = code_rows.list_unneeded_code(tx, now_s)
         for job in due_now:
             with self._store.begin_write() as tx:
                 jobs.forget_job(tx, job, now_s)
@@ -214,6 +219,9 @@ class Loop:
                 # One may have been used since.
                 for run in claim_lists.list_unused_lists(tx, now_s):
                     claim_lists.forget_claim_list(tx, run)
+        if unneeded and self._code is not None:
+            with self._store.begin_write() as tx:
+                self._code.delete_unneeded(tx, now_s)
 
     async def _plan(self, now_s: float) -> None:
         """Plan, and write the decisions. If the plan is outdated by then, the next cycle plans again."""

@@ -24,13 +24,14 @@ from elastane.cluster.controller.agents.all_engines import AllEngines
 from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site, find_site
 from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planner import Planner
 from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.connections import build_protocol, build_waiting_rules
 from elastane.cluster.controller.rest.context import Controller
-from elastane.cluster.controller.store import documents
+from elastane.cluster.controller.store import code_rows, documents
 from elastane.cluster.controller.store.database import Store, list_store_files
 from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.controller.store.lease import Lease
@@ -120,7 +121,11 @@ def _serve(
         settings.certificate,
         isolates=settings.run_as.isolates,
     )
-    loop = _build_loop(store, settings, site, clock)
+    code = CodeFiles(site.home)
+    with store.begin_read() as tx:
+        # No request is answered yet.
+        code.clean(code_rows.list_digests(tx))
+    loop = _build_loop(store, settings, site, clock, code)
     controller = Controller(
         store,
         wake=loop.wake,
@@ -171,12 +176,14 @@ def _serve(
         raise lease.make_lost_error()
 
 
-def _build_loop(store: Store, settings: ControllerSettings, site: Site, clock: Callable[[], float]) -> Loop:
+def _build_loop(
+    store: Store, settings: ControllerSettings, site: Site, clock: Callable[[], float], code: CodeFiles
+) -> Loop:
     node = ObservedNode(name=socket.gethostname(), pool="local", devices=settings.devices)
     local = LocalEngine(Path(settings.home), node=node, run_as=settings.run_as)
     engine = AllEngines(local, Fleet(store, site, open_engine, clock))
     scheduler = Scheduler(plan=plan, explain=explain_decision)
-    return Loop(store, engine, scheduler, clock, planner=Planner(settings.store))
+    return Loop(store, engine, scheduler, clock, planner=Planner(settings.store), code=code)
 
 
 def _describe_ready(

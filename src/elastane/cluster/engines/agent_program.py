@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from elastane.cluster.engines.code_download import fetch_code
 from elastane.cluster.engines.local.preflight import check_disk_space, check_job_files
 from elastane.cluster.engines.own_run import (
     ALL_RECORDS,
@@ -47,6 +48,7 @@ from elastane.run.attempts.job_attempt import AttemptRequest, judge_end, record_
 from elastane.run.attempts.run_directory import claim_run_directory, reclaim_run_directory
 from elastane.run.machines.joining.participation import JoinedMachine
 from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
+from elastane.run.machines.joining.shipped_code import CODE
 from elastane.run.nouns.machine_address import MachineAddress
 from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
@@ -178,7 +180,9 @@ class _Agent:
             return self._begin_in(run_dir, told)
 
     def _begin_in(self, run_dir: RunDir, told: Begin) -> AgentEnding:
-        run, working_dir = check_job_files(told.spec.name, told.spec)
+        _refuse_run_of_another(run_dir, told)
+        shipped = self._fetch_code(told.spec, run_dir)
+        run, working_dir = check_job_files(told.spec.name, told.spec, code=shipped)
         low, _ = told.limits
         alone = told.spec.contract != "elastane"
         if alone and low > told.workers:
@@ -187,7 +191,6 @@ class _Agent:
                 means="such a script trains on one machine, with the workers of one agent",
                 do=f"submit it with minReplicas: {told.workers}, or a script that calls elastane.join()",
             )
-        _refuse_run_of_another(run_dir, told)
         if not run_dir.run.exists():
             with claim_run_directory(run, run_dir.root, linked=False):
                 pass
@@ -217,7 +220,8 @@ class _Agent:
             return self._join_in(RunDir(Path(told.run_dir), self._ticket.agent), told)
         check_own_checkpoints(told.spec)
         with open_own_run(self._ticket, JOIN_RECORDS, node=self._ticket.agent) as run_dir:
-            run, _ = check_job_files(told.spec.name, told.spec)
+            shipped = self._fetch_code(told.spec, run_dir)
+            run, _ = check_job_files(told.spec.name, told.spec, code=shipped)
             if run_dir.run.exists():
                 keep_own_places(run_dir, run)
             return self._join_in(run_dir, told)
@@ -242,6 +246,12 @@ class _Agent:
             return None
         is_good = over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER)
         return AgentEnding(ExitCode.OK if is_good else over.code, over.why)
+
+    def _fetch_code(self, spec: JobSpec, run_dir: RunDir) -> Path | None:
+        """Return the directory of the code that the job has brought with it; None: it has brought none."""
+        if not spec.code:
+            return None
+        return fetch_code(self._controller, self._ticket.agent, spec.code, run_dir.root / CODE)
 
     def _find_address(self) -> MachineAddress:
         """Return the address of this machine that reaches the controller, and so other machines.

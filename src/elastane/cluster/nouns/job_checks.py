@@ -1,5 +1,9 @@
 """Checks of job specs."""
 
+import os
+import re
+from pathlib import PurePosixPath
+
 import msgspec
 
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
@@ -20,6 +24,8 @@ LONGEST_TIMEOUT_S = 3600.0
 
 FIRST_YEAR, LAST_YEAR = 1971, 9998
 """The range of years in times, so that a time is valid in every time zone."""
+
+CODE_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def parse_job_spec(document: object) -> JobSpec:
@@ -58,6 +64,7 @@ def check_job_spec(spec: JobSpec) -> JobSpec:
     check_name("name", spec.name)
     check_name("team", spec.team)
     _check_program(spec)
+    _check_code(spec)
     check_numbers(spec)
     return spec
 
@@ -118,6 +125,40 @@ def _check_program(spec: JobSpec) -> None:
 def _check_module(field: str, name: str, write: str) -> None:
     if not all(part.isidentifier() for part in name.split(".")):
         raise make_field_error(field, f"{name!r} is not the name of a Python module", write)
+
+
+def _check_code(spec: JobSpec) -> None:
+    if not spec.code:
+        return
+    if not CODE_DIGEST.fullmatch(spec.code):
+        raise make_field_error(
+            "code",
+            f"{spec.code!r} is not the digest of some code",
+            "leave it out and submit with --ship-code, which sends the code and writes its digest",
+        )
+    for field, path in (("workingDir", spec.working_dir), ("script", spec.script)):
+        if path:
+            check_code_path(field, path)
+
+
+def check_code_path(field: str, path: str) -> None:
+    """Check that a path begins at the root of the code that a job brings with it, and stays in it.
+
+    Raises:
+        BadField: it does not.
+    """
+    if PurePosixPath(path).is_absolute():
+        wrong = f"{path!r} is an absolute path, and the job brings its code with it"
+    elif PurePosixPath(os.path.normpath(path)).parts[:1] == ("..",):
+        wrong = f"{path!r} leads out of the code that the job brings with it"
+    else:
+        return
+    raise make_field_error(
+        field,
+        wrong,
+        "write a path from the root of the code, or leave code out",
+        means="the machines that train have that code, and perhaps nothing else",
+    )
 
 
 def _check_contract(spec: JobSpec) -> None:

@@ -170,6 +170,10 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
         stall_timeout_seconds: an unmodified script that prints nothing for this long has failed; None: never.
         working_dir: absolute path of the directory in which its processes start; empty: the directory of the
             script's or the module's file.
+        code: digest of the code that the job brings with it, see
+            `elastane.run.machines.joining.shipped_code.compute_code_digest`. ``script`` and ``working_dir``
+            are then paths in the code, from its root, where its processes start if ``working_dir`` is empty.
+            Empty: the paths are those of the machines.
         env: additional environment variables.
         team: the team that owns it and that provides its quota.
         queue: a label within the team, for sorting.
@@ -198,6 +202,7 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
     max_restarts: int = 0
     stall_timeout_seconds: float | None = None
     working_dir: str = ""
+    code: str = ""
     env: dict[str, str] = {}
     team: str
     queue: str = ""

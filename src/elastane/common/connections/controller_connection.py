@@ -1,13 +1,14 @@
 """A connection to a controller: requests with its token, repeated while it restarts, and its refusals."""
 
+import os
 import re
 import ssl
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
@@ -34,6 +35,10 @@ PAUSE_S = 0.2
 PRINTABLE = re.compile(r"[!-~]+")
 FIRST_CONTACT_S = 2.0
 """How long a read is retried at an address that refuses connections and has never answered."""
+BYTES = "application/octet-stream"
+PIECE_BYTES = 1 << 18
+LONGEST_CHECK_S = 120.0
+"""The controller checks what it got before it answers."""
 QUIET_S = 60.0
 """A stream that has sent nothing for this long, not even a comment, is broken."""
 
@@ -164,13 +169,77 @@ class ControllerConnection:
         headers |= {"If-Match": if_match} if if_match else {}
         content = None if body is None else _encode_body(body)
         headers |= {} if body is None else {"Content-Type": "application/json"}
+        named = _drop_empty(params)
+        return self._repeat(
+            lambda: self._http.request(method, path, params=named, content=content, headers=headers),
+            changes=changes,
+        )
+
+    def upload(
+        self,
+        path: str,
+        content: IO[bytes],
+        *,
+        params: dict[str, Any] | None = None,
+        sent: Callable[[int], object] = id,
+    ) -> None:
+        """Send the content of a file with PUT, which may take longer than other requests; see `send`.
+
+        Args:
+            content: opened for reading.
+            sent: is called with the number of bytes that were sent, again and again.
+        """
+        size_bytes = content.seek(0, os.SEEK_END)
+
+        def read_pieces() -> Iterator[bytes]:
+            content.seek(0)
+            while piece := content.read(PIECE_BYTES):
+                yield piece
+                sent(content.tell())
+
+        headers = {"Content-Type": BYTES, "Content-Length": str(size_bytes)}
+        named, timeout = (
+            _drop_empty(params),
+            httpx.Timeout(self._timeout_s, read=LONGEST_CHECK_S, write=QUIET_S),
+        )
+        self._repeat(
+            lambda: self._http.put(
+                path, params=named, content=read_pieces(), headers=headers, timeout=timeout
+            ),
+            changes=True,
+        )
+
+    def download(self, path: str, to: IO[bytes], at_most_bytes: int) -> None:
+        """Write an answer of bytes to an empty file, which may take longer than other requests; see `send`.
+
+        Raises:
+            IncompatibleAnswer: it has more than this many bytes.
+        """
+        timeout = httpx.Timeout(self._timeout_s, read=QUIET_S)
+
+        def read_answer() -> httpx.Response:
+            to.seek(0)
+            to.truncate()
+            with self._http.stream("GET", path, timeout=timeout) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    return answer
+                # Not decoded: a small answer could become a large one.
+                for piece in answer.iter_raw():
+                    to.write(piece)
+                    if to.tell() > at_most_bytes:
+                        raise _make_incompatible(answer, f"it has more than {at_most_bytes} bytes")
+                return answer
+
+        self._repeat(read_answer, changes=False)
+
+    def _repeat(self, ask: Callable[[], httpx.Response], *, changes: bool) -> httpx.Response:
+        """Ask until the controller answers, and return a successful answer; see `send`."""
         began = time.monotonic()
         while True:
             pause_s = PAUSE_S
             try:
-                answer = self._http.request(
-                    method, path, params=_drop_empty(params), content=content, headers=headers
-                )
+                answer = ask()
             except httpx.TransportError as error:
                 if _is_about_trust(error):
                     raise self._make_untrusted(error) from error

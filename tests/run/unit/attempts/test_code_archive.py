@@ -85,7 +85,7 @@ def test_code_that_changes_while_it_is_read_is_not_sent(project):
         write_archive(project, files, io.BytesIO())
 
 
-# -- hostile archives ------------------------------------------------------------------------------------------
+# -- hostile archives ----------------------------------------------------------------------------------------
 
 
 def make_header(name="train.py", size=0, kind=tarfile.REGTYPE, **more):

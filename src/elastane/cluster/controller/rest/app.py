@@ -11,6 +11,7 @@ from elastane.cluster.controller.rest import (
     agents,
     caller,
     claims,
+    code,
     config,
     documents,
     engines,
@@ -37,6 +38,7 @@ ROUTERS = (
     nodes,
     reports,
     claims,
+    code,
     tokens,
     readings,
 )
@@ -52,6 +54,7 @@ def build_application(controller: Controller) -> FastAPI:
         controller.settings.watchers_per_token,
         controller.settings.watchers_per_user,
     )
+    app.state.uploads = code.Uploads(controller.settings.uploads, controller.settings.uploads_per_user)
     return app
 
 
@@ -75,7 +78,7 @@ def _build_app(settings: Settings) -> FastAPI:
         app.router.routes.extend(module.router.routes)
     problems.install_problem_handlers(app)
     caller.install_refusal_audit(app)
-    app.add_middleware(SizeLimit, largest=settings.body_bytes)
+    app.add_middleware(SizeLimit, largest=settings.body_bytes, largest_code=settings.code_bytes)
     app.add_middleware(Framing)
     app.openapi = lambda: build_description(app)  # type: ignore[method-assign]
     return app

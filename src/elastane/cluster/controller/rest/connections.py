@@ -2,6 +2,7 @@
 
 A client that sends nothing, or one byte at a time, occupies a connection and a file descriptor, and needs no
 token for that. With enough such connections, no other client could be served. So a request has a deadline.
+The endpoint of a large body may extend it once the sender has proven itself.
 When too many connections wait for a request, the oldest of these is closed. A TLS handshake is a part of the
 wait for the first request.
 """
@@ -100,11 +101,18 @@ class DeadlineProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         self._start_deadline()
         super().data_received(data)
+        if self.scope is not None:
+            # The task that answers the request has not begun.
+            self.scope["state"]["allow_time"] = self._allow_time
         if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
             self._stop_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and self._late is not None:
+            # The rest of the body is not wanted.
+            self._stop_deadline()
+            self._start_deadline()
         if self.conn.their_state in {h11.IDLE, h11.SEND_BODY}:  # otherwise the next request is here already
             self._count_waiting()
 
@@ -150,6 +158,12 @@ class DeadlineProtocol(H11Protocol):
 
     def _close(self) -> None:
         self.transport.close()
+
+    def _allow_time(self, seconds: float) -> None:
+        """Give the body that is arriving more time. Its connection does not count as waiting any more."""
+        if self._late is not None:
+            self._stop_deadline()
+            self._late = self.loop.call_later(seconds, self._close)
 
     def _start_deadline(self) -> None:
         if self._late is None:

@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from elastane.cluster.controller.agents.kept_records import RecordKeeper
+from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.controller.rest.refusals import Refusals
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.nouns.agents import EngineFinding
 from elastane.cluster.nouns.cluster import Snapshot
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.plans import Decision, Plan
+from elastane.run.machines.joining.code_archive import LARGEST_ARCHIVE_BYTES
 
 REMEMBERED = 10_000
 """Number of buckets kept. The one unused for longest is dropped; it is full, or nearly so."""
@@ -89,6 +91,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         watchers: streams at one time.
         watchers_per_token: streams with one token.
         watchers_per_user: streams with all tokens of one user. Teams have a limit of their own.
+        code_bytes: an archive of code that is sent.
+        uploads: archives of code that arrive at one time.
+        uploads_per_user: of these, from one user.
     """
 
     per_token: Rate = Rate(per_s=100, burst=400)
@@ -97,6 +102,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watchers: int = 1000
     watchers_per_token: int = 100
     watchers_per_user: int = 100
+    code_bytes: int = LARGEST_ARCHIVE_BYTES
+    uploads: int = 8
+    uploads_per_user: int = 2
 
 
 async def _find_nothing(*_: object) -> tuple[EngineFinding, ...]:
@@ -136,6 +144,7 @@ class Controller:
         self.plan = plan
         self.explain = explain
         self.home = home
+        self.code = CodeFiles(home)
         self.examine = examine
         self.check_team = check_team
         self.settings = settings

@@ -25,6 +25,8 @@ FORMS = (
 """Patterns of text fields: type, field and pattern. The types themselves check them with clear errors."""
 MARK = "x-msgspec"
 REF = "#/components/schemas/{name}"
+BYTES = "application/octet-stream"
+BINARY = {"type": "string", "format": "binary"}
 PROBLEM = {
     "description": "The request failed; the body gives the reason.",
     "content": {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}},
@@ -46,6 +48,7 @@ def describe_route(
     also: HTTPStatus | None = None,
     media: str = "application/json",
     or_as: str = "",
+    takes_bytes: bool = False,
 ) -> dict[str, Any]:
     """Describe the answer and the body of a route, as arguments of its decorator.
 
@@ -54,6 +57,7 @@ def describe_route(
         optional: the body may be left out.
         also: of a successful answer of the same type, if something was created.
         or_as: media type of the answer as text, if a request can ask for it.
+        takes_bytes: the body is not JSON.
     """
     content = {} if kind is None else {"content": {media: {"schema": _mark(kind)}}}
     if or_as:
@@ -64,6 +68,8 @@ def describe_route(
             "required": not optional,
             "content": {"application/json": {"schema": _mark(takes)}},
         }
+    if takes_bytes:
+        extra["requestBody"] = {"required": True, "content": {BYTES: {"schema": BINARY}}}
     good = {int(code): {"description": code.phrase, **content} for code in (status, also) if code is not None}
     return {
         "status_code": status,

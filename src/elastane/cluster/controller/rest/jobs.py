@@ -58,7 +58,7 @@ from elastane.cluster.controller.rest.parameters import (
     UserFilter,
 )
 from elastane.cluster.controller.rest.problems import make_missing_error
-from elastane.cluster.controller.store import agent_rows, documents, history, jobs
+from elastane.cluster.controller.store import agent_rows, code_rows, documents, history, jobs
 from elastane.cluster.controller.store.jobs import JobFilters
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.differences import add_words, describe_spec_change
@@ -68,6 +68,7 @@ from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.rest import Bounds, Job, JobExplanation, JobSummary, PriorityChange, ScaleRequest
 from elastane.common.bodies import Page
 from elastane.common.confined_files import ConfinedDirectory
+from elastane.common.errors import BadField
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -100,6 +101,7 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
         caller.require_right("job.submit", Target(name=f"team {spec.team}", team=spec.team))
         check_priority_class(spec, _list_classes(tx))
         team_limits.check_jobs(tx, spec, caller.principal.user)
+        _use_code(caller, tx, spec)
         caller.controller.check_team(spec.team)
         _claim_name(tx, spec.name)
         earlier = jobs.find_earlier_job(tx, spec)
@@ -109,6 +111,20 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
         return build_reply(render_job(job), status=HTTPStatus.CREATED, version=job.version)
 
     return caller.change("job.submit", f"job {spec.name}", do)
+
+
+def _use_code(caller: Caller, tx: Connection, spec: JobSpec) -> None:
+    """Check that the controller has the code of a job from its team, and record the use."""
+    if not spec.code:
+        return
+    if not code_rows.has_code(tx, spec.team, spec.code) or caller.controller.code.find(spec.code) is None:
+        raise BadField(
+            "code",
+            f"team {spec.team} has not sent the code {spec.code}, or it is deleted",
+            means="the job was not submitted; code is kept for some days after the last job that used it",
+            do="submit with --ship-code, which sends it",
+        )
+    code_rows.record_code_use(tx, spec.team, spec.code, caller.now_s)
 
 
 def _claim_name(tx: Connection, name: str) -> None:

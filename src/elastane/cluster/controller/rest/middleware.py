@@ -65,6 +65,9 @@ def refuse_framing(headers: list[tuple[bytes, bytes]]) -> Problem | None:
     return None
 
 
+CODE_PATH = "/v1/code/"
+
+
 class TooLarge(Exception):
     pass
 
@@ -72,20 +75,23 @@ class TooLarge(Exception):
 class SizeLimit:
     """Middleware that refuses larger bodies, by their announced or their received length.
 
-    It protects the controller's memory.
+    It protects the controller's memory. Code is not kept there, so it may be larger.
     """
 
-    def __init__(self, app: ASGIApp, largest: int) -> None:
+    def __init__(self, app: ASGIApp, largest: int, largest_code: int) -> None:
         self._app = app
         self._largest = largest
+        self._largest_code = largest_code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        is_code = scope["method"] == "PUT" and scope["path"].startswith(CODE_PATH)
+        largest = self._largest_code if is_code else self._largest
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced) > self._largest:
-            await self._refuse(scope, receive, send)
+        if not announced.isdigit() or int(announced) > largest:
+            await self._refuse(scope, receive, send, largest)
             return
         taken = 0
 
@@ -93,7 +99,7 @@ class SizeLimit:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self._largest:
+            if taken > largest:
                 raise TooLarge
             return message
 
@@ -101,13 +107,13 @@ class SizeLimit:
             await self._app(scope, receive_and_count, send)
         except TooLarge:
             # Bodies are read before an answer begins, so this one can still be sent.
-            await self._refuse(scope, receive, send)
+            await self._refuse(scope, receive, send, largest)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, largest: int) -> None:
         refusal = make_problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body has more than {self._largest} bytes",
+            f"the body has more than {largest} bytes",
             means="nothing was done",
-            do="send less; scripts and data are not sent to the controller",
+            do="send less; data is not sent to the controller, and code with elastane submit --ship-code",
         )
         await make_problem_response(refusal)(scope, receive, send)

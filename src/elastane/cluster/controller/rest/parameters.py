@@ -9,6 +9,7 @@ from elastane.cluster.nouns.agents import AGENT_ID
 from elastane.common import field_checks
 
 AGENT = rf"^{AGENT_ID}$"
+DIGEST = r"^[0-9a-f]{64}$"
 NAME = rf"^{field_checks.NAME.pattern}$"
 
 RECORD = r"^[A-Za-z][A-Za-z.]{0,63}$"
@@ -16,6 +17,7 @@ RECORD = r"^[A-Za-z][A-Za-z.]{0,63}$"
 Name = Annotated[str, Path(pattern=NAME, max_length=100)]
 Agent = Annotated[str, Path(pattern=AGENT, max_length=40)]
 Record = Annotated[str, Path(pattern=RECORD)]
+Digest = Annotated[str, Path(pattern=DIGEST, max_length=64, description="Of the code.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Largest number of items.")]
 After = Annotated[
     int | None, Query(ge=0, le=2**62, description="Where the page begins: `after` of the previous page.")
@@ -50,6 +52,7 @@ WORDS = {
     USER_OR_NONE: _USER,
     AGENT: "the agent's id, which its ticket has: c0a1b2-7",
     RECORD: "the name of a record: run.json",
+    DIGEST: "the digest of the code, which elastane submit --ship-code computes: 64 digits of 0-9 and a-f",
     TOKENS: "the token's id, as `elastane token list` shows it: tok-0123456789ab",
     EVENT: "the number of an event: 42",
     PRINTABLE: "letters, digits and signs without spaces: 1f0e-2",

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.rest.problems import Refusal
-from elastane.cluster.controller.store import claim_lists, documents, jobs, tokens
+from elastane.cluster.controller.store import claim_lists, code_rows, documents, jobs, tokens
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.nouns.config import Limits, Team
 from elastane.cluster.nouns.jobs import JobSpec
@@ -18,6 +18,8 @@ MIB = 2**20
 SMALL_CHANGE_BYTES = 1024
 CLAIMS_BYTES = 64 * MIB
 """Thousands of runs fit: a claim has some hundred bytes, and only a death or a new term needs one."""
+CODE_BYTES = 2048 * MIB
+"""The archives of a usual project have less than one MiB."""
 DAY_S = 24 * 3600.0
 MADE_A_DAY = 10
 """A team may make this many times its limit of valid tokens within a day: every token keeps a row."""
@@ -94,6 +96,24 @@ def check_claims(tx: Connection, team: str, added_bytes: int) -> None:
             f"{CLAIMS_BYTES // MIB} MiB",
             means="nothing was claimed; runs go on, but no membership can change by itself",
             free="delete the lists of runs that will not go on (elastane claims delete)",
+            raise_it="",
+        )
+
+
+def check_code(tx: Connection, team: str, digest: str, added_bytes: int) -> None:
+    """Check that a team may send this code. Code that it has sent before needs no room.
+
+    Raises:
+        Refusal: its code has no room.
+    """
+    stored_bytes = code_rows.measure_code(tx, team)
+    if not code_rows.has_code(tx, team, digest) and stored_bytes + added_bytes > CODE_BYTES:
+        raise _make_limit_refusal(
+            f"the code of team {team} has {stored_bytes / MIB:.1f} of at most {CODE_BYTES // MIB} MiB, and "
+            f"this code {added_bytes / MIB:.1f} MiB",
+            means="it was not kept; jobs that were submitted are not affected",
+            free=f"leave out data in .elastaneignore, or wait: code is deleted "
+            f"{code_rows.KEPT_S / DAY_S:.0f} days after the end of the last job that uses it",
             raise_it="",
         )
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from elastane.cluster.controller.jobs.accounts import close_intervals
 from elastane.cluster.controller.jobs.stored_job import JobNameTaken, SizeReason, StoredJob
-from elastane.cluster.controller.store import rows
+from elastane.cluster.controller.store import code_rows, rows
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.database import count_change
 from elastane.cluster.controller.store.tables import decisions, events, forgotten, jobs, usage
@@ -120,13 +120,11 @@ def find_earlier_job(tx: Connection, spec: JobSpec) -> StoredJob | None:
 
 def _is_same_program(one: JobSpec, other: JobSpec) -> bool:
     """Return whether two jobs run the same file on as many devices, with any arguments."""
-    return (one.script, one.module, one.command[:2], one.working_dir, one.resources_per_worker) == (
-        other.script,
-        other.module,
-        other.command[:2],
-        other.working_dir,
-        other.resources_per_worker,
+    first, second = (
+        (spec.script, spec.module, spec.command[:2], spec.working_dir, spec.code, spec.resources_per_worker)
+        for spec in (one, other)
     )
+    return first == second
 
 
 def find_run_dir(tx: Connection, name: str) -> str:
@@ -361,6 +359,8 @@ def forget_job(tx: Connection, job: StoredJob, now_s: float) -> None:
     tx.execute(delete(jobs).where(jobs.c.name == job.name))
     tx.execute(delete(events).where(events.c.job == job.name))
     tx.execute(delete(decisions).where(decisions.c.job == job.name))
+    if job.spec.code and job.ended_s is not None:
+        code_rows.record_code_use(tx, job.team, job.spec.code, job.ended_s)
     if job.run_dir:
         tx.execute(insert(forgotten).values(name=job.name, run_dir=job.run_dir, forgotten_s=now_s))
 

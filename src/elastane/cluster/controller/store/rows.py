@@ -195,6 +195,7 @@ def _encode(job: StoredJob, columns: Mapping[str, str]) -> dict[str, Any]:
     }
     if "spec" in values:
         values["spec_bytes"] = len(values["spec"].encode())
+        values["code"] = job.spec.code
     return values
 
 

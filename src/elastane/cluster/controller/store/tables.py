@@ -88,6 +88,7 @@ jobs = Table(
     Column("active_since_s", Float),
     Column("forget_at_s", Float),
     Column("spec_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("code", Text, nullable=False, server_default=""),
     Index(None, "team", "number"),
     # Every transaction that adds to a team counts the team's jobs and bytes.
     Index(None, "team", "ended_s", "user", "spec_bytes"),
@@ -100,6 +101,13 @@ jobs = Table(
         "number",
         sqlite_where=text("ended_s IS NULL"),
         postgresql_where=text("ended_s IS NULL"),
+    ),
+    # Most jobs bring no code with them.
+    Index(
+        "ix_jobs_code",
+        "code",
+        sqlite_where=text("code <> ''"),
+        postgresql_where=text("code <> ''"),
     ),
     sqlite_autoincrement=True,
 )
@@ -284,4 +292,17 @@ claims = Table(
     Column("slot", BigInteger, primary_key=True),
     Column("content", LargeBinary, nullable=False),
     comment="The held slots of claim lists; rows are never changed. See `elastane.run.machines.claims`.",
+)
+
+code = Table(
+    "code",
+    metadata,
+    Column("team", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),
+    Column("user", Text, nullable=False),
+    Column("archive_bytes", BigInteger, nullable=False),
+    Column("used_s", Float, nullable=False),
+    Index(None, "digest"),
+    Index(None, "used_s"),
+    comment="The code that teams have sent for jobs; its archives are in the home of the controller.",
 )

@@ -15,6 +15,7 @@ import msgspec
 
 from elastane.cluster.engines.local.accounts import Account, build_job_environment, find_team_account
 from elastane.cluster.engines.local.agent_process import AgentProcess, FailedStart, start_agent
+from elastane.cluster.engines.local.job_code import locate_code_archive, place_code
 from elastane.cluster.engines.local.job_watcher import JobWatcher
 from elastane.cluster.engines.local.preflight import check_job_files, explain_environment_too_large
 from elastane.cluster.engines.local.user_isolation import (
@@ -42,6 +43,7 @@ from elastane.common.permissions import use_owner_rights
 from elastane.run.agent.environment import GPU_CLAIMS
 from elastane.run.agent.presence import list_present_processes, move_presence_aside
 from elastane.run.attempts.run_directory import claim_run_directory
+from elastane.run.machines.joining.shipped_code import CODE
 from elastane.run.nouns.attempts import AttemptOutcome
 from elastane.run.nouns.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStop
 from elastane.run.nouns.rundir import RunDir
@@ -66,6 +68,10 @@ class EngineDirectories(msgspec.Struct, frozen=True):
 
     def get_run_dir(self, job: str) -> RunDir:
         return RunDir(self.home / "runs" / job)
+
+    def get_code_archive(self, order: StartAttempt) -> Path | None:
+        """Return where the code of a job is; None: it has brought none with it."""
+        return locate_code_archive(self.home, order.spec.code) if order.spec.code else None
 
     def list_unsettled(self) -> Collection[str]:
         try:
@@ -254,7 +260,7 @@ class LocalEngine:
         try:
             account = find_team_account(self._run_as, order.spec.team)
             if account is None:
-                self._started[job] = self._start_as_own_user(order, run_dir)
+                self._started[job] = await self._start_as_own_user(order, run_dir)
             else:
                 self._started[job] = await self._start_as_account(account, order, run_dir)
         except JobCannotStart as error:
@@ -267,10 +273,17 @@ class LocalEngine:
             raise
         return ""
 
-    def _start_as_own_user(self, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
+    async def _start_as_own_user(self, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
         self._directories.check_ownership(order.job)
+        archive = self._directories.get_code_archive(order)
         try:
-            run, working_dir = check_job_files(order.job, order.spec)
+            code = None
+            if archive is not None:
+                # Reading and writing it may take seconds.
+                code = await asyncio.to_thread(
+                    place_code, run_dir.root / CODE, order.spec.code, lambda: archive.open("rb")
+                )
+            run, working_dir = check_job_files(order.job, order.spec, code=code)
         except BadInput as error:
             raise JobCannotStart(error.what, means=error.means, do=error.do) from error
         self._directories.mark_unsettled(order.job)
@@ -284,7 +297,10 @@ class LocalEngine:
         self._directories.mark_unsettled(order.job)
         environment = build_job_environment(order.spec.env, self._own, account)
         environment.setdefault(GPU_CLAIMS, str(get_gpu_claims_folder(self._directories.home)))
-        return await asyncio.to_thread(start_agent_as_user, account, run_dir, order, self._agent, environment)
+        archive = self._directories.get_code_archive(order)
+        return await asyncio.to_thread(
+            start_agent_as_user, account, run_dir, order, self._agent, environment, archive
+        )
 
     def _refuse_start(self, order: StartAttempt, why: str) -> str:
         self._started[order.job] = FailedStart(order.attempt, AttemptOutcome(code=CANNOT_START, why=why))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.cluster.nouns.job_checks import check_code_path
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.errors import BadInput
 from elastane.run.attempts.script_modules import find_module_file
@@ -28,17 +29,18 @@ class Program(msgspec.Struct, frozen=True):
     args: tuple[str, ...]
 
 
-def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
+def make_run_spec(job: str, spec: JobSpec, python: str, code: Path | None = None) -> RunSpec:
     """Return the run spec of a job.
 
     Args:
         job: unique name; also that of the run.
         python: path of the Python with which this engine starts workers.
+        code: root of the code that the job has brought with it; None: it has brought none.
 
     Raises:
         BadInput: this engine cannot run it.
     """
-    program, training = resolve_program(job, spec, python), spec.training
+    program, training = resolve_program(job, spec, python, code), spec.training
     low, high = spec.elastic_policy.limits
     contract = build_job_contract(spec)
     return RunSpec(
@@ -50,6 +52,8 @@ def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
         max_workers=high,
         start=low,
         self_sizing=True,
+        code=spec.code,
+        directory="" if code is None else os.path.normpath(code / spec.working_dir),
         virtual_ranks=training.virtual_ranks,
         copies=None if training.copies == "all" else training.copies,
         convergence=training.convergence,
@@ -75,8 +79,11 @@ def build_job_contract(spec: JobSpec) -> TorchrunContract | None:
     )
 
 
-def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
+def resolve_program(job: str, spec: JobSpec, python: str, code: Path | None = None) -> Program:
     """Return a job's program; ``command`` may be ``[python, train.py]`` or ``[python, -m, train]``.
+
+    Args:
+        code: see `make_run_spec`.
 
     Raises:
         BadInput: this engine cannot run it.
@@ -85,8 +92,11 @@ def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
     if spec.command:
         script, module, args = _parse_command(job, spec.command, python)
     if module:
-        folder = Path(spec.working_dir) if spec.working_dir else None
+        folder = Path(code or "", spec.working_dir) if code or spec.working_dir else None
         return Program(str(find_module_file(module, folder)), module, args)
+    if code is not None:
+        check_code_path("script", script)
+        return Program(os.path.normpath(code / script), "", args)
     path = os.path.normpath(Path(spec.working_dir, script))
     if not Path(path).is_absolute():
         raise BadInput(

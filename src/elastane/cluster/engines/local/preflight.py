@@ -19,29 +19,33 @@ ROOM_BYTES = 1 << 16
 """More than an attempt writes at its beginning."""
 
 
-def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]:
+def check_job_files(
+    job: str, spec: JobSpec, user: str = "", *, code: Path | None = None
+) -> tuple[RunSpec, Path]:
     """Check that this process may read a job's script and enter its directory; return spec and directory.
 
     Args:
         user: name of this process's user, for errors; empty: the engine's own user.
+        code: root of the code that the job has brought with it; None: it has brought none.
 
     Raises:
         BadInput: this engine cannot run it, now or later.
         OSError: the paths cannot be checked now.
     """
-    run = make_run_spec(job, spec, sys.executable)
+    run = make_run_spec(job, spec, sys.executable, code)
     script = Path(run.script)
-    working_dir = Path(spec.working_dir or script.parent)
+    working_dir = Path(run.directory or spec.working_dir or script.parent)
     reader = f"user {user}" if user else "the user of its engine"
     wrong = _describe_problem(script, "script", stat.S_ISREG, "a file", os.R_OK, f"be read by {reader}")
     wrong = wrong or _describe_problem(
         working_dir, "working directory", stat.S_ISDIR, "a directory", os.X_OK, f"be entered by {reader}"
     )
     if wrong:
+        where = "in the code" if code else "on the machine of the engine"
         raise BadInput(
             f"job {job} cannot start: {wrong}",
             means="a retry would fail too, so the job has failed; its saved files stay",
-            do="correct this on the machine of the engine, and submit the job again under another name",
+            do=f"correct this {where}, and submit the job again under another name",
         )
     return run, working_dir
 

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -153,10 +153,15 @@ def start_agent_as_user(
     order: StartAttempt,
     command: Sequence[str],
     environment: Mapping[str, str],
+    archive: Path | None = None,
 ) -> AgentProcess:
     """Start the agent of an attempt as another user, after that user has prepared the run directory.
 
     It may take seconds: call it from a thread.
+
+    Args:
+        archive: of the code that the job has brought with it, which that user may not open; None: it has
+            brought none.
 
     Raises:
         JobCannotStart: the job cannot start, now or later.
@@ -165,7 +170,14 @@ def start_agent_as_user(
     """
     ensure_run_directory(run_dir.root, account)
     agent_command = (*command, *build_agent_options(run_dir, order))
-    task = LaunchTask(order, str(run_dir.root), agent_command, account.uid, account.name)
+    with _open_archive(archive) as code:
+        task = LaunchTask(order, str(run_dir.root), agent_command, account.uid, account.name, code)
+        return _start_launcher(account, run_dir, task, environment)
+
+
+def _start_launcher(
+    account: Account, run_dir: RunDir, task: LaunchTask, environment: Mapping[str, str]
+) -> AgentProcess:
     with use_owner_rights(run_dir.root):
         presence = hold_presence(run_dir)
     reader, writer = os.pipe()
@@ -180,7 +192,7 @@ def start_agent_as_user(
                 stdout=writer,
                 stderr=writer,
                 start_new_session=True,
-                pass_fds=(presence, writer),
+                pass_fds=(presence, writer, *([] if task.archive is None else [task.archive])),
                 cwd="/",
                 env=build_process_environment(environment),
                 user=account.uid,
@@ -201,10 +213,23 @@ def start_agent_as_user(
     if output is None:
         process.kill()
         process.wait()
-        raise ElastaneError(f"the first process of job {order.job} was not ready within {PATIENCE_S:g} s")
+        raise ElastaneError(
+            f"the first process of job {task.order.job} was not ready within {PATIENCE_S:g} s"
+        )
     if output.strip() and _has_failed(process):
         raise _make_launch_error(output, account)
-    return AgentProcess(order.attempt, process, run_dir.log(AGENT_LOG))
+    return AgentProcess(task.order.attempt, process, run_dir.log(AGENT_LOG))
+
+
+@contextlib.contextmanager
+def _open_archive(path: Path | None) -> Iterator[int | None]:
+    """Yield the descriptor of an archive; None: there is none. The user of the job may not open it."""
+    try:
+        archive = None if path is None else path.open("rb")
+    except FileNotFoundError:
+        archive = None
+    with contextlib.nullcontext() if archive is None else archive:
+        yield None if archive is None else archive.fileno()
 
 
 def _has_failed(process: "subprocess.Popen[bytes]") -> bool:

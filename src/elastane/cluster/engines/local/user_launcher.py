@@ -10,11 +10,12 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
 from elastane.cluster.engines.local.agent_process import AGENT_LOG, open_log
+from elastane.cluster.engines.local.job_code import place_code
 from elastane.cluster.engines.local.preflight import (
     check_disk_space,
     check_job_files,
@@ -25,6 +26,7 @@ from elastane.cluster.nouns.engine import StartAttempt
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.untrusted_data import Decoder
 from elastane.run.attempts.run_directory import claim_run_directory
+from elastane.run.machines.joining.shipped_code import CODE
 from elastane.run.nouns.rundir import RunDir
 
 
@@ -34,6 +36,7 @@ class LaunchTask(msgspec.Struct, frozen=True):
     Args:
         root: the run directory, which exists and belongs to the user.
         uid: id of the user that this process must run as.
+        archive: descriptor of the archive of the job's code; None: it is missing, or not needed.
     """
 
     order: StartAttempt
@@ -41,6 +44,7 @@ class LaunchTask(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     uid: int
     user: str
+    archive: int | None = None
 
 
 class LaunchFailure(msgspec.Struct, frozen=True):
@@ -97,7 +101,8 @@ def become_agent(task: LaunchTask) -> NoReturn:
     if task.uid == 0 or os.getresuid() != (task.uid, task.uid, task.uid) or 0 in os.getresgid():
         raise PermissionError(f"this process must run as user {task.uid} and runs as {os.getresuid()}")
     run_dir = RunDir(Path(task.root))
-    run, working_dir = check_job_files(task.order.job, task.order.spec, task.user)
+    code = _place_own_code(run_dir, task)
+    run, working_dir = check_job_files(task.order.job, task.order.spec, task.user, code=code)
     if not run_dir.run.exists():
         try:
             with claim_run_directory(run, run_dir.root, linked=False):
@@ -111,6 +116,23 @@ def become_agent(task: LaunchTask) -> NoReturn:
         for source, target in ((null, 0), (log.fileno(), 1), (log.fileno(), 2)):
             os.dup2(source, target)
     os.execvp(task.command[0], task.command)  # noqa: S606 - the agent of this engine
+
+
+def _place_own_code(run_dir: RunDir, task: LaunchTask) -> Path | None:
+    """Place the code that the job has brought with it, see `place_code`; None: it has brought none."""
+
+    def open_archive() -> BinaryIO:
+        if task.archive is None:
+            raise FileNotFoundError
+        return os.fdopen(task.archive, "rb")
+
+    digest = task.order.spec.code
+    if not digest:
+        return None
+    if task.archive is not None:
+        # The agent, which this process becomes, must not have it open.
+        os.set_inheritable(task.archive, False)
+    return place_code(run_dir.root / CODE, digest, open_archive)
 
 
 if __name__ == "__main__":

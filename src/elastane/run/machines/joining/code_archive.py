@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from elastane.common.errors import BadInput
 from elastane.common.untrusted_data import Malformed
@@ -46,7 +46,7 @@ GZIP = zlib.MAX_WBITS + 16
 # -- writing -------------------------------------------------------------------------------------------------
 
 
-def write_archive(root: Path, files: Iterable[CodeFile], archive: BinaryIO) -> str:
+def write_archive(root: Path, files: Iterable[CodeFile], archive: IO[bytes]) -> str:
     """Write the archive of some code, and return the digest of the files as they were read.
 
     Args:
@@ -92,7 +92,7 @@ def _encode_header(file: CodeFile) -> bytes:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def check_archive(archive: BinaryIO, digest: str) -> None:
+def check_archive(archive: IO[bytes], digest: str) -> None:
     """Check that an archive is that of the code with a digest. It is read to its end, and nothing is written.
 
     Raises:
@@ -101,7 +101,7 @@ def check_archive(archive: BinaryIO, digest: str) -> None:
     _read_archive(archive, digest, lambda _: nullcontext())
 
 
-def unpack_archive(archive: BinaryIO, folder: Path, digest: str) -> Path:
+def unpack_archive(archive: IO[bytes], folder: Path, digest: str) -> Path:
     """Unpack the archive of some code; return the directory of the code, which is named by its digest.
 
     It belongs to this user alone, who should not change it. Before the archive was read to its end and
@@ -129,7 +129,7 @@ def unpack_archive(archive: BinaryIO, folder: Path, digest: str) -> Path:
     return unpacked
 
 
-def _create_file(folder: Path, file: CodeFile) -> BinaryIO:
+def _create_file(folder: Path, file: CodeFile) -> IO[bytes]:
     """Create a file below a folder that this process has made, and so without links."""
     path = folder / file.name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _create_file(folder: Path, file: CodeFile) -> BinaryIO:
 
 
 def _read_archive(
-    archive: BinaryIO, digest: str, create: Callable[[CodeFile], AbstractContextManager[BinaryIO | None]]
+    archive: IO[bytes], digest: str, create: Callable[[CodeFile], AbstractContextManager[IO[bytes] | None]]
 ) -> None:
     source = _Inflated(archive)
     whole = hashlib.sha256()
@@ -225,7 +225,7 @@ class _Inflated:
         archive: opened for reading; its first byte is the next one.
     """
 
-    def __init__(self, archive: BinaryIO) -> None:
+    def __init__(self, archive: IO[bytes]) -> None:
         self._archive = archive
         self._inflate = zlib.decompressobj(wbits=GZIP)
         self._rest = b""

@@ -288,17 +288,21 @@ def find_shipped_code(run_dir: RunDir, digest: str) -> Path:
 def check_shipped_code(run_dir: RunDir, digest: str) -> None:
     """Check that this machine sees the code of the run as it was shipped."""
     copy = find_shipped_code(run_dir, digest)
-    try:
-        is_here = not copy.is_symlink() and not copy.parent.is_symlink() and copy.is_dir()
-        seen = compute_code_digest(copy, _list_copied(copy)) if is_here else ""
-    except (OSError, Malformed):
-        seen = "unreadable"
-    if seen != digest:
+    if not has_shipped_code(copy, digest):
         raise BadInput(
             f"the code of the run in {copy} is not the shipped one",
             means="a file was changed, or this machine does not see all of the run directory",
             do="start the run again from the right code; nothing may be changed in its copy",
         )
+
+
+def has_shipped_code(copy: Path, digest: str) -> bool:
+    """Return whether a directory has the code with this digest, as it was shipped."""
+    try:
+        is_here = not copy.is_symlink() and not copy.parent.is_symlink() and copy.is_dir()
+        return is_here and compute_code_digest(copy, _list_copied(copy)) == digest
+    except (OSError, Malformed):
+        return False
 
 
 def _list_copied(copy: Path) -> Iterator[CodeFile]:
