@@ -29,6 +29,15 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
+    ship_code: Annotated[
+        bool,
+        typer.Option(
+            "--ship-code",
+            help="Copy the files of the working directory into the run directory, and train from the copy on "
+            "every machine. Left out: what .elastaneignore or else .gitignore of each folder names.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = False
     contract: Annotated[
         Literal["torchrun"] | None,
         typer.Option(

@@ -100,6 +100,7 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         *list_agent_facts(job),
         ("program", " ".join(spec.program)),
         ("directory", spec.working_dir),
+        ("code", f"{spec.code}, sent with the job" if spec.code else ""),
         ("data", format_data(job)),
         ("deadline", "" if spec.deadline is None else format_timestamp(spec.deadline.timestamp())),
         ("target", format_target(job)),

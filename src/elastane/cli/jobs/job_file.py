@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.cluster.nouns.job_checks import make_job_document, parse_unchecked_job_spec
+from elastane.cluster.nouns.job_checks import CODE_DIGEST, make_job_document, parse_unchecked_job_spec
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.document_parser import describe_type
 from elastane.common.documents import format_yaml, read_document, read_json, read_yaml
@@ -37,18 +37,63 @@ def read_job(path: Path, *, name: str, team: str) -> JobSpec:
 
 
 def anchor_paths(spec: JobSpec, folder: Path) -> JobSpec:
-    """Return a job with absolute paths; relative ones start from a folder, which is absolute."""
-    working_dir = _join(folder, spec.working_dir) if spec.working_dir else ""
+    """Return a job with absolute paths; relative ones start from a folder, which is absolute.
+
+    A job that brings its code with it has paths in the code instead. Until the code is sent, ``code`` is the
+    path of its directory.
+    """
     training, checkpoints = spec.training, spec.training.checkpoints
     if checkpoints.url and "://" not in checkpoints.url:
         checkpoints = msgspec.structs.replace(checkpoints, url=_join(folder, checkpoints.url))
         training = msgspec.structs.replace(training, checkpoints=checkpoints)
+    spec = msgspec.structs.replace(spec, training=training)
+    if spec.code:
+        return spec if CODE_DIGEST.fullmatch(spec.code) else bring_code(spec, Path(_join(folder, spec.code)))
+    working_dir = _join(folder, spec.working_dir) if spec.working_dir else ""
     return msgspec.structs.replace(
         spec,
         script=_join(folder, spec.script) if spec.script else "",
         working_dir=working_dir or (str(folder) if spec.command or spec.module else ""),
-        training=training,
     )
+
+
+def bring_code(spec: JobSpec, root: Path) -> JobSpec:
+    """Return a job that brings the code of a directory with it; absolute paths become those in the code.
+
+    Args:
+        root: the directory, an absolute path.
+
+    Raises:
+        BadField: an absolute path does not lead into it.
+    """
+    return msgspec.structs.replace(
+        spec,
+        code=str(root),
+        script=_find_in_code(root, "script", spec.script),
+        working_dir=_find_in_code(root, "workingDir", spec.working_dir),
+    )
+
+
+def find_code_root(spec: JobSpec) -> Path | None:
+    """Return the directory of the code that is to be sent; None: there is none to send."""
+    return Path(spec.code) if spec.code and not CODE_DIGEST.fullmatch(spec.code) else None
+
+
+def _find_in_code(root: Path, field: str, text: str) -> str:
+    path = Path(text)
+    if not path.is_absolute():
+        return text
+    if not path.is_relative_to(root):
+        path, root = path.resolve(), root.resolve()
+    if not path.is_relative_to(root):
+        raise BadField(
+            field,
+            f"{path} is not below {root}, whose files are sent with the job",
+            means="the machines that train have these files only",
+            do="submit from a directory above it, or name that directory as code: in a job file",
+        )
+    inside = path.relative_to(root)
+    return str(inside) if inside.parts else ""
 
 
 def format_job(spec: JobSpec) -> str:

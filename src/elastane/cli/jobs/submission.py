@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from elastane.cli.contract_options import build_contract, read_job_process_count, read_stall_timeout_s
-from elastane.cli.jobs.job_file import anchor_paths, is_job_file, read_job
+from elastane.cli.jobs.job_file import anchor_paths, bring_code, find_code_root, is_job_file, read_job
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.option_values import read_duration_s, read_future_time, read_worker_range
 from elastane.cli.options import replace_given
@@ -48,13 +48,22 @@ def build_job(
     else:
         written = _read_file(file, args, team=team)
     spec = anchor_paths(apply_options(written, options, invocation), invocation.directory)
+    if options.ship_code and find_code_root(spec) is None:
+        spec = bring_code(spec, invocation.directory if file is None else file.absolute().parent)
     try:
-        return check_job_spec(spec)
+        _check(spec)
     except BadField as error:
         # Blame the file only if it is wrong without the options.
         if file is not None and _fails_alike(written, error):
             raise BadInput(f"{file}: {error.what}", means=error.means, do=error.do) from error
         raise
+    return spec
+
+
+def _check(spec: JobSpec) -> None:
+    """Check a job whose code may still have to be sent, see `check_job_spec`."""
+    is_sent = find_code_root(spec) is None
+    check_job_spec(spec if is_sent else msgspec.structs.replace(spec, code="0" * 64))
 
 
 def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) -> JobSpec:
@@ -96,11 +105,14 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
 
 
 def check_program(spec: JobSpec, file: Path) -> None:
-    """Check that the program of a job file and its working directory are on this machine.
+    """Check that the program of a job file and its working directory are on this machine, or in its code.
 
     Raises:
         BadInput: the script, module or directory is not here.
     """
+    if spec.code:
+        # Its files are checked when they are sent; sent ones may be on other machines only.
+        return
     field = "workingDir"
     try:
         if spec.working_dir:
@@ -180,7 +192,7 @@ def _describe_script(
 
 def _fails_alike(written: JobSpec, error: BadField) -> bool:
     try:
-        check_job_spec(written)
+        _check(written)
     except BadField as own:
         return own.what == error.what
     return False

@@ -7,10 +7,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
-from elastane.cli.jobs.job_file import format_job, is_job_file
+from elastane.cli.jobs.job_file import find_code_root, format_job, is_job_file
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.job_polling import poll_job
 from elastane.cli.jobs.submission import Invocation, build_job, check_program, format_limits, list_notes
@@ -77,10 +78,12 @@ def submit(
 
     The job starts as soon as its minimum of workers fits. Options win over the
     fields of the file. Relative paths in a file start from its directory. A
-    script runs in your current directory, with the variables of --env.
+    script runs in your current directory, with the variables of --env. Without
+    --ship-code, the machines of the cluster need your files at the same paths.
 
       $ elastane submit job.yaml --workers 2:8
       $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4
+      $ elastane submit train.py --workers 1:8 --ship-code
       $ elastane submit train.py --workers 1:8 --dry-run > job.yaml
       $ elastane submit -m mypackage.train --workers 1:8 -- --lr 3e-4
 
@@ -112,7 +115,9 @@ def submit_job(spec: JobSpec, options: JobOptions, invocation: Invocation, *, as
         return
     console = open_console(as_json=as_json)
     with connect() as cluster:
-        job = cluster.jobs.submit(spec)
+        root = find_code_root(spec)
+        spec = spec if root is None else msgspec.structs.replace(spec, code="")
+        job = cluster.jobs.submit(spec, code=root, say=lambda line: console.print(line, markup=False))
         console.print(
             f"submitted {job.name}: team {job.team}, {format_limits(job.min_workers, job.max_workers)}",
             markup=False,

@@ -166,7 +166,9 @@ def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:
     )
 
 
-recipe_submit = expand_options(submit_recipe, left_out=("module", "virtual_ranks", *OF_UNMODIFIED_SCRIPTS))
+recipe_submit = expand_options(
+    submit_recipe, left_out=("module", "virtual_ranks", "ship_code", *OF_UNMODIFIED_SCRIPTS)
+)
 
 
 def prepare_for_run(recipe: Recipe, console: "Console") -> None:

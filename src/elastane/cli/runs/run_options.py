@@ -89,15 +89,6 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
-    ship_code: Annotated[
-        bool,
-        typer.Option(
-            "--ship-code",
-            help="Copy the files of the working directory into the run directory, and train from the copy on "
-            "every machine. Left out: what .elastaneignore or else .gitignore of each folder names.",
-            rich_help_panel=WORKERS,
-        ),
-    ] = False
     transport: Annotated[
         Literal["shared", "tcp"] | None,
         typer.Option(

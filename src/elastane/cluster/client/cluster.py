@@ -10,7 +10,9 @@ with Cluster("https://cluster:7425", token) as cluster:
 ```
 """
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -161,16 +163,33 @@ class ClusterJobs:
     def __init__(self, connection: ControllerConnection) -> None:
         self._connection = connection
 
-    def submit(self, spec: JobSpec, *, key: str = "") -> Job:
+    def submit(
+        self,
+        spec: JobSpec,
+        *,
+        key: str = "",
+        code: str | os.PathLike[str] | None = None,
+        say: Callable[[str], object] = str,
+    ) -> Job:
         """Submit a job.
 
         Args:
-            spec: with absolute paths; the controller does not know your directory.
+            spec: with absolute paths, because the controller does not know your directory; with ``code``,
+                with paths that begin there.
             key: submissions with the same key make only one job; empty: a new key.
+            code: a directory whose files are sent with the job, unless the controller has them; ``spec.code``
+                becomes their digest. None: the files are where the spec says, or were sent before.
+            say: takes sentences about code that is being sent.
 
         Raises:
+            BadInput: the code cannot be sent.
             RequestRefused: the spec is wrong, its name is taken, or the token may not submit it.
         """
+        if code is not None:
+            from elastane.cluster.client.code_upload import send_code
+
+            digest = send_code(self._connection, Path(code).absolute(), spec, say)
+            spec = msgspec.structs.replace(spec, code=digest)
         return self._connection.request("POST", "/jobs", Job, body=spec, key=key)
 
     def list(

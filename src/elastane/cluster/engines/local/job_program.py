@@ -95,8 +95,10 @@ def resolve_program(job: str, spec: JobSpec, python: str, code: Path | None = No
         folder = Path(code or "", spec.working_dir) if code or spec.working_dir else None
         return Program(str(find_module_file(module, folder)), module, args)
     if code is not None:
-        check_code_path("script", script)
-        return Program(os.path.normpath(code / script), "", args)
+        # A command names its script as a shell would, from the working directory.
+        field, inside = ("command", Path(spec.working_dir, script)) if spec.command else ("script", script)
+        check_code_path(field, str(inside))
+        return Program(os.path.normpath(code / inside), "", args)
     path = os.path.normpath(Path(spec.working_dir, script))
     if not Path(path).is_absolute():
         raise BadInput(
