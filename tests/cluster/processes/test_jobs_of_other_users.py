@@ -244,6 +244,23 @@ def test_a_job_fails_when_its_user_cannot_read_its_script(cluster: Users) -> Non
     assert f"that user cannot enter {hidden}" in why
 
 
+def test_a_job_brings_code_with_it_that_its_user_cannot_read_elsewhere(cluster: Users) -> None:
+    private = cluster.folder / "project"
+    private.mkdir(mode=0o700)
+    (private / "train.py").write_text("import helper\n" + HONEST)
+    (private / "helper.py").write_text("print('helps', flush=True)\n")
+    (private / "job.yaml").write_text("code: .\nscript: train.py\nargs: ['3', '0']\n")
+    cluster.run_elastane("submit", private / "job.yaml", "--name", "brought", "--team", "red")
+    job = cluster.wait_for_end("brought")
+    assert job["state"] == "finished", job["why"]
+    copy = cluster.run_dir("brought") / "code" / job["spec"]["code"]
+    files = [copy.parent, copy, *copy.rglob("*")]
+    assert {path.lstat().st_uid for path in files} == {get_uid(cluster.red)}
+    assert [path for path in files if path.lstat().st_mode & 0o077] == []
+    kept = cluster.home / "code"
+    assert (kept.stat().st_uid, kept.stat().st_mode & 0o077) == (0, 0)
+
+
 def test_a_job_of_a_team_without_a_user_is_refused(cluster: Users) -> None:
     refused = cluster.submit("alien", "green", cluster.honest, code=2)
     assert "team green has no system user" in refused.stderr
