@@ -36,8 +36,9 @@ schema = schemathesis.openapi.from_dict(describe_api())
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, api_over, make_spec, served):
     """Start a cluster of two teams; return its URL, and tokens of an operator and of an admin of one team."""
-    store = Store(f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/store.db")
-    api = api_over(store, settings=UNHURRIED)
+    home = tmp_path_factory.mktemp("fuzz")
+    store = Store(f"sqlite:///{home}/store.db")
+    api = api_over(store, home=home, settings=UNHURRIED)
     config = Config(
         pools=(Pool(name="h100", device="h100", devices=8),), teams=(Team(name="vision"), Team(name=THEIRS))
     )

@@ -1,6 +1,7 @@
 """Commands about jobs, against a controller over a real socket, in a world that its clock moves."""
 
 import json
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,12 @@ from typer.testing import CliRunner
 from elastane.cli.jobs import job_polling
 from elastane.cli.main import app
 from elastane.cli.runs import run_polling
+from elastane.cluster.client import code_upload
 from elastane.cluster.client.context import StartedController, save_running
+from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.nouns.engine import StopAttempt
 from elastane.cluster.nouns.job_checks import parse_job_spec
+from elastane.common.connections import controller_connection
 from elastane.common.connections.controller_context import Context, find_context, read_context, save_context
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
@@ -165,6 +169,77 @@ def test_a_dry_run_prints_a_file_of_the_same_job_and_submits_nothing(elastane, s
     assert elastane("submit", "job.yaml", "--dry-run").stdout == printed
     assert parse_job_spec(json.loads(elastane(*words, "--dry-run", "--json").stdout)).name == "digits"
     assert elastane("jobs", "--json").stdout == ""
+
+
+@pytest.fixture
+def kept(cluster, tmp_path):
+    """Return the directory in which the controller keeps code."""
+    cluster.api.controller.code = CodeFiles(tmp_path / "controller")
+    return tmp_path / "controller" / "code"
+
+
+def test_the_code_of_a_script_is_sent_once(elastane, cluster, script, kept):
+    (script.parent / "data.bin").write_bytes(bytes(1000))
+    (script.parent / ".gitignore").write_text("*.bin\n")
+    words = ("submit", "train.py", "--ship-code", "--workers", "1")
+    answer = elastane(*words, "--name", "first")
+    assert answer.exit_code == 0, answer.output
+    assert f"sending the code of {script.parent}: 2 files, 0.0 MiB" in answer.output
+    spec = cluster.job("first").spec
+    assert (spec.script, spec.working_dir) == ("train.py", "")
+    assert [path.name for path in kept.iterdir()] == [f"{spec.code}.tar.gz"]
+    again = elastane(*words, "--name", "second")
+    assert "sending" not in again.output
+    assert cluster.job("second").spec.code == spec.code
+    script.write_text("import elastane, sys\n")
+    assert "sending" in elastane(*words, "--name", "third").output
+    assert cluster.job("third").spec.code != spec.code
+    assert f"{spec.code}, sent with the job" in elastane("describe", "first").stdout
+
+
+def test_large_code_is_sent_with_words_of_progress(elastane, script, kept, monkeypatch):
+    monkeypatch.setattr(code_upload, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(controller_connection, "PIECE_BYTES", 10_000)
+    (script.parent / "weights.bin").write_bytes(random.Random(1).randbytes(100_000))
+    output = elastane("submit", "train.py", "--ship-code", "--name", "large").output
+    assert [word in output for word in ("25 % is", "50 % is", "75 % is", "100 % is")] == [True] * 4
+    assert len(list(kept.iterdir())) == 1
+
+
+def test_a_job_file_names_the_directory_of_its_code(elastane, cluster, script, kept):
+    jobs = script.parent / "jobs"
+    jobs.mkdir()
+    (jobs / "job.yaml").write_text(f"name: digits\ncode: ..\nscript: {script}\nworkingDir: jobs\n")
+    assert elastane("submit", "jobs/job.yaml").exit_code == 0
+    spec = cluster.job("digits").spec
+    assert (spec.script, spec.working_dir, len(spec.code)) == ("train.py", "jobs", 64)
+    # A digest names code that was sent before.
+    (jobs / "job.yaml").write_text(f"code: {spec.code}\nscript: train.py\n")
+    assert elastane("submit", "jobs/job.yaml", "--name", "again").exit_code == 0
+    assert cluster.job("again").spec.code == spec.code
+    assert len(list(kept.iterdir())) == 1
+
+
+def test_code_that_lacks_the_script_is_not_sent(elastane, script, kept):
+    words = ("submit", script, "--ship-code", "--name", "digits")
+    (script.parent / ".elastaneignore").write_text("train.py\n")
+    answer = elastane(*words)
+    assert answer.exit_code == 2
+    assert "lacks the script train.py" in answer.stderr
+    (script.parent / "elsewhere").mkdir()
+    (script.parent / "elsewhere" / "job.yaml").write_text("script: ../train.py\n")
+    answer = elastane("submit", script.parent / "elsewhere" / "job.yaml", "--ship-code")
+    assert answer.exit_code == 2
+    assert f"{script} is not below {script.parent / 'elsewhere'}" in answer.stderr
+    assert not kept.exists()
+
+
+def test_a_dry_run_with_code_prints_a_file_of_the_same_job(elastane, script):
+    printed = elastane("submit", "train.py", "--ship-code", "--name", "digits", "--dry-run").stdout
+    assert f"code: {script.parent}\n" in printed
+    assert "script: train.py\n" in printed
+    (script.parent / "job.yaml").write_text(printed)
+    assert elastane("submit", "job.yaml", "--dry-run").stdout == printed
 
 
 def test_options_of_the_script_follow_two_dashes(elastane, script):

@@ -1,5 +1,6 @@
 """A connection without a request delays no other client, and is not logged as a failure."""
 
+import io
 import socket
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,11 +9,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from elastane.cluster.controller import server
+from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.controller.rest import connections
 from elastane.cluster.controller.rest.connections import build_waiting_rules
 from elastane.cluster.controller.store import history
 from elastane.common.connections.unproven_connections import AdmissionRules
 from elastane.run.connections.run_certificate import CERTIFICATE, build_client_context, create_certificate
+from elastane.run.machines.joining.code_archive import write_archive
+from elastane.run.machines.joining.shipped_code import list_code
 from elastane.run.nouns.rundir import RunDir
 from tests.waiting import WAIT_S
 
@@ -105,6 +109,44 @@ def test_a_connection_serves_several_requests_and_answers_may_take_longer(api, c
         line.settimeout(WAIT_S)
         happen(api.store, "seen")
         assert b"seen" in answer()
+
+
+def begin_code(api, tmp_path, token):
+    """Return the archive of some code, and the head of the request that sends it."""
+    api.controller.code = CodeFiles(tmp_path)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").write_text("x = 1\n")
+    archive = io.BytesIO()
+    digest = write_archive(tmp_path / "project", list_code(tmp_path / "project"), archive)
+    content = archive.getvalue()
+    lines = (
+        f"PUT /v1/code/{digest} HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {token}",
+        f"Content-Length: {len(content)}",
+    )
+    return content, "\r\n".join((*lines, "", "")).encode()
+
+
+def test_code_may_arrive_more_slowly_than_other_bodies(api, connected, tmp_path):
+    content, head = begin_code(api, tmp_path, api.token())
+    with connected() as line:
+        line.sendall(head + content[:20])
+        line.settimeout(3 * SOON_S)
+        assert silent(line)
+        line.sendall(content[20:])
+        line.settimeout(WAIT_S)
+        assert line.recv(1000).startswith(b"HTTP/1.1 204")
+
+
+def test_code_without_a_token_gets_no_more_time(api, connected, tmp_path):
+    content, head = begin_code(api, tmp_path, "ela_unknown")
+    with connected() as line:
+        line.sendall(head + content[:20])
+        answered = b""
+        while piece := line.recv(5000):
+            answered += piece
+        assert answered.startswith(b"HTTP/1.1 401")
 
 
 def happen(store, message):
