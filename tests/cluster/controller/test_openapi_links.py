@@ -54,7 +54,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
     """Build a cluster with one thing of each kind."""
     home = tmp_path_factory.mktemp("links")
     store = Store(f"sqlite:///{home}/store.db")
-    api = api_over(store, settings=UNHURRIED)
+    api = api_over(store, home=home, settings=UNHURRIED)
     config = Config(
         pools=(Pool(name="h100", device="h100", devices=8),),
         teams=(Team(name="vision"),),

@@ -28,7 +28,7 @@ runPolicy: {{suspend: true}}
 
 @pytest.fixture
 def project(tmp_path):
-    """A project whose script needs a module beside it, and a file in its working directory."""
+    """A project with a script that needs a module beside it, and a file in its working directory."""
     root = tmp_path / "project"
     (root / "src").mkdir(parents=True)
     (root / "src" / "helper.py").write_text(
@@ -42,7 +42,7 @@ def project(tmp_path):
 
 
 def train_without_project(run_elastane, project, home):
-    """Submit a job, delete its code, and let it train; return its run."""
+    """Submit a job, delete the project, and let the job train; return its run."""
     submitted = run_elastane("submit", project / "job.yaml", "--name", "shipped")
     assert f"sending the code of {project}: 5 files" in submitted.output
     assert "sending" not in run_elastane("submit", project / "job.yaml", "--name", "other").output

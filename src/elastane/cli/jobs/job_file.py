@@ -88,7 +88,7 @@ def _find_in_code(root: Path, field: str, text: str) -> str:
     if not path.is_relative_to(root):
         raise BadField(
             field,
-            f"{path} is not below {root}, whose files are sent with the job",
+            f"{path} is not below {root}, and only the files there are sent with the job",
             means="the machines that train have these files only",
             do="submit from a directory above it, or name that directory as code: in a job file",
         )

@@ -61,7 +61,7 @@ def build_job(
 
 
 def _check(spec: JobSpec) -> None:
-    """Check a job whose code may still have to be sent, see `check_job_spec`."""
+    """Check a job before or after its code is sent, see `check_job_spec`."""
     is_sent = find_code_root(spec) is None
     check_job_spec(spec if is_sent else msgspec.structs.replace(spec, code="0" * 64))
 

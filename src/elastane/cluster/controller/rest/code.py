@@ -95,7 +95,7 @@ def get_code(caller: CallerParameter, digest: Digest, team: NameFilter = "") -> 
 
 @router.put("/code/{digest}", **describe_route(None, status=HTTPStatus.NO_CONTENT, takes_bytes=True))
 async def put_code(caller: ChangerParameter, digest: Digest, team: NameFilter = "") -> Response:
-    """Send code for jobs of a team, as an archive; it is kept if the code has this digest.
+    """Send code for jobs of a team, as an archive. It is kept if the code has this digest.
 
     It is a tar file of files only, in the order of their names, compressed as gzip does. It is deleted some
     days after the end of the last job that uses it.

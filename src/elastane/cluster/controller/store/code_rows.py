@@ -1,4 +1,4 @@
-"""The code that teams have sent for their jobs: who has sent it, its size, and when it was last used.
+"""The code that teams have sent for their jobs: its sender, its size, and its last use.
 
 Each team has rows of its own: a team may use only code that it has sent itself. The archive of some code
 exists once, in the home of the controller.

@@ -3,8 +3,8 @@
 An archive is a tar file, compressed as gzip does. It has a header and the content of each file, in the order
 of the names, and nothing else: no folders, links or devices. The same code always has the same archive.
 
-The sender of an archive may be hostile. So `tarfile` decodes single headers here, and nothing more: what it
-offers to extract has links, sparse files and records of any length.
+The sender of an archive may be hostile. So `tarfile` decodes single headers here, and nothing more: its
+readers accept links, sparse files and records of any length.
 """
 
 import hashlib
@@ -104,8 +104,8 @@ def check_archive(archive: IO[bytes], digest: str) -> None:
 def unpack_archive(archive: IO[bytes], folder: Path, digest: str) -> Path:
     """Unpack the archive of some code; return the directory of the code, which is named by its digest.
 
-    It belongs to this user alone, who should not change it. Before the archive was read to its end and
-    checked, the code is not there.
+    It belongs to this user alone, and is for reading. It is there once the archive was read to its end and
+    checked.
 
     Args:
         archive: opened for reading.
@@ -121,7 +121,7 @@ def unpack_archive(archive: IO[bytes], folder: Path, digest: str) -> Path:
     try:
         _read_archive(archive, digest, lambda file: _create_file(partial, file))
         unpacked = folder / digest
-        # Callers have found that what is there is not the code.
+        # Callers have found that it is not the code.
         shutil.rmtree(unpacked, ignore_errors=True)
         partial.rename(unpacked)
     finally:
@@ -246,7 +246,7 @@ class _Inflated:
         return found
 
     def check_end(self) -> None:
-        """Check that nothing follows but zeros, and that all is what was compressed.
+        """Check that only zeros follow, and that the checksum of the content is right.
 
         Raises:
             Malformed: something follows, or the checksum differs.
