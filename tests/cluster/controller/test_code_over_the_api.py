@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import io
+import os
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -81,6 +83,19 @@ def test_code_that_is_sent_again_is_the_same(api, project):
         assert ada.put(f"/code/{digest}", raw=content).status_code == 204
     with api.store.begin_read() as tx:
         assert code_rows.measure_code(tx, "vision") == len(content)
+    assert list_kept(api) == [f"{digest}.tar.gz"]
+
+
+def test_two_may_send_the_same_code_at_once(api, project, served):
+    digest, content = pack(project)
+    token = api.token()
+
+    def upload(_):
+        with ControllerConnection(url, token) as connection:
+            connection.upload(f"/code/{digest}", io.BytesIO(content))
+
+    with served(api) as url, ThreadPoolExecutor(2) as pool:
+        list(pool.map(upload, range(2)))
     assert list_kept(api) == [f"{digest}.tar.gz"]
 
 
@@ -251,10 +266,13 @@ def test_a_start_removes_what_a_killed_controller_has_left(api, project):
     digest = send(api, project)
     folder = api.controller.home / "code"
     (folder / ".0123456789ab.x.partial").write_bytes(b"half")
-    (folder / f"{'0' * 64}.tar.gz").write_bytes(b"of a store that is gone")
+    for name, days in (("0", 8), ("1", 6), (digest, 8)):
+        path = folder / f"{name * (64 // len(name))}.tar.gz"
+        path.touch()
+        os.utime(path, (api.clock() - days * DAY_S,) * 2)
     with api.store.begin_read() as tx:
-        api.controller.code.clean(code_rows.list_digests(tx))
-    assert list_kept(api) == [f"{digest}.tar.gz"]
+        api.controller.code.clean(code_rows.list_digests(tx), api.clock())
+    assert list_kept(api) == sorted([f"{digest}.tar.gz", f"{'1' * 64}.tar.gz"])
 
 
 def test_lost_code_counts_as_not_sent(api, project, make_spec):

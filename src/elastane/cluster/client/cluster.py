@@ -178,7 +178,7 @@ class ClusterJobs:
                 with paths that begin there.
             key: submissions with the same key make only one job; empty: a new key.
             code: a directory of files that are sent with the job, unless the controller has them;
-                ``spec.code`` becomes their digest. None: the files are where the spec says, or were sent before.
+                ``spec.code`` becomes their digest. None: they are where the spec says, or were sent before.
             say: takes sentences about code that is being sent.
 
         Raises:

@@ -65,10 +65,14 @@ class CodeFiles(msgspec.Struct, frozen=True):
             if code_rows.forget_code(tx, team, digest):
                 locate_code_archive(self.home, digest).unlink(missing_ok=True)
 
-    def clean(self, known: Container[str]) -> None:
-        """Remove what a killed controller has left: parts of archives, and archives that no row knows."""
+    def clean(self, known: Container[str], now_s: float) -> None:
+        """Remove the parts of archives that a killed controller has left, and old archives without a row.
+
+        Newer ones stay: they may be of jobs in another store, which is used again after this one.
+        """
         folder = locate_code_archive(self.home, "any").parent
         with suppress(FileNotFoundError):
             for path in list(folder.iterdir()):
-                if path.suffix == PARTIAL or path.name.partition(".")[0] not in known:
+                is_old = path.stat().st_mtime < now_s - code_rows.KEPT_S
+                if path.suffix == PARTIAL or (is_old and path.name.partition(".")[0] not in known):
                     path.unlink(missing_ok=True)

@@ -124,7 +124,7 @@ def _serve(
     code = CodeFiles(site.home)
     with store.begin_read() as tx:
         # No request is answered yet.
-        code.clean(code_rows.list_digests(tx))
+        code.clean(code_rows.list_digests(tx), clock())
     loop = _build_loop(store, settings, site, clock, code)
     controller = Controller(
         store,
