@@ -311,8 +311,8 @@ def test_an_agent_fetches_the_code_of_its_job(api, served, project, make_spec, m
         root = fetch_code(controller, id_, digest, into)
         assert root == into / digest
         assert (root / "train.py").read_text() == "print('trains')\n"
-        assert [path.name for path in into.iterdir()] == [digest]
-        # A changed copy is replaced; the right one is not fetched again.
+        assert sorted(path.name for path in into.iterdir()) == [digest, f"{digest}.files"]
+        # A changed file is replaced; the right code is not fetched again.
         (root / "train.py").chmod(0o600)
         (root / "train.py").write_text("print('changed')\n")
         assert (fetch_code(controller, id_, digest, into) / "train.py").read_text() == "print('trains')\n"

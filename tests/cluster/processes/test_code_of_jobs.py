@@ -35,6 +35,9 @@ def project(tmp_path):
         "from pathlib import Path\nassert Path('note.txt').read_text() == 'x'\n"
     )
     (root / "src" / "note.txt").write_text("x")
+    # A script may write its results into its working directory.
+    with (root / "src" / "helper.py").open("a") as helper:
+        helper.write("Path('result.txt').write_text('y')\n")
     shutil.copy(SCRIPTS / "faults.py", root / "src")
     (root / "src" / "train.py").write_text("import helper\n" + (SCRIPTS / "training.py").read_text())
     (root / "job.yaml").write_text(JOB)
@@ -59,6 +62,7 @@ def train_without_project(run_elastane, project, home):
     assert [line.step for line in run.ledger] == [*range(1, 13)]
     assert run.record.spec.code == job["spec"]["code"]
     assert run.record.spec.directory == str(run_dir.root / "code" / run.record.spec.code / "src")
+    assert (run_dir.root / "code" / run.record.spec.code / "src" / "result.txt").exists()
     check_shipped_code(run_dir, run.record.spec.code)
     return run
 

@@ -14,6 +14,7 @@ import pytest
 from elastane.cluster.controller.jobs.retries import is_permanent
 from elastane.cluster.engines.local.accounts import build_job_environment
 from elastane.cluster.engines.local.engine import REQUESTS_AT_ONCE, EngineDirectories, LocalEngine
+from elastane.cluster.engines.local.job_code import locate_code_archive
 from elastane.cluster.engines.local.job_program import make_run_spec
 from elastane.cluster.engines.local.job_watcher import JobWatcher
 from elastane.cluster.nouns.engine import (
@@ -30,6 +31,8 @@ from elastane.common.errors import BadInput
 from elastane.run.agent.presence import hold_presence
 from elastane.run.attempts.attempt_file import read_attempt, write_attempt
 from elastane.run.attempts.run_directory import claim_run_directory
+from elastane.run.machines.joining.code_archive import write_archive
+from elastane.run.machines.joining.shipped_code import check_shipped_code, compute_code_digest, list_code
 from elastane.run.nouns.attempts import Attempt, AttemptOutcome
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings
 from elastane.run.nouns.control import Answer, AskStop
@@ -427,6 +430,53 @@ def test_a_job_that_can_never_start_fails_at_once(tmp_path, script, working_dir,
     assert is_permanent(seen.outcome)
     assert said in seen.outcome.why
     assert "do:" in seen.outcome.why
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    """Return a job that has brought code with it, and the archive that the controller keeps of it."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "train.py").write_text("")
+    archive = locate_code_archive(tmp_path / "home", compute_code_digest(root, list_code(root)))
+    archive.parent.mkdir(parents=True)
+    with archive.open("wb") as file:
+        digest = write_archive(root, list_code(root), file)
+    return msgspec.structs.replace(SPEC, script="train.py", code=digest), archive
+
+
+def test_an_attempt_replaces_a_copy_of_the_code_that_was_changed(tmp_path, shipped) -> None:
+    spec, _ = shipped
+    run_dir = EngineDirectories(tmp_path / "home").get_run_dir("j")
+    copy = run_dir.root / "code" / spec.code
+    for attempt in (1, 2):
+        engine = LocalEngine(tmp_path / "home", agent=("true",))
+        order = StartAttempt(job="j", attempt=attempt, workers=1, spec=spec)
+        assert asyncio.run(engine.carry_out([order])) == {}
+        asyncio.run(engine.carry_out([SettleJob(job="j")]))
+        engine._directories.mark_unsettled("j")
+        check_shipped_code(run_dir, spec.code)
+        (copy / "train.py").unlink()
+        (copy / "train.py").write_text("changed = True")
+        (copy / "results.csv").touch()
+    assert (copy / "results.csv").exists()
+
+
+def test_a_job_without_its_code_fails_at_once(tmp_path, shipped) -> None:
+    spec, archive = shipped
+    missing = msgspec.structs.replace(spec, script="none.py")
+    outcome = start_and_observe(tmp_path / "home", missing).outcome
+    assert is_permanent(outcome)
+    assert "there is no script" in outcome.why
+    assert "correct this in the code" in outcome.why
+    shutil.rmtree(tmp_path / "home" / "runs")
+    archive.write_bytes(archive.read_bytes()[:-9])
+    assert "is damaged: it ends too early" in start_and_observe(tmp_path / "home", spec).outcome.why
+    archive.unlink()
+    outcome = start_and_observe(tmp_path / "home", spec).outcome
+    assert is_permanent(outcome)
+    assert f"archive of the code {spec.code} is missing" in outcome.why
+    assert "--ship-code" in outcome.why
 
 
 def test_an_impossible_environment_fails_at_once(tmp_path) -> None:

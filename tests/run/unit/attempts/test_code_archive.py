@@ -17,6 +17,7 @@ from elastane.run.machines.joining.code_archive import check_archive, unpack_arc
 from elastane.run.machines.joining.shipped_code import (
     check_shipped_code,
     compute_code_digest,
+    has_shipped_code,
     list_code,
 )
 from elastane.run.nouns.rundir import RunDir
@@ -64,6 +65,51 @@ def test_the_code_arrives_as_it_was_sent(project, tmp_path):
     assert not os.access(copy / "train.py", os.X_OK)
     assert (copy / "train.py").stat().st_mode & 0o777 == 0o400
     assert (copy / "link.py").read_text() == "import pkg\n"
+
+
+def test_code_that_was_changed_is_as_it_was_sent_and_other_files_stay(project, tmp_path):
+    digest, content = pack(project)
+    copy = unpack_archive(io.BytesIO(content), tmp_path, digest)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (copy / "results.csv").write_text("1,2")
+    (copy / "run.sh").unlink()
+    (copy / "train.py").unlink()
+    (copy / "train.py").symlink_to(elsewhere / "train.py")
+    (copy / "pkg").rename(elsewhere / "pkg")
+    (copy / "pkg").symlink_to(elsewhere)
+    assert unpack_archive(io.BytesIO(content), tmp_path, digest) == copy
+    assert has_shipped_code(copy, digest)
+    (copy / "results.csv").rename(tmp_path / "results.csv")
+    assert compute_code_digest(copy, list_code(copy)) == digest
+    assert [path.name for path in elsewhere.iterdir()] == ["pkg"]
+
+
+@pytest.mark.parametrize("names", [b"", b"train.py\0", b"../secret\0", b"/etc/passwd\0", b"pkg\0", b"\xff"])
+def test_a_list_of_other_files_makes_a_copy_another_one(project, tmp_path, names):
+    digest, content = pack(project)
+    copy = unpack_archive(io.BytesIO(content), tmp_path / "code", digest)
+    (tmp_path / "code" / "secret").write_text("x")
+    (tmp_path / "code" / f"{digest}.files").write_bytes(names)
+    assert not has_shipped_code(copy, digest)
+
+
+@pytest.mark.parametrize("change", ["content", "mode", "missing", "link"])
+def test_a_changed_file_is_found_beside_others(project, tmp_path, change):
+    digest, content = pack(project)
+    copy = unpack_archive(io.BytesIO(content), tmp_path, digest)
+    (copy / "results.csv").write_text("1,2")
+    assert has_shipped_code(copy, digest)
+    script = copy / "train.py"
+    if change == "mode":
+        script.chmod(0o500)
+    else:
+        script.rename(copy / "other.py")
+    if change == "content":
+        script.write_text("import other\n")
+    if change == "link":
+        script.symlink_to("other.py")
+    assert not has_shipped_code(copy, digest)
 
 
 def test_the_same_code_has_the_same_archive(project):

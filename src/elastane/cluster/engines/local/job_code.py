@@ -22,7 +22,7 @@ def locate_code_archive(home: Path, digest: str) -> Path:
 def place_code(folder: Path, digest: str, open_archive: Callable[[], IO[bytes]]) -> Path:
     """Return the directory of some code in a folder, after it was unpacked there if it was missing.
 
-    A copy that was changed is replaced. So no process of the job may use it.
+    A copy that was changed gets the files of the code again; no process of the job may use it meanwhile.
 
     Args:
         digest: of the code; its directory has this name.

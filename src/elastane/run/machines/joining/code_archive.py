@@ -31,6 +31,7 @@ from elastane.run.machines.joining.shipped_code import (
     format_digest_line,
     is_never_shipped,
     open_code,
+    write_names,
 )
 
 LONGEST_NAME_BYTES, LONGEST_PART_BYTES = 4095, 255
@@ -105,7 +106,8 @@ def unpack_archive(archive: IO[bytes], folder: Path, digest: str) -> Path:
     """Unpack the archive of some code; return the directory of the code, which is named by its digest.
 
     It belongs to this user alone, and is for reading. It is there once the archive was read to its end and
-    checked.
+    checked. In a directory that is there already, the files of the code are replaced, and others stay: a
+    script may have written its results there.
 
     Args:
         archive: opened for reading.
@@ -119,14 +121,28 @@ def unpack_archive(archive: IO[bytes], folder: Path, digest: str) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}.", suffix=".partial", dir=folder))
     try:
-        _read_archive(archive, digest, lambda file: _create_file(partial, file))
+        names = _read_archive(archive, digest, lambda file: _create_file(partial, file))
         unpacked = folder / digest
-        # Callers have found that it is not the code.
-        shutil.rmtree(unpacked, ignore_errors=True)
-        partial.rename(unpacked)
+        if unpacked.is_dir() and not unpacked.is_symlink():
+            _replace_files(unpacked, partial)
+        else:
+            unpacked.unlink(missing_ok=True)
+            partial.rename(unpacked)
+        write_names(unpacked, names)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return unpacked
+
+
+def _replace_files(old: Path, new: Path) -> None:
+    """Move all files of a directory into another one, where no link leads out of it afterwards."""
+    for folder, _, names in os.walk(new):
+        place = old / Path(folder).relative_to(new)
+        if place.is_symlink() or not place.is_dir():
+            place.unlink(missing_ok=True)
+            place.mkdir(mode=0o700)
+        for name in names:
+            Path(folder, name).replace(place / name)
 
 
 def _create_file(folder: Path, file: CodeFile) -> IO[bytes]:
@@ -139,8 +155,10 @@ def _create_file(folder: Path, file: CodeFile) -> IO[bytes]:
 
 def _read_archive(
     archive: IO[bytes], digest: str, create: Callable[[CodeFile], AbstractContextManager[IO[bytes] | None]]
-) -> None:
+) -> list[str]:
+    """Read an archive to its end, and return the names of its files; see `check_archive`."""
     source = _Inflated(archive)
+    names: list[str] = []
     whole = hashlib.sha256()
     for file in _read_headers(source):
         content = hashlib.sha256()
@@ -154,9 +172,11 @@ def _read_archive(
                     copy.write(piece)
         source.read(-file.size_bytes % BLOCK_BYTES)
         whole.update(format_digest_line(file, content.hexdigest()))
+        names.append(file.name)
     source.check_end()
     if whole.hexdigest() != digest:
         raise Malformed(f"it has the code {whole.hexdigest()}")
+    return names
 
 
 def _read_headers(source: "_Inflated") -> Iterator[CodeFile]:

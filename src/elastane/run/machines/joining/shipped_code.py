@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.common.atomic_file import replace_file
 from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
 from elastane.common.untrusted_data import Malformed, check_regular
@@ -297,12 +298,56 @@ def check_shipped_code(run_dir: RunDir, digest: str) -> None:
 
 
 def has_shipped_code(copy: Path, digest: str) -> bool:
-    """Return whether a directory has the code with this digest, as it was shipped."""
+    """Return whether a directory has the code with this digest, as it was shipped.
+
+    If there is a list of its files, others do not count: a script may write its results beside them.
+    """
     try:
         is_here = not copy.is_symlink() and not copy.parent.is_symlink() and copy.is_dir()
-        return is_here and compute_code_digest(copy, _list_copied(copy)) == digest
-    except (OSError, Malformed):
+        if not is_here:
+            return False
+        names = _read_names(copy)
+        files = _list_copied(copy) if names is None else _describe_named(copy, names)
+        return compute_code_digest(copy, files) == digest
+    except (OSError, ValueError):
         return False
+
+
+def write_names(copy: Path, names: Iterable[str]) -> None:
+    """Write the list of the files of some code beside its copy.
+
+    It need not be trusted: of all lists, only that of the code leads to its digest.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = b"".join(name.encode(errors="surrogateescape") + b"\0" for name in names)
+    replace_file(_locate_names(copy), content, durable=False, mode=0o600)
+
+
+def _read_names(copy: Path) -> list[str] | None:
+    """Return the names of the files of a copy; None: there is no list of them."""
+    try:
+        content = ConfinedDirectory(copy.parent).read(_locate_names(copy))
+    except FileNotFoundError:
+        return None
+    return [name.decode(errors="surrogateescape") for name in content.split(b"\0") if name]
+
+
+def _locate_names(copy: Path) -> Path:
+    return copy.with_name(f"{copy.name}.files")
+
+
+def _describe_named(copy: Path, names: Iterable[str]) -> Iterator[CodeFile]:
+    """Yield the descriptions of files of a copy.
+
+    Raises:
+        OSError, Malformed: one of them is missing, or not a regular file.
+    """
+    for name in names:
+        facts = (copy / name).lstat()
+        check_regular(facts.st_mode)
+        yield CodeFile(name, bool(facts.st_mode & stat.S_IXUSR), facts.st_size)
 
 
 def _list_copied(copy: Path) -> Iterator[CodeFile]:
