@@ -7,7 +7,7 @@ should be. A row without its file counts as none: the code is sent again.
 import os
 import tempfile
 from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from elastane.cluster.controller.store import code_rows
 from elastane.cluster.engines.local.job_code import locate_code_archive
 from elastane.common.atomic_file import sync_directory
+from elastane.common.confined_files import ConfinedDirectory
 
 PARTIAL = ".partial"
 
@@ -71,8 +72,8 @@ class CodeFiles(msgspec.Struct, frozen=True):
         Newer ones stay: they may be of jobs in another store, which is used again after this one.
         """
         folder = locate_code_archive(self.home, "any").parent
-        with suppress(FileNotFoundError):
-            for path in list(folder.iterdir()):
-                is_old = path.stat().st_mtime < now_s - code_rows.KEPT_S
-                if path.suffix == PARTIAL or (is_old and path.name.partition(".")[0] not in known):
-                    path.unlink(missing_ok=True)
+        for name in ConfinedDirectory(folder).list_files(folder):
+            path = folder / name
+            is_old = path.stat().st_mtime < now_s - code_rows.KEPT_S
+            if path.suffix == PARTIAL or (is_old and name.partition(".")[0] not in known):
+                path.unlink(missing_ok=True)

@@ -61,11 +61,12 @@ class Uploads:
                 do="try again in some seconds",
                 headers={"Retry-After": "2"},
             )
-        self._of[user] += 1
+        one = Counter([user])
+        self._of += one
         try:
             yield
         finally:
-            self._of[user] -= 1
+            self._of -= one  # drops counts of zero
 
 
 def _find_team(caller: Caller, team: str) -> str:
