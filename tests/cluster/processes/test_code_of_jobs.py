@@ -21,6 +21,7 @@ script: src/train.py
 args: [--steps=12]
 workingDir: src
 env: {{PYTHONPATH: {SOURCES}}}
+training: {{checkpoints: {{every: never}}}}
 elasticPolicy: {{minReplicas: 2, maxReplicas: 2}}
 runPolicy: {{suspend: true}}
 """
@@ -55,29 +56,41 @@ def train_without_project(run_elastane, project, home):
         lambda: read_json(run_elastane, "describe", "shipped")["state"] in {"finished", "failed"},
         "it has ended",
     )
-    run_dir = EngineDirectories(home).get_run_dir("shipped")
     job = read_json(run_elastane, "describe", "shipped")
     assert job["state"] == "finished", job["why"]
-    run = read_run(run_dir)
+    run = read_run(EngineDirectories(home).get_run_dir("shipped"))
     assert [line.step for line in run.ledger] == [*range(1, 13)]
     assert run.record.spec.code == job["spec"]["code"]
-    assert run.record.spec.directory == str(run_dir.root / "code" / run.record.spec.code / "src")
-    assert (run_dir.root / "code" / run.record.spec.code / "src" / "result.txt").exists()
-    check_shipped_code(run_dir, run.record.spec.code)
     return run
+
+
+def check_copy(run_dir, spec):
+    """Check that a run directory has the code of the job, and a result of the script beside it."""
+    copy = run_dir.root / "code" / spec.code
+    assert spec.directory == str(copy / "src")
+    assert (copy / "src" / "result.txt").exists()
+    check_shipped_code(run_dir, spec.code)
 
 
 def test_a_job_trains_from_the_code_that_it_has_brought(stage, tmp_path, monkeypatch, project):
     with open_cluster(stage, tmp_path, monkeypatch) as run_elastane:
         run = train_without_project(run_elastane, project, tmp_path / "home")
-        assert {len(line.workers) for line in run.ledger} == {2}
+    assert {len(line.workers) for line in run.ledger} == {2}
+    check_copy(EngineDirectories(tmp_path / "home").get_run_dir("shipped"), run.record.spec)
 
 
-def test_agents_fetch_the_code_of_their_job(stage, tmp_path, monkeypatch, project):
-    engine = ProcessEngine(stage.build_command("elastane.cli.main"), tmp_path / "agents")
+@pytest.mark.parametrize("homes", [pytest.param("shared", marks=pytest.mark.long), "own"])
+def test_agents_fetch_the_code_of_their_job(stage, tmp_path, monkeypatch, project, homes):
+    command = stage.build_command("elastane.cli.main")
+    engine = ProcessEngine(command, tmp_path / "agents", own_homes=homes == "own")
+    options = {"home": homes}
     try:
-        with open_cluster(stage, tmp_path, monkeypatch, open_engine=lambda _: engine) as run_elastane:
-            train_without_project(run_elastane, project, tmp_path / "home")
+        with open_cluster(
+            stage, tmp_path, monkeypatch, open_engine=lambda _: engine, engine_options=options
+        ) as run_elastane:
+            run = train_without_project(run_elastane, project, tmp_path / "home")
     finally:
         engine.end()
     assert len(engine.agents) == 2
+    if homes == "shared":
+        check_copy(EngineDirectories(tmp_path / "home").get_run_dir("shipped"), run.record.spec)
