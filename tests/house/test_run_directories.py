@@ -50,6 +50,7 @@ ALLOWED = {
         run/observability/line_files.py:append_line run/trackers run/worker/export.py:export_model
         run/worker/finished/formats.py run/worker/finished/model_writer.py
         run/machines/joining/shipped_code.py:_copy_file run/machines/joining/code_archive.py:_create_file
+        run/machines/joining/code_archive.py:_replace_files
         cluster/controller/run_controller.py:_run_loop""",
     "it follows no link either, with the same flags, and holds its directory open": """
         run/machines/claims/directory.py run/machines/joining/shipped_code.py:_list_copied""",
