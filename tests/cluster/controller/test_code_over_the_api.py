@@ -214,7 +214,8 @@ def end_job(api, name):
     assert api.user("operator").post(f"/jobs/{name}/cancel").status_code == 200
 
 
-def test_code_goes_a_week_after_the_last_job_that_used_it(api, project, make_spec):
+def test_code_goes_a_week_after_the_last_job_that_used_it(api_over, store, tmp_path, project, make_spec):
+    api = api_over(store, home=tmp_path / "home")
     digest = send(api, project)
     ada = api.user()
     assert ada.post("/jobs", make_job(make_spec, digest)).status_code == 201
@@ -227,6 +228,8 @@ def test_code_goes_a_week_after_the_last_job_that_used_it(api, project, make_spe
     assert list_kept(api) == [f"{digest}.tar.gz"]
     api.clock.now_s += 0.2 * DAY_S
     delete_unneeded(api)
+    with api.store.begin_read() as tx:
+        assert code_rows.measure_code(tx, "vision") == 0
     assert list_kept(api) == []
     assert ada.get(f"/code/{digest}").status_code == 404
 
