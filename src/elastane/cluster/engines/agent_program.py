@@ -7,6 +7,7 @@ it arrives. While the controller is away the agent asks again, and holds nothing
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from elastane.cluster.engines.local.preflight import check_disk_space, check_job
 from elastane.cluster.engines.own_run import (
     ALL_RECORDS,
     JOIN_RECORDS,
-    check_own_checkpoints,
+    check_fits_own_home,
     keep_own_places,
     open_own_run,
 )
@@ -46,6 +47,7 @@ from elastane.run.attempts.display import LogDisplay
 from elastane.run.attempts.interrupts import Interrupts, watch_signals
 from elastane.run.attempts.job_attempt import AttemptRequest, judge_end, record_outcome, run_attempt
 from elastane.run.attempts.run_directory import claim_run_directory, reclaim_run_directory
+from elastane.run.machines.agents.node_agent import build_farewell
 from elastane.run.machines.joining.participation import JoinedMachine
 from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
 from elastane.run.machines.joining.shipped_code import CODE
@@ -60,6 +62,8 @@ ALONE_S = 600.0
 """How long an agent asks a controller that does not answer; then its machine is given back."""
 LONGEST_WAIT_S = 60.0
 LOOK_S = 0.1
+OUTCOME_S, OUTCOME_LOOK_S = 20.0, 0.5
+"""How long the machine in charge may take to record the outcome of a run, and how often others ask for it."""
 LONGEST_WHY, LONGEST_HOST = 4000, 255
 HTTPS, HTTP = 443, 80
 
@@ -170,12 +174,12 @@ class _Agent:
                 self._display.say(f"waiting: {why}")
                 return None
 
-    def _begin(self, told: Begin) -> AgentEnding | None:
+    def _begin(self, told: Begin) -> AgentEnding:
         require("torch", "a job on this machine needs torch")
         require("nodes", "a job on several machines")
         if told.is_shared:
             return self._begin_in(RunDir(Path(told.run_dir)), told)
-        check_own_checkpoints(told.spec)
+        check_fits_own_home(told.spec)
         with open_own_run(self._ticket, ALL_RECORDS, node="") as run_dir:
             return self._begin_in(run_dir, told)
 
@@ -218,7 +222,7 @@ class _Agent:
         require("nodes", "a job on several machines")
         if told.is_shared:
             return self._join_in(RunDir(Path(told.run_dir), self._ticket.agent), told)
-        check_own_checkpoints(told.spec)
+        check_fits_own_home(told.spec)
         with open_own_run(self._ticket, JOIN_RECORDS, node=self._ticket.agent) as run_dir:
             shipped = self._fetch_code(told.spec, run_dir)
             run, _ = check_job_files(told.spec.name, told.spec, code=shipped)
@@ -244,6 +248,8 @@ class _Agent:
             # The state of the run is lost. The next attempt may begin here.
             self._display.say(f"asking again: {over.why}")
             return None
+        if not concludes and over != build_farewell(without_workers=False):
+            self._wait_for_outcome()
         is_good = over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER)
         return AgentEnding(ExitCode.OK if is_good else over.code, over.why)
 
@@ -252,6 +258,15 @@ class _Agent:
         if not spec.code:
             return None
         return fetch_code(self._controller, self._ticket.agent, spec.code, run_dir.root / CODE)
+
+    def _wait_for_outcome(self) -> None:
+        """Wait until the controller knows that the run is over, so that it does not replace this agent."""
+        give_up = time.monotonic() + OUTCOME_S
+        while time.monotonic() < give_up and not self._signals.stopping:
+            with suppress(ElastaneError):
+                if not isinstance(self._arrive(), Join):
+                    return
+            time.sleep(OUTCOME_LOOK_S)
 
     def _find_address(self) -> MachineAddress:
         """Return the address of this machine that reaches the controller, and so other machines.

@@ -74,14 +74,20 @@ def open_own_run(ticket: JobTicket, names: Iterable[str], node: str) -> Iterator
         shutil.rmtree(run_dir.root, ignore_errors=True)
 
 
-def check_own_checkpoints(spec: JobSpec) -> None:
-    """Check that the checkpoints of a job have a place that all machines reach.
+def check_fits_own_home(spec: JobSpec) -> None:
+    """Check that a job can train on machines that share no directory.
 
     Raises:
-        BadInput: they would be in the directory of each machine.
+        BadInput: it is an unmodified script, or its checkpoints would be in the directory of each machine.
     """
+    if spec.contract != "elastane":
+        raise BadInput(
+            f"job {spec.name} has the contract of {spec.contract}, and its machines share no directory",
+            means="its snapshots are where its script writes them, and would be lost with its machine",
+            do="let it run in a pool of an engine with home=shared, or call elastane.join() in its script",
+        )
     policy = parse_checkpoint_policy(spec.training.checkpoints)
-    if spec.contract == "elastane" and policy is not None and not policy.url:
+    if policy is not None and not policy.url:
         raise BadInput(
             f"job {spec.name} names no place for its checkpoints, and its machines share no directory",
             means="each worker writes its part of a checkpoint there, so no checkpoint would be complete",
