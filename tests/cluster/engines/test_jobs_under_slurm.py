@@ -19,7 +19,13 @@ POOL = {"partition": "main", "gres": "gpu", "cpusPerDevice": "1"}
 
 
 @pytest.fixture
-def run_elastane(stage, tmp_path, monkeypatch, slurm):
+def home_option() -> str:
+    """The option of the engine: ``own`` if its machines share no directory with the controller."""
+    return "shared"
+
+
+@pytest.fixture
+def run_elastane(stage, tmp_path, monkeypatch, slurm, home_option):
     """Run a command of a cluster with one pool, in Slurm."""
     # A batch job gets the environment of a login; the tests' packages may not be installed there.
     paths = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
@@ -27,10 +33,15 @@ def run_elastane(stage, tmp_path, monkeypatch, slurm):
         command=stage.build_command("elastane.cli.main"),
         conf=str(slurm.conf),
         answer_s=WAIT_S,
-        setup=f"export PYTHONPATH={shlex.quote(paths)}",
+        setup=f"export PYTHONPATH={shlex.quote(paths)} ELASTANE_HOME={shlex.quote(str(tmp_path / 'nodes'))}",
     )
     with open_cluster(
-        stage, tmp_path, monkeypatch, open_engine=lambda cluster: SlurmEngine(cluster, options), options=POOL
+        stage,
+        tmp_path,
+        monkeypatch,
+        open_engine=lambda cluster: SlurmEngine(cluster, options),
+        options=POOL,
+        engine_options={"home": home_option},
     ) as run:
         yield run
     slurm.end_jobs()
@@ -46,10 +57,12 @@ def list_jobs(slurm) -> list[str]:
     return slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i", "-S", "i").split()
 
 
+@pytest.mark.parametrize("home_option", ["shared", pytest.param("own", marks=pytest.mark.long)])
 def test_a_job_grows_shrinks_and_loses_an_agent_under_slurm_and_trains_the_same_bytes(
-    run_elastane, slurm, tmp_path, stage
+    run_elastane, slurm, tmp_path, stage, home_option
 ):
-    submit_training(run_elastane, "far", "--workers", "2", args=(f"--steps={STEPS}", "--seconds=0.05"))
+    options = ("--workers", "2", "--checkpoint-dir", str(tmp_path / "store"))
+    submit_training(run_elastane, "far", *options, args=(f"--steps={STEPS}", "--seconds=0.05"))
     wait_until(lambda: count_members(run_elastane, "far") == 2, "2 workers train", state=slurm.read_outputs)
     run_elastane("scale", "far", "3")
     wait_until(lambda: count_members(run_elastane, "far") == 3, "3 workers train")
