@@ -26,7 +26,7 @@ from elastane.cluster.controller.agents.decisions import (
 from elastane.cluster.controller.agents.engines import Engines, OpenEngine
 from elastane.cluster.controller.agents.site import Site, locate_agent_log
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
-from elastane.cluster.controller.store import agent_rows, documents, jobs, nodes
+from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, nodes
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.engines.run_line import RunLine, WorkerCounts, count_workers
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, SeenAgent
@@ -62,6 +62,7 @@ class _View(msgspec.Struct, frozen=True):
 
     Args:
         pools: those of engines, by name.
+        options: what agents get of the templates of their jobs, by job.
         agents: those that are not gone, by job.
         jobs: that run on agents; None: the job has ended, or its record cannot be read.
         runs: the newest attempts, by job.
@@ -69,6 +70,7 @@ class _View(msgspec.Struct, frozen=True):
 
     config: Config
     pools: Mapping[str, Pool]
+    options: Mapping[str, Mapping[str, str]]
     agents: Mapping[str, tuple[StoredAgent, ...]]
     jobs: Mapping[str, AgentJob | None]
     runs: Mapping[str, StoredRun]
@@ -174,6 +176,7 @@ class Fleet:
             runs = {run.job: run for run in agent_rows.list_agent_runs(tx)}
             granted = {job for pool in pools for job in jobs.list_jobs_in_pool(tx, pool)}
             found = jobs.find_jobs(tx, granted.union(agents, runs))
+            options = elastic_job_rows.map_agent_options(tx)
         needs: dict[str, AgentJob | None] = dict.fromkeys(agents)
         needs |= {
             job.name: read_agent_job(job, self._site.home)
@@ -186,7 +189,7 @@ class Fleet:
         if (needs or config.engines) and not self._cluster:
             with self._store.begin_write() as tx:
                 self._cluster = agent_rows.get_cluster_id(tx)
-        return _View(config, pools, agents, needs, runs)
+        return _View(config, pools, options, agents, needs, runs)
 
     async def _ask_runs(self, names: Sequence[str]) -> Mapping[str, Answer]:
         slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
@@ -491,6 +494,7 @@ class Fleet:
             id=id_,
             job=agent.job,
             pool=view.pools[agent.pool].options,
+            options=view.options.get(agent.job, {}),
             devices=agent.devices,
             grace_s=job.grace_s,
             log=str(locate_agent_log(self._site.home, id_)),
