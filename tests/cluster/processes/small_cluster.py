@@ -23,6 +23,7 @@ from elastane.cluster.controller.agents.all_engines import AllEngines
 from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
 from elastane.cluster.controller.loop import Loop, Scheduler
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller
@@ -54,6 +55,7 @@ def open_cluster(
     open_engine: Callable[[str], AgentEngine] | None = None,
     options: Mapping[str, str] = MappingProxyType({}),
     kind: EngineKind = "slurm",
+    engine_options: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Callable]:
     """Start a cluster of six devices and yield a function that runs a command there.
 
@@ -62,6 +64,7 @@ def open_cluster(
             None: jobs run on this machine.
         options: of its pool in this engine.
         kind: of this engine.
+        engine_options: in its declaration.
     """
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
@@ -74,7 +77,7 @@ def open_cluster(
         pool, engines = Pool(name="local", device="cpu", devices=6), ()
         if open_engine is not None:
             pool = msgspec.structs.replace(pool, engine="far", options=dict(options))
-            engines = (DeclaredEngine(name="far", kind=kind),)
+            engines = (DeclaredEngine(name="far", kind=kind, options=dict(engine_options)),)
         config = Config(pools=(pool,), rules=rules, engines=engines)
         documents.write_documents(tx, diff_configs(Config(), config), time.time())
         token = make_first_token(tx, "ada", time.time())
@@ -83,11 +86,13 @@ def open_cluster(
     local = LocalEngine(home, agent=stage.build_command("elastane.run.attempts.__main__"))
     fleet = Fleet(store, Site(home, url), lambda document, cluster: open_engine(cluster))
     loop = Loop(store, AllEngines(local, fleet), Scheduler(plan=plan, explain=explain_decision))
+    follower = ElasticJobFollower(store, home, wake=loop.wake)
     controller = Controller(store, wake=loop.wake, plan=plan, explain=explain_decision, home=home)
     api = build_application(controller)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning"))
     threads = [
         threading.Thread(target=asyncio.run, args=(loop.run(),)),
+        threading.Thread(target=asyncio.run, args=(follower.run(),)),
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}),
     ]
     for thread in threads:
@@ -106,6 +111,7 @@ def open_cluster(
         api.state.closing.set()
         server.should_exit = True
         loop.close()
+        follower.close()
         for thread in threads:
             thread.join()
         listener.close()
