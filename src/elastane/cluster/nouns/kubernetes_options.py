@@ -34,6 +34,7 @@ _TOLERATIONS = make_form(
     "KEY, KEY=VALUE or KEY=VALUE:EFFECT, or several with commas between them",
     rf"{TOLERATED}(?:,{TOLERATED}){{0,31}}",
 )
+_URL = make_form("a URL that begins with https://", r"https://[^\s/?#]{1,300}")
 _TEAM = make_form("a name of a team", NAME.pattern)
 _LABEL_VALUE = make_form("a name of a queue", LABEL_NAME)
 
@@ -103,6 +104,13 @@ KUBERNETES = KindOptions(
             help="Command that runs elastane in the image. Default: elastane.",
             example="/opt/train/bin/elastane",
             form=COMMAND,
+        ),
+        EngineOption(
+            name="controller",
+            metavar="URL",
+            help="Address at which pods reach the controller. Default: the one at which it listens.",
+            example="https://elastane.training:7425",
+            form=_URL,
         ),
         EngineOption(
             name="elasticJobs",

@@ -28,6 +28,7 @@ from elastane.cluster.controller.agents.site import Site, locate_agent_log
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
 from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, nodes
 from elastane.cluster.controller.store.database import Store
+from elastane.cluster.engines.kinds import choose_controller_url
 from elastane.cluster.engines.run_line import RunLine, WorkerCounts, count_workers
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, SeenAgent
 from elastane.cluster.nouns.config import Config
@@ -489,7 +490,9 @@ class Fleet:
     def _build_ask(self, agent: StoredAgent, view: _View) -> AgentAsk:
         job, id_ = view.jobs[agent.job], self._get_id(agent)
         assert job is not None, "agents are asked for only for living jobs"
-        ticket = JobTicket(self._site.url, id_, agent.key, self._site.certificate)
+        declared = {document.name: document for document in view.config.engines or ()}
+        url = choose_controller_url(declared.get(agent.engine), self._site.url)
+        ticket = JobTicket(url, id_, agent.key, self._site.certificate)
         return AgentAsk(
             id=id_,
             job=agent.job,
