@@ -76,7 +76,6 @@ class _Engine:
     """One engine whose resources are followed.
 
     Attributes:
-        known: resources of which jobs were made, by UID.
         written: the last statuses, by UID.
         refused: specs that were not accepted, by UID.
         events: those that have not been shown, with the job of each.
@@ -175,7 +174,11 @@ class ElasticJobFollower:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), pause_s)
         finally:
-            await asyncio.gather(*(engine.client.close() for engine in self._engines.values()))
+            await self.shut()
+
+    async def shut(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(engine.client.close() for engine in self._engines.values()))
 
     def _record_failure(self, why: str) -> None:
         if why and why != self._failing:
