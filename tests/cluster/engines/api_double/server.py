@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,6 +56,7 @@ class ApiDouble:
         requests: how often each verb and resource was asked for.
         loses_answers: requests are carried out, and the connection is closed without an answer.
         priority_classes: that pods may name.
+        before_answer: called with the verb and the resource after a request was carried out.
     """
 
     def __init__(self, objects: Objects, nodes: Nodes, certificate: Path) -> None:
@@ -70,6 +71,7 @@ class ApiDouble:
         self.quota: dict[str, str] = {}
         self.gone_as_event = True
         self.is_strict = False
+        self.before_answer: Callable[[str, str], None] = lambda verb, resource: None
         self._pages: dict[str, tuple[int, list[Document]]] = {}
         self._speaks = threading.Event()
         self._speaks.set()
@@ -335,6 +337,21 @@ class RequestHandler(BaseHTTPRequestHandler):
         if (verb, resource) in self.api.forbidden or (verb, f"{resource}@{namespace}") in self.api.forbidden:
             message = f'{resource} is forbidden: User "ada" cannot {verb} resource "{resource}"'
             raise ApiError(403, "Forbidden", message)
+        answer = self._carry_out(verb, resource, namespace, name, sub, method, query, body)
+        self.api.before_answer(verb, resource)
+        return answer
+
+    def _carry_out(
+        self,
+        verb: str,
+        resource: str,
+        namespace: str,
+        name: str,
+        sub: str,
+        method: str,
+        query: dict[str, str],
+        body: Document,
+    ) -> Document | str | None:
         if sub:
             return self._do_sub(resource, sub, namespace, name, method, body)
         objects = self.api.objects
