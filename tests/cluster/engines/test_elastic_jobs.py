@@ -250,7 +250,7 @@ def test_a_deleted_resource_stays_until_its_job_has_ended(site):
 def test_one_that_is_made_again_is_another_job_although_no_controller_saw_its_end(site):
     site.apply("first")
     site.settle()
-    # Somebody removes the finalizer, and the resource, while no controller looks.
+    # A user removes the finalizer, and the resource, while no controller looks.
     site.objects.patch("elasticjobs", NAMESPACE, "first", {"metadata": {"finalizers": None}})
     site.objects.delete("elasticjobs", NAMESPACE, "first", {})
     made = site.apply("first")

@@ -13,7 +13,7 @@ from elastane.cluster.controller.store import documents, history, jobs
 from elastane.cluster.nouns.jobs import JobSpec
 
 
-def submit_job(
+def add_job(
     tx: Connection, spec: JobSpec, user: str, now_s: float, check_team: Callable[[str], object]
 ) -> StoredJob:
     """Store a new job. Its spec has passed `check_spec`.

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from elastane.cli.main import app
 from elastane.cluster.engines.kubernetes.doctor import RIGHTS, RIGHTS_FOR_ELASTIC_JOBS
 from elastane.cluster.engines.kubernetes.installation import objects
-from elastane.cluster.engines.kubernetes.installation.chart import build_chart
+from elastane.cluster.engines.kubernetes.installation.chart import build_helm_chart
 from elastane.common.documents import read_yaml
 
 CHART = Path(__file__).parents[4] / "charts" / "elastane"
@@ -24,7 +24,7 @@ def print_manifests(*words: str) -> str:
 
 
 def test_the_chart_that_is_checked_in_is_up_to_date(request: pytest.FixtureRequest):
-    wanted = build_chart()
+    wanted = build_helm_chart()
     if request.config.getoption("--rewrite"):
         for name, text in wanted.items():
             (CHART / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def test_the_chart_differs_from_the_manifests_in_values_only():
         ".Values.store.size": "10Gi",
     }
     built = objects.build_objects(objects.Installation(image="team/train:1", namespace="training"))
-    templates = {name: text for name, text in build_chart().items() if name.startswith("templates/")}
+    templates = {name: text for name, text in build_helm_chart().items() if name.startswith("templates/")}
     assert len(templates) == len(built)
     for name, template in templates.items():
         text = re.sub(r" *\{\{- with .*?end \}\}\n", "", template, flags=re.DOTALL)

@@ -28,7 +28,7 @@ class Step(Enum):
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one resource.
+    """All that is known of one resource.
 
     Args:
         resource: as it is shown; None: it is gone.

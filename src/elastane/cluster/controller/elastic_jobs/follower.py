@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Connection
 
-from elastane.cluster.controller.admission import check_spec
-from elastane.cluster.controller.agents.agent_job import locate_run_dir
+from elastane.cluster.controller.elastic_jobs.acceptance import JobOwner, make_or_change_job
 from elastane.cluster.controller.elastic_jobs.decisions import (
     Situation,
     Step,
@@ -27,26 +25,19 @@ from elastane.cluster.controller.elastic_jobs.decisions import (
 from elastane.cluster.controller.elastic_jobs.status import (
     WrittenStatus,
     build_merge_patch,
-    build_status,
+    build_resource_status,
     must_write,
 )
 from elastane.cluster.controller.elastic_jobs.stored_resource import StoredElasticJob
-from elastane.cluster.controller.job_changes import change_job, end_job, submit_job
-from elastane.cluster.controller.jobs.stored_job import JobNameTaken, require_readable
+from elastane.cluster.controller.job_changes import end_job
 from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, history, jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.engines.kubernetes.elastic_jobs.client import ElasticJobClient, ResourceEvent
-from elastane.cluster.engines.kubernetes.elastic_jobs.job import (
-    change_described_job,
-    describe_job,
-    propose_names,
-)
 from elastane.cluster.engines.kubernetes.elastic_jobs.resource import ElasticJob
 from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options
 from elastane.cluster.nouns.agents import Away
 from elastane.cluster.nouns.config import Config, DeclaredEngine
-from elastane.cluster.nouns.differences import add_words, describe_spec_change
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.errors import ElastaneError
@@ -73,7 +64,7 @@ class _Refused(NamedTuple):
 
 
 class _Engine:
-    """One engine whose resources are followed.
+    """One engine, and all that is remembered of its resources.
 
     Attributes:
         written: the last statuses, by UID.
@@ -261,7 +252,7 @@ class ElasticJobFollower:
         engine.complaint = why
 
     def _read_situations(self, engine: _Engine, resources: Mapping[str, ElasticJob]) -> dict[str, Situation]:
-        """Return what is known of each resource that is shown, or that was shown here before."""
+        """Return the situation of each resource that is shown, or that was shown here before."""
         with self._store.begin_read() as tx:
             kept = {row.uid: row for row in elastic_job_rows.list_elastic_jobs(tx)}
             mine = {uid: row for uid, row in kept.items() if row.engine == engine.name}
@@ -331,13 +322,18 @@ class ElasticJobFollower:
 
     def _accept(self, engine: _Engine, resource: ElasticJob, pools: tuple[Pool, ...]) -> None:
         """Make the job of a resource, or change it, or remember why its spec is refused."""
+        owner = JobOwner(
+            engine=engine.name,
+            place=engine.client.place,
+            team=engine.team,
+            user=engine.user,
+            pools=pools,
+            home=self._home,
+            check_team=self._check_team,
+        )
         try:
             with self._store.begin_write() as tx:
-                kept = elastic_job_rows.find_elastic_job(tx, resource.uid)
-                if kept is None:
-                    self._submit(tx, engine, resource, pools)
-                else:
-                    self._change(tx, engine, resource, kept, pools)
+                make_or_change_job(tx, resource, owner, self._clock())
         except StoreError:
             raise
         except ElastaneError as error:
@@ -347,63 +343,6 @@ class ElasticJobFollower:
         else:
             engine.refused.pop(resource.uid, None)
             self._wake()
-
-    def _submit(self, tx: Connection, engine: _Engine, resource: ElasticJob, pools: tuple[Pool, ...]) -> None:
-        name = self._choose_name(tx, resource)
-        described = describe_job(resource, name, team=engine.team, engine=engine.name, pools=pools)
-        check_spec(described.spec)
-        submit_job(tx, described.spec, engine.user, self._clock(), self._check_team)
-        elastic_job_rows.insert_elastic_job(
-            tx,
-            StoredElasticJob(
-                uid=resource.uid,
-                engine=engine.name,
-                place=engine.client.place,
-                name=resource.name,
-                job=name,
-                generation=resource.generation,
-                options=described.options,
-            ),
-        )
-
-    def _choose_name(self, tx: Connection, resource: ElasticJob) -> str:
-        """Return a name for the job of a resource that no other job has or had.
-
-        Raises:
-            JobNameTaken: there is none.
-        """
-        names = propose_names(resource)
-        for name in names:
-            has_files = jobs.find_left_files(tx, name) or locate_run_dir(self._home, name).exists()
-            if jobs.find_job(tx, name) is None and not has_files:
-                return name
-        raise JobNameTaken(
-            f"the names {' and '.join(names)} are taken",
-            do="delete the ElasticJob, and make it again under another name",
-        )
-
-    def _change(
-        self,
-        tx: Connection,
-        engine: _Engine,
-        resource: ElasticJob,
-        kept: StoredElasticJob,
-        pools: tuple[Pool, ...],
-    ) -> None:
-        before = jobs.find_job(tx, kept.job)
-        if before is None or before.has_ended:
-            return
-        require_readable(before)
-        described = describe_job(resource, kept.job, team=engine.team, engine=engine.name, pools=pools)
-        spec = change_described_job(before.spec, described.spec)
-        if spec != before.spec:
-            after = change_job(tx, before, spec)
-            message = add_words(
-                f"{engine.user} changed {kept.job}", describe_spec_change(before.spec, after.spec)
-            )
-            history.append_event(tx, "job.amended", message, self._clock(), team=after.team, job=after.name)
-        changed = msgspec.structs.replace(kept, generation=resource.generation, options=described.options)
-        elastic_job_rows.write_elastic_job(tx, changed)
 
     def _cancel(self, engine: _Engine, kept: StoredElasticJob) -> None:
         with self._store.begin_write() as tx:
@@ -446,7 +385,7 @@ class ElasticJobFollower:
         why = refused.why if refused is not None and refused.generation == resource.generation else ""
         if situation.kept is None and not why:
             return
-        status = build_status(resource, situation.kept, situation.job, why, now_s)
+        status = build_resource_status(resource, situation.kept, situation.job, why, now_s)
         if not must_write(resource, status, engine.written.get(resource.uid), now_s):
             return
         engine.written[resource.uid] = WrittenStatus(status, now_s)

@@ -10,7 +10,7 @@ import msgspec
 from elastane.cluster.controller.elastic_jobs.stored_resource import StoredElasticJob
 from elastane.cluster.controller.jobs.explanation import explain_size
 from elastane.cluster.controller.jobs.stored_job import StoredJob
-from elastane.cluster.engines.kubernetes.elastic_jobs.resource import Condition, ElasticJob
+from elastane.cluster.engines.kubernetes.elastic_jobs.resource import ElasticJob, ResourceCondition
 from elastane.cluster.engines.kubernetes.pod_template import JOB_LABEL
 from elastane.common.safe_text import fold_text
 
@@ -32,7 +32,7 @@ class WrittenStatus(msgspec.Struct, frozen=True):
     written_s: float
 
 
-def build_status(
+def build_resource_status(
     resource: ElasticJob, kept: StoredElasticJob | None, job: StoredJob | None, refusal: str, now_s: float
 ) -> dict[str, Any]:
     """Return the status of a resource.
@@ -97,7 +97,7 @@ def _describe_job(job: StoredJob) -> dict[str, Any]:
     return found
 
 
-def _list_conditions(job: StoredJob | None, refusal: str) -> list[Condition]:
+def _list_conditions(job: StoredJob | None, refusal: str) -> list[ResourceCondition]:
     conditions = []
     if refusal:
         conditions.append(_make("Accepted", is_true=False, reason="Refused", message=refusal))
@@ -138,8 +138,8 @@ def _list_conditions(job: StoredJob | None, refusal: str) -> list[Condition]:
     ]
 
 
-def _make(kind: str, *, is_true: bool, reason: str, message: str = "") -> Condition:
-    return Condition(
+def _make(kind: str, *, is_true: bool, reason: str, message: str = "") -> ResourceCondition:
+    return ResourceCondition(
         type=kind,
         status="True" if is_true else "False",
         reason=reason,
@@ -147,7 +147,9 @@ def _make(kind: str, *, is_true: bool, reason: str, message: str = "") -> Condit
     )
 
 
-def _keep_time(before: Condition | None, condition: Condition, now_s: float) -> Condition:
+def _keep_time(
+    before: ResourceCondition | None, condition: ResourceCondition, now_s: float
+) -> ResourceCondition:
     """Return a condition with the time since which its status is what it is."""
     if before is not None and before.status == condition.status and before.last_transition_time:
         return msgspec.structs.replace(condition, last_transition_time=before.last_transition_time)

@@ -12,7 +12,7 @@ from elastane.cluster.controller.access.roles import Action, Target
 from elastane.cluster.controller.admission import check_spec, scale_policy
 from elastane.cluster.controller.agents.site import locate_agent_log
 from elastane.cluster.controller.agents.stored_agent import format_agent_id
-from elastane.cluster.controller.job_changes import change_job, end_job, submit_job
+from elastane.cluster.controller.job_changes import add_job, change_job, end_job
 from elastane.cluster.controller.jobs.stored_job import StoredJob, require_alive, require_readable
 from elastane.cluster.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.cluster.controller.rest.caller import (
@@ -86,7 +86,7 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
 
     def do(tx: Connection) -> Reply:
         caller.require_right("job.submit", Target(name=f"team {spec.team}", team=spec.team))
-        job = submit_job(tx, spec, caller.principal.user, caller.now_s, caller.controller.check_team)
+        job = add_job(tx, spec, caller.principal.user, caller.now_s, caller.controller.check_team)
         return build_reply(render_job(job), status=HTTPStatus.CREATED, version=job.version)
 
     return caller.change("job.submit", f"job {spec.name}", do)

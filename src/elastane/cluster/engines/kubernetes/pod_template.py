@@ -1,4 +1,4 @@
-"""The pod of an agent whose job has a template: what people wrote there, and what the agent needs. Pure."""
+"""The pod of an agent with the template of its job: what people wrote, and what the agent needs. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

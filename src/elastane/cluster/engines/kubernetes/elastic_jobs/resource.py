@@ -14,11 +14,11 @@ LARGEST_RESOURCE_BYTES = 4 << 20
 """More than an API server stores of one object."""
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ResourceCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A condition of a resource, as `kubectl wait` and `kubectl describe` read it.
 
     Args:
-        status: ``True``, ``False`` or ``Unknown``.
+        status: "True" or "False".
         reason: one word.
         message: a sentence, or several.
         last_transition_time: when the status became what it is.
@@ -56,10 +56,10 @@ class ElasticJob(msgspec.Struct, frozen=True, kw_only=True):
     status: Mapping[str, Any] = {}
 
     @property
-    def conditions(self) -> Mapping[str, Condition]:
+    def conditions(self) -> Mapping[str, ResourceCondition]:
         """The conditions of its status by type; those that cannot be read are left out."""
         try:
-            found = msgspec.convert(self.status.get("conditions") or [], list[Condition])
+            found = msgspec.convert(self.status.get("conditions") or [], list[ResourceCondition])
         except msgspec.ValidationError:
             return {}
         return {condition.type: condition for condition in found}

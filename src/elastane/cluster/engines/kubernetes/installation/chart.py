@@ -21,10 +21,10 @@ NOTES = {
     "home": "Volume that all pods share. Its class must allow ReadWriteMany.",
     "store": "Volume with the database of the controller.",
 }
-_CLASS = re.compile(r"^( *)storageClassName: '?(\{\{ ([\w.]+) \}\})'?$", re.MULTILINE)
+_CLASS = re.compile(r"( *)storageClassName: '?\{\{ ([\w.]+) \}\}'?\n")
 
 
-def build_chart() -> dict[str, str]:
+def build_helm_chart() -> dict[str, str]:
     """Return the files of the chart by their paths."""
     installation = Installation(
         image='{{ required "set image" .Values.image }}',
@@ -53,7 +53,7 @@ def build_chart() -> dict[str, str]:
         "values.yaml": "".join(
             f"# {NOTES[name]}\n{format_yaml({name: value})}" for name, value in VALUES.items()
         ),
-        # Helm creates what is in this folder before the templates, and never deletes it.
+        # Helm creates the files of this folder before the templates, and never deletes them.
         "crds/elasticjobs.yaml": format_yaml(build_definition()),
         **templates,
     }
@@ -61,4 +61,4 @@ def build_chart() -> dict[str, str]:
 
 def _write_optional_classes(text: str) -> str:
     """Leave out a storage class that is empty: that would not be the default one."""
-    return _CLASS.sub(r"\1{{- with \3 }}\n\1storageClassName: {{ . }}\n\1{{- end }}", text)
+    return _CLASS.sub(r"\1{{- with \2 }}\n\1storageClassName: {{ . }}\n\1{{- end }}\n", text)

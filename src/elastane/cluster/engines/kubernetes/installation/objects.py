@@ -140,7 +140,7 @@ def _build_binding(kind: str, installation: Installation) -> dict[str, Any]:
 
 def _build_role_for_people() -> dict[str, Any]:
     role = _build(f"{RBAC}/v1", "ClusterRole", None, f"{NAME}-edit")
-    # People who may edit a namespace may have jobs there.
+    # People with the right to edit a namespace may have jobs there.
     role["metadata"]["labels"] |= {f"{RBAC}/aggregate-to-edit": "true", f"{RBAC}/aggregate-to-admin": "true"}
     return role | {"rules": _list_rules(RIGHTS_OF_PEOPLE)}
 
