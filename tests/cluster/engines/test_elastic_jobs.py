@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from elastane.cluster.controller.cluster.declarations import diff_configs
-from elastane.cluster.controller.elastic_jobs.follower import TRY_AGAIN_S, ElasticJobFollower
+from elastane.cluster.controller.elastic_jobs.followed_engine import TRY_AGAIN_S
+from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
 from elastane.cluster.controller.elastic_jobs.status import AGAIN_S
 from elastane.cluster.controller.store import documents, elastic_job_rows, history, jobs
 from elastane.cluster.controller.store.database import Store
@@ -44,9 +45,9 @@ class ElasticJobSite:
     def count_wake(self) -> None:
         self.woken += 1
 
-    def declare(self, **changes) -> None:
+    def build_config(self) -> Config:
         options = {"kubeconfig": str(self.cluster.kubeconfig), "image": "train:1", "elasticJobs": "vision"}
-        config = Config(
+        return Config(
             engines=(DeclaredEngine(name="east", kind="kubernetes", options=options),),
             pools=(
                 Pool(name="h100", device="h100", devices=6, engine="east", options={"resource": DEVICE}),
@@ -54,8 +55,10 @@ class ElasticJobSite:
             ),
             priorities=(PriorityClass(name="normal", value=0, default=True),),
         )
+
+    def declare(self, **changes) -> None:
+        changed = msgspec.structs.replace(self.build_config(), **changes)
         with self.store.begin_write() as tx:
-            changed = msgspec.structs.replace(config, **changes)
             before = documents.read_declared_config(tx)
             documents.write_documents(tx, diff_configs(before, changed), self.now_s)
 
@@ -310,6 +313,37 @@ def test_nothing_is_written_while_nothing_happens(site):
         assert not site.look()
     asked = {verb for verb, resource in site.cluster.api.requests if resource == "elasticjobs"}
     assert asked <= {"watch"}
+
+
+def test_an_engine_that_hangs_holds_up_no_other(site, monkeypatch):
+    monkeypatch.setattr("elastane.cluster.controller.elastic_jobs.follower.PATIENCE_S", 0.1)
+    (east,) = site.build_config().engines
+    with run_small_cluster() as other:
+        options = east.options | {"kubeconfig": str(other.kubeconfig), "answer": "60s"}
+        west = DeclaredEngine(name="west", kind="kubernetes", options=options)
+        site.declare(engines=(west, east))
+        with other.api.silence():
+            site.apply("first")
+            site.wait_for(lambda: site.find_job("first") is not None, "the job of the other engine is made")
+        site.declare()
+        site.look()
+
+
+def test_an_event_that_is_refused_holds_up_no_other(site):
+    site.cluster.api.forbidden.add(("create", "events"))
+    try:
+        site.apply("first")
+        site.settle()
+        site.apply("second")
+        site.settle()
+    finally:
+        site.cluster.api.forbidden.clear()
+    with site.store.begin_write() as tx:
+        history.append_event(tx, "job.held_up", "it cannot start now", site.now_s, job="second")
+    site.settle()
+    uid = site.get("second")["metadata"]["uid"]
+    events = site.objects.list_all("events", NAMESPACE)
+    assert [event["reason"] for event in events if event["involvedObject"]["uid"] == uid] == ["HeldUp"]
 
 
 def test_events_of_the_job_are_events_of_the_resource(site):

@@ -123,7 +123,7 @@ class Objects:
     Attributes:
         changed: notified at each write; also the lock of everything here.
         admit: called with the resource and the object before one is created; it may raise `ApiError`.
-        convert: returns the object to store in place of an object, given that before it; it may raise `ApiError`.
+        convert: returns the object to store in place of one, given that before it; it may raise `ApiError`.
     """
 
     def __init__(self) -> None:

@@ -7,10 +7,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,79 +16,33 @@ from elastane.cluster.controller.elastic_jobs.acceptance import JobOwner, make_o
 from elastane.cluster.controller.elastic_jobs.decisions import (
     Situation,
     Step,
-    belongs_to_another,
     choose_step,
     make_finalizer,
 )
-from elastane.cluster.controller.elastic_jobs.status import (
-    WrittenStatus,
-    build_merge_patch,
-    build_resource_status,
-    must_write,
-)
+from elastane.cluster.controller.elastic_jobs.followed_engine import FollowedEngine
 from elastane.cluster.controller.elastic_jobs.stored_resource import StoredElasticJob
 from elastane.cluster.controller.job_changes import end_job
 from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, history, jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import StoreError
-from elastane.cluster.engines.kubernetes.elastic_jobs.client import ElasticJobClient, ResourceEvent
+from elastane.cluster.engines.kubernetes.elastic_jobs.client import ElasticJobClient
 from elastane.cluster.engines.kubernetes.elastic_jobs.resource import ElasticJob
 from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options
 from elastane.cluster.nouns.agents import Away
 from elastane.cluster.nouns.config import Config, DeclaredEngine
-from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.errors import ElastaneError
-from elastane.common.safe_text import escape_line, fold_text
+from elastane.common.safe_text import fold_text
 
 LOOK_S = 1.0
 SOON_S = 0.1
 """Until the next look, after a step: the next one of the resource may follow."""
 AFTER_FAILURE_S = 5.0
-TRY_AGAIN_S = 30.0
-"""A spec that was refused is looked at again after this time: a team may have reached a limit then."""
 EVENTS_AT_ONCE = 500
-MOST_EVENTS = 2000
-"""Events that wait for an API server that does not answer; older ones are dropped."""
-WARNINGS = ("job.held_up", "job.failed", "job.crashed", "job.unreadable")
+PATIENCE_S = 2.0
+"""A look does not wait longer for one engine, so that none holds up another."""
 
 logger = logging.getLogger(__name__)
-
-
-class _Refused(NamedTuple):
-    generation: int
-    why: str
-    again_s: float
-
-
-class _Engine:
-    """One engine, and all that is remembered of its resources.
-
-    Attributes:
-        written: the last statuses, by UID.
-        refused: specs that were not accepted, by UID.
-        events: those that have not been shown, with the job of each.
-    """
-
-    def __init__(self, document: DeclaredEngine, client: ElasticJobClient, team: str) -> None:
-        self.document, self.client, self.team = document, client, team
-        self.name = document.name
-        self.written: dict[str, WrittenStatus] = {}
-        self.refused: dict[str, _Refused] = {}
-        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self.complaint = ""
-
-    @property
-    def user(self) -> str:
-        """The user of its jobs. No token has such a name."""
-        return f"{self.name}:{self.client.namespace}"
-
-    def forget_others(self, uids: Iterable[str]) -> None:
-        """Forget all about resources that are gone."""
-        there = frozenset(uids)
-        for kept in (self.written, self.refused):
-            for uid in kept.keys() - there:
-                del kept[uid]
 
 
 def open_client(document: DeclaredEngine) -> ElasticJobClient:
@@ -130,8 +82,9 @@ class ElasticJobFollower:
         self._check_team = check_team
         self._clock = clock
         self._open_client = open_client
-        self._engines: dict[str, _Engine] = {}
-        self._unusable: dict[str, DeclaredEngine] = {}
+        self._engines: dict[str, FollowedEngine] = {}
+        self._looks: dict[str, asyncio.Task[bool]] = {}
+        self._unusable: dict[str, str] = {}
         self._cluster = ""
         self._last_event: int | None = None
         self._closing = asyncio.Event()
@@ -169,7 +122,7 @@ class ElasticJobFollower:
 
     async def shut(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(engine.client.close() for engine in self._engines.values()))
+        await asyncio.gather(*map(self._close_engine, self._engines.values()))
 
     def _record_failure(self, why: str) -> None:
         if why and why != self._failing:
@@ -198,10 +151,13 @@ class ElasticJobFollower:
             self._last_event = new[-1].id
             for engine in self._engines.values():
                 engine.events.extend(event for event in new if event.job)
-        found = await asyncio.gather(
-            *(self._look_at_engine(engine, config) for engine in self._engines.values())
-        )
-        return any(found)
+        for name, engine in self._engines.items():
+            if name not in self._looks:
+                self._looks[name] = asyncio.create_task(self._look_at_engine(engine, config))
+        await asyncio.wait(self._looks.values(), timeout=PATIENCE_S)
+        ended = [self._looks.pop(name) for name, task in list(self._looks.items()) if task.done()]
+        taken = [task.result() for task in ended]
+        return any(taken)
 
     async def _open_engines(self, config: Config) -> None:
         wanted = {
@@ -212,46 +168,45 @@ class ElasticJobFollower:
         for name, engine in list(self._engines.items()):
             if wanted.get(name) != engine.document:
                 del self._engines[name]
-                await engine.client.close()
+                await self._close_engine(engine)
         for name, document in wanted.items():
-            if name in self._engines or self._unusable.get(name) == document:
+            if name in self._engines:
                 continue
             try:
                 client = self._open_client(document)
             except ElastaneError as error:
-                self._unusable[name] = document
-                logger.error("ElasticJobs of engine %s are not followed: %s", name, error)  # noqa: TRY400
+                if self._unusable.get(name) != str(error):
+                    self._unusable[name] = str(error)
+                    logger.error("ElasticJobs of engine %s are not followed: %s", name, error)  # noqa: TRY400
                 continue
-            self._engines[name] = _Engine(document, client, document.options["elasticJobs"])
+            self._unusable.pop(name, None)
+            self._engines[name] = FollowedEngine(document, client, document.options["elasticJobs"])
 
-    async def _look_at_engine(self, engine: _Engine, config: Config) -> bool:
+    async def _close_engine(self, engine: FollowedEngine) -> None:
+        task = self._looks.pop(engine.name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        await engine.client.close()
+
+    async def _look_at_engine(self, engine: FollowedEngine, config: Config) -> bool:
         resources = await engine.client.list_resources()
         if isinstance(resources, Away):
-            self._complain(engine, resources.why)
+            engine.complain(resources.why)
             return False
-        self._complain(engine, "")
+        engine.complain("")
         situations = self._read_situations(engine, resources)
         pools = tuple(pool for pool in config.pools or () if pool.engine == engine.name)
         taken = await asyncio.gather(
             *(self._take_step(engine, situation, pools) for situation in situations.values())
         )
         engine.forget_others(situations)
-        await self._show(engine, situations.values())
+        await engine.show(situations.values(), self._clock())
         return any(taken)
 
-    def _complain(self, engine: _Engine, why: str) -> None:
-        """Log that the API server does not answer, or does again, when that changes."""
-        if why and not engine.complaint:
-            logger.warning(
-                "ElasticJobs of engine %s are not seen, so nothing is concluded: %s",
-                engine.name,
-                escape_line(why),
-            )
-        elif engine.complaint and not why:
-            logger.info("ElasticJobs of engine %s are seen again", engine.name)
-        engine.complaint = why
-
-    def _read_situations(self, engine: _Engine, resources: Mapping[str, ElasticJob]) -> dict[str, Situation]:
+    def _read_situations(
+        self, engine: FollowedEngine, resources: Mapping[str, ElasticJob]
+    ) -> dict[str, Situation]:
         """Return the situation of each resource that is shown, or that was shown here before."""
         with self._store.begin_read() as tx:
             kept = {row.uid: row for row in elastic_job_rows.list_elastic_jobs(tx)}
@@ -282,29 +237,22 @@ class ElasticJobFollower:
 
     # -- steps -------------------------------------------------------------------------------------------
 
-    async def _take_step(self, engine: _Engine, situation: Situation, pools: tuple[Pool, ...]) -> bool:
+    async def _take_step(self, engine: FollowedEngine, situation: Situation, pools: tuple[Pool, ...]) -> bool:
         """Take the next step for a resource; return whether one was taken."""
         step, resource, kept = choose_step(situation), situation.resource, situation.kept
         match step:
             case Step.SUBMIT | Step.CHANGE if resource is not None:
-                refused = engine.refused.get(resource.uid)
-                if (
-                    refused is not None
-                    and refused.generation == resource.generation
-                    and self._clock() < refused.again_s
-                ):
+                if engine.must_wait(resource, self._clock()):
                     return False
                 self._accept(engine, resource, pools)
             case Step.CLAIM if resource is not None:
-                return self._note(
-                    engine,
-                    await engine.client.set_finalizers(resource, (*resource.finalizers, situation.finalizer)),
-                )
+                finalizers = (*resource.finalizers, situation.finalizer)
+                return engine.note(await engine.client.set_finalizers(resource, finalizers))
             case Step.RELEASE if resource is not None:
                 left = tuple(name for name in resource.finalizers if name != situation.finalizer)
-                return self._note(engine, await engine.client.set_finalizers(resource, left))
+                return engine.note(await engine.client.set_finalizers(resource, left))
             case Step.REMOVE if resource is not None:
-                return self._note(engine, await engine.client.remove(resource))
+                return engine.note(await engine.client.remove(resource))
             case Step.CANCEL if kept is not None:
                 self._cancel(engine, kept)
             case Step.FORGET if kept is not None:
@@ -314,13 +262,7 @@ class ElasticJobFollower:
                 return False
         return True
 
-    def _note(self, engine: _Engine, why: str) -> bool:
-        """Log why a resource could not be changed; return whether it was."""
-        if why:
-            logger.info("an ElasticJob of engine %s is not changed now: %s", engine.name, escape_line(why))
-        return not why
-
-    def _accept(self, engine: _Engine, resource: ElasticJob, pools: tuple[Pool, ...]) -> None:
+    def _accept(self, engine: FollowedEngine, resource: ElasticJob, pools: tuple[Pool, ...]) -> None:
         """Make the job of a resource, or change it, or remember why its spec is refused."""
         owner = JobOwner(
             engine=engine.name,
@@ -338,68 +280,14 @@ class ElasticJobFollower:
             raise
         except ElastaneError as error:
             why = fold_text(error.what) + (f" ({fold_text(error.do)})" if error.do else "")
-            again_s = self._clock() + TRY_AGAIN_S
-            engine.refused[resource.uid] = _Refused(resource.generation, why, again_s)
+            engine.refuse(resource, why, self._clock())
         else:
-            engine.refused.pop(resource.uid, None)
+            engine.accept(resource)
             self._wake()
 
-    def _cancel(self, engine: _Engine, kept: StoredElasticJob) -> None:
+    def _cancel(self, engine: FollowedEngine, kept: StoredElasticJob) -> None:
         with self._store.begin_write() as tx:
             job = jobs.find_job(tx, kept.job)
             if job is not None and not job.has_ended:
                 end_job(tx, job, engine.user, self._clock())
         self._wake()
-
-    # -- what people see ---------------------------------------------------------------------------------
-
-    async def _show(self, engine: _Engine, situations: Iterable[Situation]) -> None:
-        """Write the statuses that have changed, and the events that have happened."""
-        shown = [
-            situation
-            for situation in situations
-            if situation.resource is not None
-            and not belongs_to_another(situation.resource, situation.finalizer)
-        ]
-        await asyncio.gather(*(self._show_status(engine, situation) for situation in shown))
-        of_jobs = {
-            situation.kept.job: situation.resource
-            for situation in shown
-            if situation.kept is not None and situation.resource is not None
-        }
-        while engine.events:
-            event = engine.events[0]
-            resource = of_jobs.get(event.job)
-            if resource is not None:
-                why = await engine.client.write_event(resource, _describe_event(event))
-                if why:
-                    # The status says the same; people may read events later, or never.
-                    self._note(engine, why)
-                    return
-            engine.events.popleft()
-
-    async def _show_status(self, engine: _Engine, situation: Situation) -> None:
-        resource, now_s = situation.resource, self._clock()
-        assert resource is not None, "only resources that are there are shown"
-        refused = engine.refused.get(resource.uid)
-        why = refused.why if refused is not None and refused.generation == resource.generation else ""
-        if situation.kept is None and not why:
-            return
-        status = build_resource_status(resource, situation.kept, situation.job, why, now_s)
-        if not must_write(resource, status, engine.written.get(resource.uid), now_s):
-            return
-        engine.written[resource.uid] = WrittenStatus(status, now_s)
-        patch = build_merge_patch(resource.status, status)
-        if not self._note(engine, await engine.client.write_status(resource, patch)):
-            del engine.written[resource.uid]
-
-
-def _describe_event(event: Event) -> ResourceEvent:
-    _, _, words = event.kind.partition(".")
-    return ResourceEvent(
-        number=event.id,
-        reason="".join(word.title() for word in words.split("_")),
-        message=event.message,
-        is_warning=event.kind in WARNINGS,
-        time_s=event.time_s,
-    )

@@ -17,7 +17,7 @@ from elastane.cluster.engines.kubernetes.elastic_jobs.resource import (
 from elastane.cluster.engines.kubernetes.followed_list import FollowedList
 from elastane.cluster.engines.kubernetes.kubeconfig import find_access
 from elastane.cluster.engines.kubernetes.options import KubernetesOptions
-from elastane.cluster.engines.kubernetes.refusals import ALREADY_EXISTS, CONFLICT, NOT_FOUND, ApiRefusal
+from elastane.cluster.engines.kubernetes.refusals import CONFLICT, NOT_FOUND, ApiRefusal
 from elastane.cluster.nouns.agents import Away
 from elastane.common.safe_text import fold_text
 
@@ -82,7 +82,7 @@ class ElasticJobClient:
         return await self._change("DELETE", self._find_path(resource), options)
 
     async def write_event(self, resource: ElasticJob, event: ResourceEvent) -> str:
-        """Create an event about a resource, unless it is there."""
+        """Create an event about a resource, unless it is there, or may not be."""
         time = datetime.fromtimestamp(event.time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         about = {
             "apiVersion": API_VERSION,
@@ -107,7 +107,11 @@ class ElasticJobClient:
             "lastTimestamp": time,
             "count": 1,
         }
-        return await self._change("POST", f"/api/v1/namespaces/{self.namespace}/events", body)
+        answer = await self._server.ask("POST", f"/api/v1/namespaces/{self.namespace}/events", body=body)
+        if isinstance(answer, Away):
+            return answer.why
+        # The status says the same, so an event that is refused for ever is left out.
+        return answer.words if isinstance(answer, ApiRefusal) and answer.is_failure else ""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -119,9 +123,8 @@ class ElasticJobClient:
         if isinstance(answer, Away):
             return answer.why
         if isinstance(answer, ApiRefusal):
-            # It has changed, or is gone or there: the next look decides again.
-            is_past = answer.code in (NOT_FOUND, CONFLICT) or answer.reason == ALREADY_EXISTS
-            return "" if is_past else answer.words
+            # It has changed, or is gone: the next look decides again.
+            return "" if answer.code in (NOT_FOUND, CONFLICT) else answer.words
         return ""
 
     def _find_path(self, resource: ElasticJob, sub: str = "") -> str:
