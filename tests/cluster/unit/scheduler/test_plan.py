@@ -17,7 +17,7 @@ from elastane.cluster.nouns.jobs import (
     RunPolicy,
     WorkerResources,
 )
-from elastane.cluster.nouns.pools import Departure, Pool, Restriction
+from elastane.cluster.nouns.pools import ENGINE_LABEL, Departure, Pool, Restriction
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.cluster.scheduler.reason_texts import describe_reason
