@@ -63,7 +63,6 @@ class _View(msgspec.Struct, frozen=True):
 
     Args:
         pools: those of engines, by name.
-        options: what agents get of the templates of their jobs, by job.
         agents: those that are not gone, by job.
         jobs: that run on agents; None: the job has ended, or its record cannot be read.
         runs: the newest attempts, by job.
@@ -71,7 +70,6 @@ class _View(msgspec.Struct, frozen=True):
 
     config: Config
     pools: Mapping[str, Pool]
-    options: Mapping[str, Mapping[str, str]]
     agents: Mapping[str, tuple[StoredAgent, ...]]
     jobs: Mapping[str, AgentJob | None]
     runs: Mapping[str, StoredRun]
@@ -177,7 +175,6 @@ class Fleet:
             runs = {run.job: run for run in agent_rows.list_agent_runs(tx)}
             granted = {job for pool in pools for job in jobs.list_jobs_in_pool(tx, pool)}
             found = jobs.find_jobs(tx, granted.union(agents, runs))
-            options = elastic_job_rows.map_agent_options(tx)
         needs: dict[str, AgentJob | None] = dict.fromkeys(agents)
         needs |= {
             job.name: read_agent_job(job, self._site.home)
@@ -190,7 +187,7 @@ class Fleet:
         if (needs or config.engines) and not self._cluster:
             with self._store.begin_write() as tx:
                 self._cluster = agent_rows.get_cluster_id(tx)
-        return _View(config, pools, options, agents, needs, runs)
+        return _View(config, pools, agents, needs, runs)
 
     async def _ask_runs(self, names: Sequence[str]) -> Mapping[str, Answer]:
         slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
@@ -468,8 +465,10 @@ class Fleet:
         if self._site.isolates:
             return dict.fromkeys((agent.job for agent in agents), f"engine {engine}: {AS_ROOT}")
         locate_agent_log(self._site.home, "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._store.begin_read() as tx:
+            options = elastic_job_rows.map_agent_options(tx, {agent.job for agent in agents})
         refusals = await self._engines.start_agents(
-            engine, [self._build_ask(agent, view) for agent in agents]
+            engine, [self._build_ask(agent, view, options.get(agent.job, {})) for agent in agents]
         )
         with self._store.begin_write() as tx:
             for agent in agents:
@@ -487,7 +486,7 @@ class Fleet:
             self._note_failure(job, why, now_s)
         return refused
 
-    def _build_ask(self, agent: StoredAgent, view: _View) -> AgentAsk:
+    def _build_ask(self, agent: StoredAgent, view: _View, options: Mapping[str, str]) -> AgentAsk:
         job, id_ = view.jobs[agent.job], self._get_id(agent)
         assert job is not None, "agents are asked for only for living jobs"
         declared = {document.name: document for document in view.config.engines or ()}
@@ -497,7 +496,7 @@ class Fleet:
             id=id_,
             job=agent.job,
             pool=view.pools[agent.pool].options,
-            options=view.options.get(agent.job, {}),
+            options=options,
             devices=agent.devices,
             grace_s=job.grace_s,
             log=str(locate_agent_log(self._site.home, id_)),

@@ -77,9 +77,8 @@ def _make_job(tx: Connection, resource: ElasticJob, owner: JobOwner, now_s: floa
         name=resource.name,
         job=name,
         generation=resource.generation,
-        options=described.options,
     )
-    elastic_job_rows.insert_elastic_job(tx, made)
+    elastic_job_rows.insert_elastic_job(tx, made, described.options)
 
 
 def _choose_name(tx: Connection, resource: ElasticJob, home: Path) -> str:
@@ -113,5 +112,5 @@ def _change_job(
         words = describe_spec_change(before.spec, after.spec)
         message = add_words(f"{owner.user} changed {kept.job}", words)
         history.append_event(tx, "job.amended", message, now_s, team=after.team, job=after.name)
-    changed = msgspec.structs.replace(kept, generation=resource.generation, options=described.options)
-    elastic_job_rows.write_elastic_job(tx, changed)
+    changed = msgspec.structs.replace(kept, generation=resource.generation)
+    elastic_job_rows.write_elastic_job(tx, changed, described.options)

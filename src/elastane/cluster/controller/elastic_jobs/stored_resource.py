@@ -1,7 +1,5 @@
 """What the store keeps of a resource of which a job was made. Pure."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 
@@ -15,7 +13,6 @@ class StoredElasticJob(msgspec.Struct, frozen=True, kw_only=True):
         name: of the resource.
         job: name of the job.
         generation: of its spec that the job has.
-        options: what the agents of the job get of its template.
     """
 
     uid: str
@@ -24,4 +21,3 @@ class StoredElasticJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     job: str
     generation: int
-    options: Mapping[str, str] = {}
