@@ -26,6 +26,7 @@ from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
 from elastane.cli.operators.doctor import doctor
 from elastane.cli.operators.engine import engine
+from elastane.cli.operators.kubernetes import kubernetes
 from elastane.cli.operators.node import node
 from elastane.cli.operators.owners import cohort, quota, team
 from elastane.cli.operators.pool import pool, trigger
@@ -150,6 +151,7 @@ add_commands(CLUSTER, jobs, top, describe, scale, amend, pause, resume, cancel, 
 add_commands(OPERATE, up, down, usage, audit, doctor)
 for group in (
     engine,
+    kubernetes,
     pool,
     team,
     cohort,

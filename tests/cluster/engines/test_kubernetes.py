@@ -10,6 +10,7 @@ import pytest
 
 from elastane.cluster.engines.kubernetes import api_server
 from elastane.cluster.engines.kubernetes.doctor import examine_kubernetes
+from elastane.cluster.engines.kubernetes.elastic_jobs.definition import build_definition
 from elastane.cluster.engines.kubernetes.engine import KEPT_S, KubernetesEngine
 from elastane.cluster.engines.kubernetes.options import KubernetesOptions
 from elastane.cluster.engines.kubernetes.pods import FORCE_AFTER_S
@@ -408,3 +409,21 @@ def test_the_doctor_names_what_is_wrong(site):
     with site.silence():
         findings = site.run(examine_kubernetes(site.build_options(answer_s=HASTY_S), pools))
     assert [finding.ok for finding in findings] == [False]
+
+
+def test_the_doctor_says_what_elastic_jobs_need(site):
+    options = site.build_options(elastic_jobs="vision")
+    site.cluster.api.forbidden.add(("create", "events"))
+    try:
+        (version, right, namespace, definition, *_) = site.run(examine_kubernetes(options, {}))
+    finally:
+        site.cluster.api.forbidden.clear()
+    assert (version.ok, right.ok, namespace.ok, definition.ok) == (True, False, True, False)
+    assert "may not create events" in right.what
+    assert "does not know ElasticJob" in definition.what
+    assert "elastane kubernetes manifests" in definition.do
+    site.cluster.objects.create("customresourcedefinitions", "", build_definition())
+    findings = site.run(examine_kubernetes(options, {}))
+    assert [finding.what for finding in findings if "ElasticJob" in finding.what] == [
+        "the API server knows ElasticJob"
+    ]

@@ -52,6 +52,17 @@ class RealController:
             self._process.stdout.close()
             self._process = None
 
+    def kill(self) -> None:
+        """Kill it in the midst of what it does."""
+        self._process.kill()
+        self._process.wait(WAIT_S)
+        self._process.stdout.close()
+        self._process = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def __enter__(self) -> Self:
         return self
 

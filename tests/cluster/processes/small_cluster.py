@@ -23,6 +23,7 @@ from elastane.cluster.controller.agents.all_engines import AllEngines
 from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
 from elastane.cluster.controller.loop import Loop, Scheduler
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller
@@ -63,7 +64,7 @@ def open_cluster(
             None: jobs run on this machine.
         options: of its pool in this engine.
         kind: of this engine.
-        engine_options: of this engine.
+        engine_options: in its declaration.
     """
     home = tmp_path / "home"
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
@@ -85,11 +86,13 @@ def open_cluster(
     local = LocalEngine(home, agent=stage.build_command("elastane.run.attempts.__main__"))
     fleet = Fleet(store, Site(home, url), lambda document, cluster: open_engine(cluster))
     loop = Loop(store, AllEngines(local, fleet), Scheduler(plan=plan, explain=explain_decision))
+    follower = ElasticJobFollower(store, home, wake=loop.wake)
     controller = Controller(store, wake=loop.wake, plan=plan, explain=explain_decision, home=home)
     api = build_application(controller)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning"))
     threads = [
         threading.Thread(target=asyncio.run, args=(loop.run(),)),
+        threading.Thread(target=asyncio.run, args=(follower.run(),)),
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}),
     ]
     for thread in threads:
@@ -108,6 +111,7 @@ def open_cluster(
         api.state.closing.set()
         server.should_exit = True
         loop.close()
+        follower.close()
         for thread in threads:
             thread.join()
         listener.close()

@@ -25,6 +25,7 @@ from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site, find_site
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.code_files import CodeFiles
+from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planner import Planner
 from elastane.cluster.controller.planning import Scheduler
@@ -136,9 +137,15 @@ def _serve(
         check_team=partial(find_team_account, settings.run_as),
         clock=clock,
     )
+    follower = ElasticJobFollower(
+        store, site.home, wake=loop.wake, check_team=controller.check_team, clock=clock
+    )
     app = build_application(controller)
     server = _Server(configure_server(app, settings))
-    thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
+    threads = [
+        threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop"),
+        threading.Thread(target=asyncio.run, args=(follower.run(),), name="elastic-jobs"),
+    ]
     ending, lost = threading.Event(), threading.Event()
 
     def end(*_: object) -> None:
@@ -149,6 +156,7 @@ def _serve(
         lost.set()
         # Stop decisions before requests: another controller may have the store.
         loop.close()
+        follower.close()
         end()
 
     server.farewell = app.state.closing.set
@@ -160,7 +168,8 @@ def _serve(
     with store.begin_write() as tx:
         secret = make_first_token(tx, settings.user, clock(), another=settings.new_token)
         ready(_describe_ready(settings, store, listener, secret or "", closed))
-    thread.start()
+    for thread in threads:
+        thread.start()
     watch = partial(_watch_lease, lease, ending, end_without_lease)
     threading.Thread(target=watch, name="lease", daemon=True).start()
     threading.Thread(target=write_refusals, args=(controller, ending), name="refusals", daemon=True).start()
@@ -169,7 +178,9 @@ def _serve(
     finally:
         end()
         loop.close()
-        thread.join()
+        follower.close()
+        for thread in threads:
+            thread.join()
         if not lost.is_set():
             _write_last_refusals(controller)
     if lost.is_set():

@@ -69,7 +69,17 @@ async def examine_engine(
             found = await examine_ray(decode_ray_options(document.options), pools)
         case _:
             assert_never(document.kind)
-    return (judge_address(url), *found)
+    return (judge_address(choose_controller_url(document, url)), *found)
+
+
+def choose_controller_url(document: DeclaredEngine | None, url: str) -> str:
+    """Return the address at which the agents of an engine reach the controller.
+
+    Args:
+        document: None: the declaration cannot be read.
+        url: at which it listens.
+    """
+    return url if document is None else document.options.get("controller", url)
 
 
 def judge_address(url: str) -> EngineFinding:

@@ -43,6 +43,7 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         job: to be shown in the engine's own list.
         pool: options of the pool, as the kind of the engine names them.
+        options: of the job, as the kind of the engine names them.
         devices: how many the agent holds.
         cpus: how many processors it holds; 0: those that the engine gives with the devices.
         memory_bytes: how much memory it holds; 0: as much as the engine gives.
@@ -55,6 +56,7 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     id: AgentId
     job: str
     pool: Mapping[str, str]
+    options: Mapping[str, str] = {}
     devices: int
     cpus: int = 0
     memory_bytes: int = 0

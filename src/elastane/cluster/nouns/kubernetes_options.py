@@ -11,6 +11,7 @@ from elastane.cluster.nouns.option_forms import (
     KindOptions,
     make_form,
 )
+from elastane.common.field_checks import NAME
 
 DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 DNS_NAME = rf"(?=.{{1,253}}\Z){DNS_LABEL}(?:\.{DNS_LABEL})*"
@@ -34,6 +35,8 @@ _TOLERATIONS = make_form(
     "KEY, KEY=VALUE or KEY=VALUE:EFFECT, or several with commas between them",
     rf"{TOLERATED}(?:,{TOLERATED}){{0,31}}",
 )
+_URL = make_form("a URL that begins with https://", r"https://[^\s/?#]{1,300}")
+_TEAM = make_form("a name of a team", NAME.pattern)
 _LABEL_VALUE = make_form("a name of a queue", LABEL_NAME)
 
 IMAGE = EngineOption(
@@ -103,6 +106,20 @@ KUBERNETES = KindOptions(
             help="Command that runs elastane in the image. Default: elastane.",
             example="/opt/train/bin/elastane",
             form=COMMAND,
+        ),
+        EngineOption(
+            name="controller",
+            metavar="URL",
+            help="Address at which pods reach the controller. Default: the one at which it listens.",
+            example="https://elastane.training:7425",
+            form=_URL,
+        ),
+        EngineOption(
+            name="elasticJobs",
+            metavar="TEAM",
+            help="Team that owns the jobs of the ElasticJobs in the namespace. Default: they are ignored.",
+            example="vision",
+            form=_TEAM,
         ),
         EngineOption(
             name="answer",

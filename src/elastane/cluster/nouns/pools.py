@@ -9,6 +9,8 @@ from elastane.common.bodies import AnswerBody, RequestBody
 NodeWanted: TypeAlias = Literal["use", "drain", "failed"]
 
 
+ENGINE_LABEL = "elastane.dev/engine"
+"""Every pool has this label, with its engine as the value, so that a job can ask for one engine."""
 UNSEEN_S = 300.0
 """A node that no engine has seen for this long counts as gone."""
 

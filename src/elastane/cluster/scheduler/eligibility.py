@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.pools import Pool
+from elastane.cluster.nouns.pools import ENGINE_LABEL, Pool
 
 
 class PoolGroup(NamedTuple):
@@ -59,5 +59,8 @@ def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
         and (wanted.devices <= pool.devices_per_node or wanted.devices % pool.devices_per_node == 0)
         and (spec.spot or not pool.spot)
         and (not spec.data.regions or pool.site in spec.data.regions)
-        and all(pool.labels.get(key) == value for key, value in spec.data.labels.items())
+        and all(
+            (pool.engine if key == ENGINE_LABEL else pool.labels.get(key)) == value
+            for key, value in spec.data.labels.items()
+        )
     )

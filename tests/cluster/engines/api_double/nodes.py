@@ -164,13 +164,14 @@ class Nodes:
         state = {"running": {"startedAt": format_time(now())}}
         self._set_status(pod, "Running", state)
         self.starts[name] = self.starts.get(name, 0) + 1
+        variables = {one["name"]: one.get("value", "") for one in container.get("env", ())}
         with self.log(pod).open("ab") as log:
             self._processes[uid] = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self.environment | {"HOSTNAME": name},
+                env=self.environment | variables | {"HOSTNAME": name},
                 cwd="/",
                 start_new_session=True,
             )

@@ -12,20 +12,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from tests.cluster.engines.api_double.resources import IN_CLUSTER, KINDS
+
 Document = dict[str, Any]
 Key = tuple[str, str]
 """Namespace, which is empty for nodes and namespaces, and name."""
 DNS_NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
 )
-KINDS = {
-    "pods": "Pod",
-    "secrets": "Secret",
-    "nodes": "Node",
-    "namespaces": "Namespace",
-    "persistentvolumeclaims": "PersistentVolumeClaim",
-}
-IN_CLUSTER = ("nodes", "namespaces")
 TERM = re.compile(
     r"\s*(?:(?P<no>!)(?P<absent>[\w./-]+)|(?P<key>[\w./-]+)\s*"
     r"(?:(?P<op>==|=|!=)\s*(?P<value>[^,\s]*)|(?P<set>in|notin)\s*\((?P<values>[^)]*)\))?)\s*(?:,|\Z)"
@@ -129,11 +123,13 @@ class Objects:
     Attributes:
         changed: notified at each write; also the lock of everything here.
         admit: called with the resource and the object before one is created; it may raise `ApiError`.
+        convert: returns the object to store in place of one, given that before it; it may raise `ApiError`.
     """
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.admit: Callable[[str, Document], None] = lambda resource, document: None
+        self.convert: Callable[[str, Document, Document | None], Document] = lambda resource, new, old: new
         self.version = 1000
         self.oldest = self.version
         self.history: list[Change] = []
@@ -191,6 +187,8 @@ class Objects:
             if (namespace, name) in self._found[resource]:
                 raise ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists')
             self.admit(resource, document)
+            document = self.convert(resource, document, None)
+            metadata = document["metadata"]
             metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": format_time(now())}
             metadata |= {"namespace": namespace} if namespace else {}
             return document if dry else self._write(resource, (namespace, name), document)
@@ -207,8 +205,10 @@ class Objects:
                 f"unable to create new content in namespace {namespace} because it is being terminated",
             )
 
-    def replace(self, resource: str, namespace: str, document: Document) -> Document:
-        """Write an object; 409: it has changed since it was read."""
+    def replace(
+        self, resource: str, namespace: str, document: Document, *, is_status: bool = False
+    ) -> Document:
+        """Write an object, or its status only; 409: it has changed since it was read."""
         with self.changed:
             name = document["metadata"]["name"]
             before = self.get(resource, namespace, name)
@@ -223,14 +223,24 @@ class Objects:
             for field in ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"):
                 if field in before["metadata"]:
                     document["metadata"][field] = before["metadata"][field]
+            if is_status:
+                document = {**before, "status": document.get("status", {})}
+            else:
+                document = self.convert(resource, document, before)
             after = self._write(resource, (namespace, name), document)
             if after["metadata"].get("deletionGracePeriodSeconds") == 0:
                 self._remove_if_free(resource, (namespace, name))
             return after
 
-    def patch(self, resource: str, namespace: str, name: str, patch: Document) -> Document:
+    def patch(
+        self, resource: str, namespace: str, name: str, patch: Document, *, is_status: bool = False
+    ) -> Document:
         with self.changed:
-            return self.replace(resource, namespace, merge(self.get(resource, namespace, name), patch))
+            before = self.get(resource, namespace, name)
+            wanted = patch.get("metadata", {}).get("uid", before["metadata"]["uid"])
+            if wanted != before["metadata"]["uid"]:
+                raise ApiError(409, "Conflict", f'Precondition failed: UID of {resource} "{name}" differs')
+            return self.replace(resource, namespace, merge(before, patch), is_status=is_status)
 
     def delete(self, resource: str, namespace: str, name: str, options: Document) -> Document:
         """Ask for the deletion of an object: a pod on a node gets time, everything else goes at once."""

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,10 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from elastane.cluster.engines.kubernetes.quantities import parse_quantity
 from tests.cluster.engines.api_double.certificate import build_server_context
+from tests.cluster.engines.api_double.custom_resources import CustomResources
 from tests.cluster.engines.api_double.nodes import Nodes, holds_devices, list_requests
 from tests.cluster.engines.api_double.objects import (
-    IN_CLUSTER,
-    KINDS,
     ApiError,
     Change,
     Document,
@@ -28,13 +27,24 @@ from tests.cluster.engines.api_double.objects import (
     fits_fields,
     fits_labels,
 )
+from tests.cluster.engines.api_double.resources import (
+    CUSTOM,
+    IN_CLUSTER,
+    KINDS,
+    RESOURCES,
+    describe_group,
+    describe_groups,
+    describe_openapi,
+    describe_resources,
+)
 
 PATH = re.compile(
-    r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[a-z]+))?"
+    r"/(?:api|apis/(?P<group>[a-z0-9.]+))/(?P<version>v[a-z0-9]+)(?:/namespaces/(?P<namespace>[^/]+))?"
+    r"/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[a-z]+))?"
 )
+AS_TABLE = "as=Table"
 BOOKMARK_S = 1.0
 LONGEST_WATCH_S = 1800.0
-VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
 class ApiDouble:
@@ -46,6 +56,7 @@ class ApiDouble:
         requests: how often each verb and resource was asked for.
         loses_answers: requests are carried out, and the connection is closed without an answer.
         priority_classes: that pods may name.
+        before_answer: called with the verb and the resource after a request was carried out.
     """
 
     def __init__(self, objects: Objects, nodes: Nodes, certificate: Path) -> None:
@@ -59,12 +70,16 @@ class ApiDouble:
         self.priority_classes: set[str] = set()
         self.quota: dict[str, str] = {}
         self.gone_as_event = True
+        self.is_strict = False
+        self.before_answer: Callable[[str, str], None] = lambda verb, resource: None
         self._pages: dict[str, tuple[int, list[Document]]] = {}
         self._speaks = threading.Event()
         self._speaks.set()
         self._closing = False
         self.connections: set[socket.socket] = set()
         objects.admit = self._admit
+        self.custom = CustomResources(objects)
+        objects.convert = self._convert
         self._server: ThreadingHTTPServer | None = None
         self._address = ("127.0.0.1", 0)
         self.start()
@@ -131,6 +146,11 @@ class ApiDouble:
             for name, text in document.pop("stringData", {}).items():
                 data[name] = base64.b64encode(text.encode()).decode()
 
+    def _convert(self, resource: str, document: Document, before: Document | None) -> Document:
+        if resource in CUSTOM:
+            return self.custom.admit(resource, document, before, strict=self.is_strict)
+        return document
+
     def _admit_pod(self, pod: Document) -> None:
         spec, name = pod["spec"], pod["metadata"]["name"]
         wanted = spec.get("priorityClassName")
@@ -138,6 +158,10 @@ class ApiDouble:
             message = f'pods "{name}" is forbidden: no PriorityClass with name {wanted} was found'
             raise ApiError(403, "Forbidden", message)
         pod.setdefault("status", {"phase": "Pending"})
+        for container in spec["containers"]:
+            # Clients may write numbers.
+            for quantities in container.get("resources", {}).values():
+                quantities.update({key: str(value) for key, value in quantities.items()})
         if "kueue.x-k8s.io/queue-name" in pod["metadata"].get("labels", {}):
             spec["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
         used = {"pods": 0}
@@ -172,9 +196,9 @@ class ApiDouble:
                 self._pages[metadata["continue"]] = (version, items[limit:])
         return {
             "kind": f"{KINDS[resource]}List",
-            "apiVersion": "v1",
+            "apiVersion": RESOURCES[resource].api_version,
             "metadata": metadata,
-            "items": items[:limit],
+            "items": [describe_object(resource, item) for item in items[:limit]],
         }
 
     def find_events(
@@ -187,6 +211,10 @@ class ApiDouble:
             if event is not None:
                 events.append(event)
         return events
+
+
+def describe_object(resource: str, document: Document) -> Document:
+    return {"kind": KINDS[resource], "apiVersion": RESOURCES[resource].api_version, **document}
 
 
 def fits(document: Document, query: dict[str, str]) -> bool:
@@ -298,7 +326,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         if path.endswith("/selfsubjectaccessreviews"):
             return self._review(body)
         match = PATH.fullmatch(path)
-        if match is None or (match["resource"] not in KINDS and match["resource"] != "namespaces"):
+        if match is None or not self._is_served(match):
             raise ApiError(404, "NotFound", "the server could not find the requested resource")
         namespace, resource = match["namespace"] or "", match["resource"]
         name, sub = match["name"] or "", match["sub"] or ""
@@ -309,10 +337,35 @@ class RequestHandler(BaseHTTPRequestHandler):
         if (verb, resource) in self.api.forbidden or (verb, f"{resource}@{namespace}") in self.api.forbidden:
             message = f'{resource} is forbidden: User "ada" cannot {verb} resource "{resource}"'
             raise ApiError(403, "Forbidden", message)
+        answer = self._carry_out(verb, resource, namespace, name, sub, method, query, body)
+        self.api.before_answer(verb, resource)
+        return answer
+
+    def _carry_out(
+        self,
+        verb: str,
+        resource: str,
+        namespace: str,
+        name: str,
+        sub: str,
+        method: str,
+        query: dict[str, str],
+        body: Document,
+    ) -> Document | str | None:
         if sub:
-            return self._do_sub(sub, namespace, name, body)
+            return self._do_sub(resource, sub, namespace, name, method, body)
         objects = self.api.objects
+        self.api.is_strict = query.get("fieldValidation") == "Strict"
+        wants_table = AS_TABLE in self.headers.get("Accept", "") and resource in CUSTOM
         match verb:
+            case "list" if wants_table:
+                page = self.api.list_page(resource, namespace, query)
+                return self.api.custom.build_table(
+                    resource, page["items"], page["metadata"]["resourceVersion"]
+                )
+            case "get" if wants_table:
+                found = objects.get(resource, namespace, name)
+                return self.api.custom.build_table(resource, [found], found["metadata"]["resourceVersion"])
             case "list":
                 return self.api.list_page(resource, namespace, query)
             case "watch":
@@ -331,15 +384,29 @@ class RequestHandler(BaseHTTPRequestHandler):
                 return self._complete(resource, objects.delete(resource, namespace, name, body))
 
     def _complete(self, resource: str, document: Document) -> Document:
-        return {"kind": KINDS[resource], "apiVersion": "v1", **document}
+        return describe_object(resource, document)
+
+    def _is_served(self, match: re.Match[str]) -> bool:
+        resource = RESOURCES.get(match["resource"])
+        asked = match["group"] or "", match["version"]
+        if resource is None or (resource.group, resource.version) != asked:
+            return False
+        self.api.custom.find_version(match["resource"])
+        return True
 
     def _find_verb(self, method: str, name: str, query: dict[str, str]) -> str:
         if method == "GET" and not name:
             return "watch" if query.get("watch") in ("true", "1") else "list"
         return {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
 
-    def _do_sub(self, sub: str, namespace: str, name: str, body: Document) -> Document | str:
+    def _do_sub(
+        self, resource: str, sub: str, namespace: str, name: str, method: str, body: Document
+    ) -> Document | str:
         objects = self.api.objects
+        if sub == "status" and method == "PATCH":
+            return self._complete(resource, objects.patch(resource, namespace, name, body, is_status=True))
+        if sub == "scale":
+            return self._scale(resource, namespace, name, method, body)
         pod = objects.get("pods", namespace, name)
         if sub == "log":
             path = self.api.nodes.log(pod)
@@ -357,6 +424,17 @@ class RequestHandler(BaseHTTPRequestHandler):
                 objects.delete("pods", namespace, name, body.get("deleteOptions") or {})
             return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
         raise ApiError(404, "NotFound", "the server could not find the requested resource")
+
+    def _scale(self, resource: str, namespace: str, name: str, method: str, body: Document) -> Document:
+        objects, custom = self.api.objects, self.api.custom
+        with objects.changed:
+            found = objects.get(resource, namespace, name)
+            if method != "GET":
+                version = body.get("metadata", {}).get("resourceVersion")
+                scaled = custom.scale(resource, found, body["spec"]["replicas"])
+                scaled["metadata"] |= {"resourceVersion": version} if version else {}
+                found = objects.replace(resource, namespace, scaled)
+            return custom.build_scale(resource, found)
 
     def _review(self, body: Document) -> Document:
         wanted = body["spec"]["resourceAttributes"]
@@ -426,30 +504,26 @@ class RequestHandler(BaseHTTPRequestHandler):
         if path == "/api":
             return {"kind": "APIVersions", "versions": ["v1"]}
         if path == "/apis":
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": []}
+            return describe_groups(self._list_groups())
         if path == "/api/v1":
-            resources = [
-                {
-                    "name": name,
-                    "singularName": kind.lower(),
-                    "namespaced": name not in IN_CLUSTER,
-                    "kind": kind,
-                    "verbs": VERBS,
-                }
-                for name, kind in KINDS.items()
-            ]
-            evictions = {"name": "pods/eviction", "namespaced": True, "kind": "Eviction", "verbs": ["create"]}
-            evictions |= {"group": "policy", "version": "v1", "singularName": ""}
-            logs = {
-                "name": "pods/log",
-                "namespaced": True,
-                "kind": "Pod",
-                "verbs": ["get"],
-                "singularName": "",
-            }
-            return {
-                "kind": "APIResourceList",
-                "groupVersion": "v1",
-                "resources": [*resources, evictions, logs],
-            }
+            return describe_resources("v1")
+        if path == "/openapi/v3":
+            groups = self._list_groups()
+            served = {one.api_version for one in RESOURCES.values() if not one.group or one.group in groups}
+            names = [f"apis/{one}" if "/" in one else f"api/{one}" for one in sorted(served)]
+            return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}"} for name in names}}
+        if path.startswith("/openapi/v3/"):
+            return describe_openapi(
+                path.removeprefix("/openapi/v3/").removeprefix("apis/").removeprefix("api/")
+            )
+        _, _, group = path.partition("/apis/")
+        name, _, version = group.partition("/")
+        if name in self._list_groups() and "/" not in version:
+            return describe_resources(group) if version else describe_group(name)
         return None
+
+    def _list_groups(self) -> list[str]:
+        groups = dict.fromkeys(one.group for one in RESOURCES.values() if one.group)
+        defined = {name.partition(".")[2] for name in CUSTOM.values()}
+        there = {one["spec"]["group"] for one in self.api.objects.list_all("customresourcedefinitions")}
+        return [group for group in groups if group not in defined or group in there]

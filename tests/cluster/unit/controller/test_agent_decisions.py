@@ -198,7 +198,12 @@ def test_what_the_run_hears_counts_for_more_than_what_the_engine_says():
 
 def test_an_agent_goes_through_its_states():
     agent = make_agent(1)
-    agent = update_agent(agent, SeenAgent(id="c-1", state="pending", why="Resources"), 1.0, is_heard=False)
+    pending = SeenAgent(id="c-1", state="pending", why="Resources")
+    # Its request was not noted, so it is repeated: it may be incomplete.
+    assert update_agent(agent, pending, 1.0, is_heard=False).state == "asked"
+    leaving = msgspec.structs.replace(agent, leave_by_s=9.0)
+    assert update_agent(leaving, pending, 1.0, is_heard=False).state == "pending"
+    agent = update_agent(msgspec.structs.replace(agent, state="pending"), pending, 1.0, is_heard=False)
     assert (agent.state, agent.why, agent.started_s) == ("pending", "Resources", None)
     agent = update_agent(agent, SeenAgent(id="c-1", state="running", node="n1"), 2.0, is_heard=False)
     assert (agent.state, agent.node, agent.started_s) == ("running", "n1", 2.0)

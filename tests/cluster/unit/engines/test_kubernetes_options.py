@@ -2,6 +2,7 @@
 
 import pytest
 
+from elastane.cluster.engines.kinds import choose_controller_url
 from elastane.cluster.engines.kubernetes.options import (
     KubernetesOptions,
     KubernetesPool,
@@ -9,6 +10,7 @@ from elastane.cluster.engines.kubernetes.options import (
     decode_kubernetes_options,
     decode_kubernetes_pool,
 )
+from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.kubernetes_options import KUBERNETES
 from elastane.common.errors import BadField
 
@@ -43,6 +45,7 @@ def test_all_examples_of_options_are_decoded():
         volumes=(("home", "/shared/elastane"), ("data", "/data")),
         user=(1000, 1000),
         command=("/opt/train/bin/elastane",),
+        elastic_jobs="vision",
         answer_s=10.0,
     )
 
@@ -103,3 +106,13 @@ def test_an_invalid_option_of_a_pool_is_refused(name, value):
 def test_an_invalid_option_of_the_engine_is_refused(name, value):
     with pytest.raises(BadField, match=rf"options\.{name}: "):
         decode_kubernetes_options({name: value})
+
+
+def test_pods_reach_the_controller_at_the_address_of_their_engine():
+    url = "https://10.0.0.5:7425"
+    east = DeclaredEngine(
+        name="east", kind="kubernetes", options={"controller": "https://elastane.training:7425"}
+    )
+    assert choose_controller_url(east, url) == "https://elastane.training:7425"
+    assert choose_controller_url(DeclaredEngine(name="east", kind="kubernetes"), url) == url
+    assert choose_controller_url(None, url) == url

@@ -17,7 +17,7 @@ from elastane.cluster.nouns.jobs import (
     RunPolicy,
     WorkerResources,
 )
-from elastane.cluster.nouns.pools import Departure, Pool, Restriction
+from elastane.cluster.nouns.pools import ENGINE_LABEL, Departure, Pool, Restriction
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.cluster.scheduler.reason_texts import describe_reason
@@ -276,6 +276,15 @@ def test_an_engine_without_a_site_is_in_no_region():
     wanted = state(low=2, data=DataPlacement(regions=("eu",)))
     assert decided(wanted, pools=(far,)).why == (plans.NoSuchPool(),)
     assert decided(wanted, pools=(replace(far, site="eu"),)).workers == {"a": 2}
+
+
+def test_a_job_can_ask_for_one_engine():
+    here = Pool(name="a", device="h100", devices=4, labels={ENGINE_LABEL: "hpc"})
+    pools = (here, Pool(name="b", device="h100", devices=2, engine="hpc"))
+    wanted = state(low=2, data=DataPlacement(labels={ENGINE_LABEL: "hpc"}))
+    assert decided(wanted, pools=pools).workers == {"b": 2}
+    # A pool cannot say that it is of another engine.
+    assert decided(wanted, pools=(here,)).why == (plans.NoSuchPool(),)
 
 
 H100 = Pool(name="b", device="h100", devices=8)

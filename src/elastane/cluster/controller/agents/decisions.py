@@ -57,9 +57,11 @@ def update_agent(agent: StoredAgent, seen: SeenAgent | None, now_s: float, *, is
     if started_s is None and seen.state != "pending":
         started_s = now_s
     is_here = agent.arrived_s is not None and seen.state == "running"
+    # A controller that was killed in the midst of its request may have left it incomplete: it is repeated.
+    is_unnoted = agent.state == "asked" and seen.state == "pending" and agent.leave_by_s is None
     return msgspec.structs.replace(
         agent,
-        state="arrived" if is_here else seen.state,
+        state="asked" if is_unnoted else "arrived" if is_here else seen.state,
         node=seen.node or agent.node,
         why=agent.why if agent.exit_code is not None else seen.why,
         started_s=started_s,

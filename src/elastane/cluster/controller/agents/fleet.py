@@ -26,8 +26,9 @@ from elastane.cluster.controller.agents.decisions import (
 from elastane.cluster.controller.agents.engines import Engines, OpenEngine
 from elastane.cluster.controller.agents.site import Site, locate_agent_log
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
-from elastane.cluster.controller.store import agent_rows, documents, jobs, nodes
+from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, nodes
 from elastane.cluster.controller.store.database import Store
+from elastane.cluster.engines.kinds import choose_controller_url
 from elastane.cluster.engines.run_line import RunLine, WorkerCounts, count_workers
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, SeenAgent
 from elastane.cluster.nouns.config import Config
@@ -468,8 +469,10 @@ class Fleet:
         if self._site.isolates:
             return dict.fromkeys((agent.job for agent in agents), f"engine {engine}: {AS_ROOT}")
         locate_agent_log(self._site.home, "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._store.begin_read() as tx:
+            options = elastic_job_rows.map_agent_options(tx, {agent.job for agent in agents})
         refusals = await self._engines.start_agents(
-            engine, [self._build_ask(agent, view) for agent in agents]
+            engine, [self._build_ask(agent, view, options.get(agent.job, {})) for agent in agents]
         )
         with self._store.begin_write() as tx:
             for agent in agents:
@@ -487,16 +490,20 @@ class Fleet:
             self._note_failure(job, why, now_s)
         return refused
 
-    def _build_ask(self, agent: StoredAgent, view: _View) -> AgentAsk:
+    def _build_ask(self, agent: StoredAgent, view: _View, options: Mapping[str, str]) -> AgentAsk:
         job, id_ = view.jobs[agent.job], self._get_id(agent)
         assert job is not None, "agents are asked for only for living jobs"
-        ticket = JobTicket(self._site.url, id_, agent.key, self._site.certificate)
         declared = {document.name: document for document in view.config.engines or ()}
-        shares_home = agent.engine in declared and declared[agent.engine].shares_home
+        engine = declared.get(agent.engine)
+        ticket = JobTicket(
+            choose_controller_url(engine, self._site.url), id_, agent.key, self._site.certificate
+        )
+        shares_home = engine is not None and engine.shares_home
         return AgentAsk(
             id=id_,
             job=agent.job,
             pool=view.pools[agent.pool].options,
+            options=options,
             devices=agent.devices,
             grace_s=job.grace_s,
             log=str(locate_agent_log(self._site.home, id_)) if shares_home else "",

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from http import HTTPStatus
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -10,22 +9,11 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Action, Target
-from elastane.cluster.controller.admission import (
-    check_priority_class,
-    check_spec,
-    check_virtual_ranks,
-    scale_policy,
-)
+from elastane.cluster.controller.admission import check_spec, scale_policy
 from elastane.cluster.controller.agents.site import locate_agent_log
 from elastane.cluster.controller.agents.stored_agent import format_agent_id
-from elastane.cluster.controller.jobs.requests import cancel_job, change_job_spec, create_job
-from elastane.cluster.controller.jobs.stored_job import (
-    JobNameTaken,
-    StoredJob,
-    require_alive,
-    require_readable,
-)
-from elastane.cluster.controller.rest import team_limits
+from elastane.cluster.controller.job_changes import add_job, change_job, end_job
+from elastane.cluster.controller.jobs.stored_job import StoredJob, require_alive, require_readable
 from elastane.cluster.controller.rest.bodies import build_reply, parse_body, respond
 from elastane.cluster.controller.rest.caller import (
     Caller,
@@ -58,7 +46,7 @@ from elastane.cluster.controller.rest.parameters import (
     UserFilter,
 )
 from elastane.cluster.controller.rest.problems import make_missing_error
-from elastane.cluster.controller.store import agent_rows, code_rows, documents, history, jobs
+from elastane.cluster.controller.store import agent_rows, code_rows, history, jobs
 from elastane.cluster.controller.store.jobs import JobFilters
 from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.differences import add_words, describe_spec_change
@@ -99,15 +87,8 @@ def post_job(caller: ChangerParameter, spec: Annotated[JobSpec, parse_body(JobSp
 
     def do(tx: Connection) -> Reply:
         caller.require_right("job.submit", Target(name=f"team {spec.team}", team=spec.team))
-        check_priority_class(spec, _list_classes(tx))
-        team_limits.check_jobs(tx, spec, caller.principal.user)
         _use_code(caller, tx, spec)
-        caller.controller.check_team(spec.team)
-        _claim_name(tx, spec.name)
-        earlier = jobs.find_earlier_job(tx, spec)
-        job = jobs.insert_job(tx, create_job(spec, caller.principal.user, caller.now_s, earlier))
-        message = f"{caller.principal.user} submitted {job.name}"
-        history.append_event(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
+        job = add_job(tx, spec, caller.principal.user, caller.now_s, caller.controller.check_team)
         return build_reply(render_job(job), status=HTTPStatus.CREATED, version=job.version)
 
     return caller.change("job.submit", f"job {spec.name}", do)
@@ -125,20 +106,6 @@ def _use_code(caller: Caller, tx: Connection, spec: JobSpec) -> None:
             do="submit with --ship-code, which sends it",
         )
     code_rows.record_code_use(tx, spec.team, spec.code, caller.now_s)
-
-
-def _claim_name(tx: Connection, name: str) -> None:
-    """Check that no files of a forgotten job of this name are left."""
-    left = jobs.find_left_files(tx, name)
-    if not left:
-        return
-    if Path(left).exists():
-        raise JobNameTaken(
-            f"the name {name!r} is taken",
-            means="a job of that name has ended and is forgotten, but its files are still there",
-            do=f"choose another, such as {name}-2, or move its run directory away",
-        )
-    jobs.release_name(tx, name)
 
 
 @router.get("", **describe_route(Page[JobSummary]))
@@ -173,10 +140,6 @@ def get_job(caller: CallerParameter, job: Name) -> Response:
     return respond(render_job(found, agents), version=found.version)
 
 
-def _list_classes(tx: Connection) -> set[str]:
-    return {priority.name for priority in documents.read_declared_config(tx).priorities or ()}
-
-
 def _change_job(
     caller: Editor, name: str, kind: str, message: str, change_spec: Callable[[JobSpec], JobSpec]
 ) -> Response:
@@ -188,13 +151,7 @@ def _change_job(
         spec = change_spec(before.spec)
         if spec == before.spec:
             return build_reply(render_job(before), version=before.version)
-        check_spec(spec)
-        check_priority_class(spec, _list_classes(tx))
-        if spec.elastic_policy != before.spec.elastic_policy:
-            check_virtual_ranks(spec.elastic_policy, before.observed.virtual_ranks)
-        team_limits.check_growth(tx, before.spec, spec)
-        after = change_job_spec(before, spec)
-        jobs.update_job(tx, before, after)
+        after = change_job(tx, before, spec)
         words = describe_spec_change(before.spec, spec)
         caller.set_detail(words)
         event = add_words(f"{caller.principal.user} {message} {name}", words)
@@ -272,13 +229,7 @@ def post_job_cancel(caller: EditorParameter, job: Name) -> Response:
     def do(tx: Connection) -> Reply:
         before = find_allowed_job(tx, caller, job, "job.change")
         caller.expect(before.version)
-        after = cancel_job(before, caller.now_s)
-        if after.version != before.version:
-            jobs.update_job(tx, before, after)
-            # A job with workers gets another event when they are gone.
-            kind = "job.cancelled" if after.has_ended else "job.ending"
-            message = f"{caller.principal.user} cancelled {job}"
-            history.append_event(tx, kind, message, caller.now_s, team=after.team, job=job)
+        after = end_job(tx, before, caller.principal.user, caller.now_s)
         return build_reply(render_job(after), version=after.version)
 
     return caller.change("job.cancelled", f"job {job}", do)

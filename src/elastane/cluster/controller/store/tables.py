@@ -169,6 +169,19 @@ runs = Table(
     comment="The newest attempt of each job that runs on agents.",
 )
 
+elastic_jobs = Table(
+    "elastic_jobs",
+    metadata,
+    Column("uid", Text, primary_key=True),
+    Column("engine", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("job", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("options", Text, nullable=False),
+    comment="Resources of Kubernetes of which jobs were made.",
+)
+
 reports = Table(
     "reports",
     metadata,

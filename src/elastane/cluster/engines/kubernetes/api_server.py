@@ -32,6 +32,9 @@ WATCH_S = 60
 """After this time a watch is begun anew, so that one on a dead connection does not stay silent for ever."""
 REQUESTS_AT_ONCE = 32
 SUCCESS = range(200, 300)
+JSON = "application/json"
+TYPES = {"PATCH": "application/merge-patch+json"}
+"""Types of bodies, by method."""
 
 
 class ApiServer:
@@ -60,7 +63,11 @@ class ApiServer:
         params: Mapping[str, str] | None = None,
         body: object = None,
     ) -> bytes | ApiRefusal | Away:
-        """Send a request, and return the answer; `Away` if no whole answer came in time."""
+        """Send a request, and return the answer; `Away` if no whole answer came in time.
+
+        Args:
+            body: is encoded as JSON; that of a PATCH is a merge patch.
+        """
         async with self._turns:
             try:
                 async with asyncio.timeout(self.answer_s):
@@ -135,7 +142,7 @@ class ApiServer:
                 f"{self.access.server}{path}",
                 params=dict(params),
                 content=None if body is None else msgspec.json.encode(body),
-                headers=_build_headers(header, has_body=body is not None),
+                headers=_build_headers(header, "" if body is None else TYPES.get(method, JSON)),
                 timeout=silence_s,
                 extensions=self._name_server(),
             )
@@ -171,11 +178,11 @@ class ApiServer:
             self._http = None
 
 
-def _build_headers(authorization: str, *, has_body: bool) -> dict[str, str]:
+def _build_headers(authorization: str, content_type: str) -> dict[str, str]:
     # Without compression, a short answer cannot become a long one.
-    headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "elastane"}
-    if has_body:
-        headers["Content-Type"] = "application/json"
+    headers = {"Accept": JSON, "Accept-Encoding": "identity", "User-Agent": "elastane"}
+    if content_type:
+        headers["Content-Type"] = content_type
     return headers | ({"Authorization": authorization} if authorization else {})
 
 

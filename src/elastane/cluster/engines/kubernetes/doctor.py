@@ -8,6 +8,7 @@ import msgspec
 
 from elastane.cluster.engines.kubernetes import nodes
 from elastane.cluster.engines.kubernetes.api_server import ApiServer
+from elastane.cluster.engines.kubernetes.elastic_jobs.resource import API_VERSION, GROUP, KIND, PLURAL
 from elastane.cluster.engines.kubernetes.engine import ON_NODES
 from elastane.cluster.engines.kubernetes.followed_list import FollowedList
 from elastane.cluster.engines.kubernetes.kubeconfig import find_access
@@ -34,12 +35,15 @@ class Right(msgspec.Struct, frozen=True):
     """A right that the engine needs.
 
     Args:
+        resource: with a slash before a part of it, such as ``pods/log``.
         is_local: in its namespace only, and not in the whole cluster.
+        group: of the API; empty: the one of pods.
     """
 
     verb: str
     resource: str
     is_local: bool = True
+    group: str = ""
 
 
 RIGHTS = (
@@ -48,6 +52,13 @@ RIGHTS = (
     *(Right(verb, "nodes", is_local=False) for verb in ("list", "watch")),
     *(Right(verb, "pods", is_local=False) for verb in ("list", "watch")),
 )
+RIGHTS_FOR_ELASTIC_JOBS = (
+    *(Right(verb, PLURAL, group=GROUP) for verb in ("get", "list", "watch", "patch", "delete")),
+    Right("patch", f"{PLURAL}/status", group=GROUP),
+    Right("create", "events"),
+)
+"""Those that it needs besides if it follows `ElasticJob` resources."""
+INSTALL = "elastane kubernetes manifests IMAGE NAMESPACE | kubectl apply -f -"
 
 
 class _Version(msgspec.Struct, frozen=True, rename="camel"):
@@ -104,10 +115,13 @@ async def examine_kubernetes(
         found = [judge_api_server(access.server, version)]
         if not found[0].ok:
             return tuple(found)
-        reviews = await asyncio.gather(*(_review(server, right, namespace) for right in RIGHTS))
-        found += judge_rights(dict(zip(RIGHTS, reviews, strict=True)), namespace)
+        rights = (*RIGHTS, *(RIGHTS_FOR_ELASTIC_JOBS if options.elastic_jobs else ()))
+        reviews = await asyncio.gather(*(_review(server, right, namespace) for right in rights))
+        found += judge_rights(dict(zip(rights, reviews, strict=True)), namespace)
         folder = f"/api/v1/namespaces/{namespace}"
         found.append(judge_namespace(namespace, await server.get(folder)))
+        if options.elastic_jobs:
+            found.append(judge_definition(await server.get(f"/apis/{API_VERSION}")))
         claims = list(dict.fromkeys(claim for claim, _ in options.volumes))
         answers = await asyncio.gather(
             *(server.get(f"{folder}/persistentvolumeclaims/{claim}") for claim in claims)
@@ -120,7 +134,9 @@ async def examine_kubernetes(
 
 async def _review(server: ApiServer, right: Right, namespace: str) -> bytes | ApiRefusal | Away:
     """Ask whether the client has a right."""
-    wanted = {"verb": right.verb, "resource": right.resource}
+    resource, _, sub = right.resource.partition("/")
+    wanted = {"verb": right.verb, "resource": resource, "group": right.group, "subresource": sub}
+    wanted = {name: value for name, value in wanted.items() if value}
     wanted |= {"namespace": namespace} if right.is_local else {}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -214,6 +230,15 @@ def judge_namespace(namespace: str, answer: bytes | ApiRefusal | Away) -> Engine
         do = "choose another one with the option namespace"
         return EngineFinding(False, f"namespace {namespace} is being deleted", do)
     return EngineFinding(True, f"namespace {namespace} is there")
+
+
+def judge_definition(answer: bytes | ApiRefusal | Away) -> EngineFinding:
+    """Say whether the API server knows `ElasticJob` resources."""
+    if isinstance(answer, Away):
+        return EngineFinding(False, f"the definition of {KIND} cannot be seen: {answer.why}", "try again")
+    if isinstance(answer, ApiRefusal):
+        return EngineFinding(False, f"the API server does not know {KIND}: {answer.words}", INSTALL)
+    return EngineFinding(True, f"the API server knows {KIND}")
 
 
 def judge_volumes(claims: Mapping[str, bytes | ApiRefusal | Away]) -> list[EngineFinding]:

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from elastane.cluster.engines.kubernetes.options import CPU, MEMORY, KubernetesOptions, KubernetesPool
+from elastane.cluster.engines.kubernetes.pod_template import apply_template
 from elastane.cluster.nouns.agents import AgentAsk, AgentId
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
+from elastane.common.untrusted_data import Malformed
 
 PREFIX = "elastane-"
 CLUSTER_LABEL, AGENT_LABEL = "elastane.dev/cluster", "elastane.dev/agent"
@@ -62,10 +64,6 @@ def build_pod(
         BadInput: there can be no such pod.
     """
     _check_ask(ask)
-    if not (image := pool.image or options.image):
-        raise BadInput(
-            "no image is set", do="set the option image of the engine or of the pool: an image with elastane"
-        )
     volumes, mounts = _build_volumes(ask.id, options)
     labels = build_labels(ask.id) | ({QUEUE_LABEL: pool.queue} if pool.queue else {})
     spec: dict[str, Any] = {
@@ -78,7 +76,7 @@ def build_pod(
         "containers": [
             {
                 "name": CONTAINER,
-                "image": image,
+                "image": pool.image or options.image,
                 "command": ["/bin/sh", "-c", JOIN, "sh", *options.command, "join", "-"],
                 "resources": build_resources(ask, pool),
                 "volumeMounts": mounts,
@@ -100,12 +98,22 @@ def build_pod(
         # It counts from the start of the pod: one that begins late ends late.
         spec["activeDeadlineSeconds"] = _compute_limit_s(ask, now_s)
     notes = {JOB_NOTE: escape_line(ask.job, LONGEST_NOTE)}
-    return {
+    pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name_pod(ask.id), "labels": labels, "annotations": notes},
         "spec": spec,
     }
+    try:
+        pod = apply_template(pod, ask.options)
+    except Malformed as error:
+        raise BadInput(f"the template of job {ask.job} cannot be used: {error}", do="correct it") from error
+    if not pod["spec"]["containers"][0].get("image"):
+        raise BadInput(
+            "no image is set",
+            do="set the option image of the engine or of the pool: an image with elastane",
+        )
+    return pod
 
 
 def build_resources(ask: AgentAsk, pool: KubernetesPool) -> dict[str, dict[str, str]]:

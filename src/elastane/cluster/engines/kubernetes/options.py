@@ -67,6 +67,7 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
         volumes: names of persistent volume claims, and the paths at which the agents see them.
         user: user and group of the agents; None: those of the image.
         command: words that start Elastane in the image.
+        elastic_jobs: the team that owns the jobs of `ElasticJob` resources; empty: they are ignored.
         answer_s: how long the API server may take for one answer, in seconds.
     """
 
@@ -79,6 +80,7 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[tuple[str, str], ...] = ()
     user: tuple[int, int | None] | None = None
     command: tuple[str, ...] = ("elastane",)
+    elastic_jobs: str = ""
     answer_s: float = ANSWER_S
 
 
@@ -120,6 +122,7 @@ def decode_kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
         volumes=tuple((claim, path) for claim, _, path in map(_cut, _split(options, "volume"))),
         user=_parse_user(options["user"]) if "user" in options else None,
         command=tuple(shlex.split(options.get("command", "elastane"))),
+        elastic_jobs=options.get("elasticJobs", ""),
         answer_s=parse_duration_s(options["answer"]) if "answer" in options else ANSWER_S,
     )
 

@@ -1,0 +1,1 @@
+"""Jobs that people describe as `ElasticJob` resources of Kubernetes."""

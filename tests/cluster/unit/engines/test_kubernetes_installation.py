@@ -1,0 +1,92 @@
+"""The objects of an installation in Kubernetes, and the chart that is checked in."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from elastane.cli.main import app
+from elastane.cluster.engines.kubernetes.doctor import RIGHTS, RIGHTS_FOR_ELASTIC_JOBS
+from elastane.cluster.engines.kubernetes.installation import objects
+from elastane.cluster.engines.kubernetes.installation.chart import build_helm_chart
+from elastane.common.documents import read_yaml
+
+CHART = Path(__file__).parents[4] / "charts" / "elastane"
+DOCKERFILE = CHART.parents[1] / "Dockerfile"
+
+
+def print_manifests(*words: str) -> str:
+    result = CliRunner().invoke(app, ["kubernetes", "manifests", *words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_chart_that_is_checked_in_is_up_to_date(request: pytest.FixtureRequest):
+    wanted = build_helm_chart()
+    if request.config.getoption("--rewrite"):
+        for name, text in wanted.items():
+            (CHART / name).parent.mkdir(parents=True, exist_ok=True)
+            (CHART / name).write_text(text)
+    there = {str(path.relative_to(CHART)): path.read_text() for path in CHART.rglob("*") if path.is_file()}
+    assert there == wanted, "run this test with --rewrite, and read the difference"
+
+
+def test_the_manifests_are_documents_of_yaml_in_the_namespace():
+    found = [read_yaml(text) for text in print_manifests("team/train:1", "training").split("---\n")]
+    assert json.loads(print_manifests("team/train:1", "training", "--json"))["items"] == found
+    by_kind = {one["kind"]: one for one in found}
+    assert len(found) == 14
+    in_cluster = {"CustomResourceDefinition", "Namespace", "ClusterRole", "ClusterRoleBinding"}
+    assert {one["metadata"].get("namespace") for one in found if one["kind"] not in in_cluster} == {
+        "training"
+    }
+    deployment = by_kind["Deployment"]["spec"]
+    assert deployment["strategy"] == {"type": "Recreate"}
+    assert deployment["template"]["spec"]["containers"][0]["image"] == "team/train:1"
+    assert by_kind["Service"]["spec"]["selector"] == deployment["selector"]["matchLabels"]
+
+
+def test_a_namespace_that_is_none_is_refused():
+    result = CliRunner().invoke(app, ["kubernetes", "manifests", "train:1", "No Name"])
+    assert result.exit_code == 2
+
+
+def test_the_controller_has_the_rights_that_its_doctor_asks_for_and_no_others():
+    def list_granted(rights) -> set[tuple[str, str, str]]:
+        return {
+            (group, resource, verb)
+            for group, resources, verbs in rights
+            for resource in resources
+            for verb in verbs
+        }
+
+    # Its doctor can do without these.
+    by_hand = {("", name, "get") for name in ("namespaces", "persistentvolumeclaims")}
+    asked = (*RIGHTS, *RIGHTS_FOR_ELASTIC_JOBS)
+    local = {(right.group, right.resource, right.verb) for right in asked if right.is_local}
+    assert list_granted(objects.RIGHTS) - by_hand == local
+    wide = {(right.group, right.resource, right.verb) for right in RIGHTS if not right.is_local}
+    assert list_granted(objects.RIGHTS_IN_CLUSTER) == wide
+
+
+def test_the_chart_differs_from_the_manifests_in_values_only():
+    values = {
+        ".Release.Namespace": "training",
+        ".Values.home.size": "100Gi",
+        ".Values.store.size": "10Gi",
+    }
+    built = objects.build_objects(objects.Installation(image="team/train:1", namespace="training"))
+    templates = {name: text for name, text in build_helm_chart().items() if name.startswith("templates/")}
+    assert len(templates) == len(built)
+    for name, template in templates.items():
+        text = re.sub(r" *\{\{- with .*?end \}\}\n", "", template, flags=re.DOTALL)
+        text = re.sub(r"\{\{ required .*? \}\}", "team/train:1", text)
+        text = re.sub(r"\{\{ ([\w.]+) \}\}", lambda match: values[match[1]], text)
+        assert read_yaml(text) == built[Path(name).stem], name
+
+
+def test_the_dockerfile_has_the_user_of_the_deployment():
+    lines = DOCKERFILE.read_text().splitlines()
+    assert f"USER {objects.USER}:{objects.USER}" in lines
