@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from elastane.cli.jobs import job_polling
 from elastane.cli.main import app
 from elastane.cli.runs import run_polling
+from elastane.cluster.client import job_handle
 from elastane.cluster.client.context import StartedController, save_running
 from elastane.cluster.nouns.engine import StopAttempt
 from elastane.cluster.nouns.job_checks import parse_job_spec
@@ -456,7 +457,7 @@ def looked(monkeypatch):
         looks.release()
         sleep(seconds)
 
-    for module in (job_polling, run_polling):
+    for module in (job_handle, job_polling, run_polling):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=counted))
 
     def look():
