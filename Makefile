@@ -121,9 +121,10 @@ chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared wi
 survive: setup ## HISTORIES runs that are killed and resumed, compared with a reference run (SEED=1 HISTORIES=50)
 	$(BIN)/python benchmarks/survive.py --seed $(SEED) --histories $(HISTORIES)
 
-crash: setup ## KILLS kills of the controller while jobs come and go, on SQLite and on PostgreSQL (SEED=1 KILLS=200)
+crash: setup ## KILLS kills of the controller while jobs and agents come and go, on both databases (SEED=1 KILLS=200)
 	$(BIN)/python tests/cluster/controller/controller_kills.py --seed $(SEED) --kills $(KILLS)
 	$(BIN)/python tests/cluster/controller/controller_kills.py --seed $(SEED) --kills $(KILLS) --postgres
+	$(BIN)/python tests/cluster/controller/agent_kills.py --kills=$(KILLS) --seed=$(SEED)
 
 clean: ## remove what the targets above have built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,9 +22,9 @@ from functools import partial
 from importlib.metadata import version as find_version
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Protocol, TypeAlias
 
+import calm
 import node_torchft
 import node_torchrun
 import ticks
@@ -37,7 +37,7 @@ from node_programs import DEFAULTS, EACH
 from node_run import NodeRun
 from node_torchft import NodeTorchft, find_torchft_version
 from node_torchrun import NodeTorchrun
-from processes import exit_on_sigterm, wait_until
+from processes import exit_on_sigterm
 from restart import count_lost_steps, find_longest_stall_s
 from spread import format_spread
 from text import format_table
@@ -113,23 +113,11 @@ class Extent:
     within_s: float
 
 
-def wait_for_calm(run: Contestant, workers: int, extent: Extent) -> float:
-    """Wait for undisturbed steps of this many workers; return the usual one, in seconds."""
-    before = len(run.read_steps())
-
-    def find_durations() -> list[float]:
-        new = [tick for tick in run.read_steps()[before:] if tick.workers == workers]
-        own = ticks.select_process(new[-1].pid, new) if new else []
-        return list(ticks.compute_durations_s(own).values())
-
-    wait_until(lambda: len(find_durations()) >= extent.calm_steps, "undisturbed steps", poll_s=POLL_S)
-    return median(find_durations())
-
-
 def watch(run: Contestant, change: Callable[[], object], workers: int, stays: int, extent: Extent) -> Outcome:
     """Make a change, and wait for steps of this many workers on the node that stays."""
     try:
-        usual_s = wait_for_calm(run, 2 * EACH if workers == EACH else EACH, extent)
+        before = 2 * EACH if workers == EACH else EACH
+        usual_s = calm.wait_for_calm(run.read_steps, before, extent.calm_steps)
     except TimeoutError as error:
         return Failure(str(error))
     began_s = time.monotonic()

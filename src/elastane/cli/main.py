@@ -17,7 +17,7 @@ from elastane.cli.jobs.describe import describe
 from elastane.cli.jobs.listing import jobs
 from elastane.cli.jobs.login import login
 from elastane.cli.jobs.scale import scale
-from elastane.cli.jobs.submit import Submit, submit
+from elastane.cli.jobs.submit import Submit, submit_script
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
 from elastane.cli.operators.access import audit, token
@@ -146,7 +146,7 @@ app.command("launch", rich_help_panel=MORE, context_settings=SCRIPT_LAST, cls=La
 )
 app.command("join", rich_help_panel=MORE)(wrap_command(join_run))
 app.add_typer(ticket, rich_help_panel=MORE)
-app.command(rich_help_panel=CLUSTER, cls=Submit)(wrap_command(submit))
+app.command("submit", rich_help_panel=CLUSTER, cls=Submit)(wrap_command(submit_script))
 add_commands(CLUSTER, jobs, top, describe, scale, amend, pause, resume, cancel, login)
 add_commands(OPERATE, up, down, usage, audit, doctor)
 for group in (

@@ -39,7 +39,7 @@ from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.cluster.nouns.config import SchedulingRules
 from elastane.cluster.nouns.controller import ControllerSettings
 from elastane.cluster.nouns.job_records import ENDED
-from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, WorkerResources
 from elastane.cluster.nouns.tokens import NewToken
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.run.agent.presence import is_any_process_present, list_present_processes
@@ -74,9 +74,15 @@ class RandomUser:
         url: of the controller.
         token: of a submitter.
         seed: of the requests.
+        most_steps: of a job.
+        kinds: of devices that its jobs accept; empty: any.
     """
 
-    def __init__(self, url: str, token: str, seed: int) -> None:
+    def __init__(
+        self, url: str, token: str, seed: int, *, most_steps: int = 80, kinds: tuple[str, ...] = ()
+    ) -> None:
+        self._most_steps = most_steps
+        self._resources = WorkerResources(kinds=kinds)
         self._cluster = Cluster(url, token, timeout_s=240.0)
         self._drawn = random.Random(seed)
         self._numbers = itertools.count(1)
@@ -139,8 +145,9 @@ class RandomUser:
             name=name,
             team="t",
             script=str(HERE / "small_agent.py"),
-            args=(f"--steps={self._drawn.randint(10, 80)}",),
+            args=(f"--steps={self._drawn.randint(10, self._most_steps)}",),
             env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
+            resources_per_worker=self._resources,
             elastic_policy=ElasticPolicy(min_replicas=least, max_replicas=self._drawn.randint(least, 4)),
         )
         number = self._cluster.jobs.submit(spec, key=name).number

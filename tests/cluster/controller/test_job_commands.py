@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from elastane.cli.jobs import job_polling
 from elastane.cli.main import app
 from elastane.cli.runs import run_polling
-from elastane.cluster.client import code_upload
+from elastane.cluster.client import code_upload, job_handle
 from elastane.cluster.client.context import StartedController, save_running
 from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.nouns.engine import StopAttempt
@@ -531,7 +531,7 @@ def looked(monkeypatch):
         looks.release()
         sleep(seconds)
 
-    for module in (job_polling, run_polling):
+    for module in (job_handle, job_polling, run_polling):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=counted))
 
     def look():

@@ -10,7 +10,7 @@ import pytest
 # On a machine that is busy with other things, a controller takes its time to start.
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(900)]
 
-KILLS = 24
+KILLS, AGENT_KILLS = 24, 20
 SCRIPT = Path(__file__).with_name("controller_kills.py")
 
 
@@ -23,3 +23,11 @@ def test_a_killed_controller_loses_no_job_starts_none_twice_and_leaks_no_device(
         [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, check=False, timeout=880
     )
     assert ended.returncode == 0, f"make crash KILLS={KILLS} SEED={seed}\n{ended.stdout}\n{ended.stderr}"
+
+
+def test_a_killed_controller_loses_doubles_and_leaves_behind_no_agent():
+    """The engine is that for Ray, with a small Ray; see `agent_kills`."""
+    options = (f"--kills={AGENT_KILLS}", f"--seed={int.from_bytes(os.urandom(4), 'little')}")
+    command = [sys.executable, str(SCRIPT.with_name("agent_kills.py")), *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=880)
+    assert ended.returncode == 0, f"{' '.join(command)}\n{ended.stdout}\n{ended.stderr}"

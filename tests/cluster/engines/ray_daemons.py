@@ -46,6 +46,13 @@ def find_ray() -> str:
     return sys.executable
 
 
+ACTORS = """\
+import json, ray
+ray.init(address="127.0.0.1:{port}", namespace={namespace!r}, log_to_driver=False)
+print(json.dumps(ray.util.list_named_actors()))
+"""
+
+
 class RayDaemons:
     """The daemons of the nodes: ``n1`` is the head, without devices."""
 
@@ -107,8 +114,16 @@ class RayDaemons:
 
     def list_nodes(self) -> dict[str, str]:
         """Return the ids of the nodes that Ray calls alive, by name."""
+        return self._ask(LOOKS.format(port=self.ports[0]))
+
+    def list_actors(self, namespace: str) -> list[str]:
+        """Return the names of the actors in a namespace."""
+        return self._ask(ACTORS.format(port=self.ports[0], namespace=namespace))
+
+    def _ask(self, program: str):
+        """Return what a program prints that connects to this Ray."""
         done = subprocess.run(
-            (self.python, "-c", LOOKS.format(port=self.ports[0])),
+            (self.python, "-c", program),
             env=self._environment | dict([ON_LOOPBACK]),
             capture_output=True,
             text=True,

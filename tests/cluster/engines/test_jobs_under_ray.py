@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -17,7 +18,7 @@ from elastane.common.process_identity import read_start_time
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
 from tests.cluster.engines.ray_daemons import NODES, RayDaemons, open_ray
-from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
+from tests.cluster.processes.small_cluster import SOURCES, TRAINING, open_cluster, read_json, submit_training
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(900)]
@@ -27,6 +28,20 @@ SHORT_S, LONG_S = 30.0, 90.0
 """How long a head is away: less and more than the time after which nodes give up."""
 LONGEST_PAUSE_S = 5.0
 """Between two steps of a healthy run, on a machine that others use."""
+SUBMISSION = """\
+import sys
+import ray
+import elastane.ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+script, sources, *args = sys.argv[2:]
+with elastane.ray.submit(
+    script, name="inside", num_workers=(1, 2), args=args, engine="far", env={"PYTHONPATH": sources}
+) as job:
+    kinds = [event.kind for event in job.follow()]
+    print(job.wait().state, kinds[0], kinds[-1])
+"""
+"""A program in the Ray cluster. It runs in the Python of Ray."""
+NEEDED = "import httpx, msgspec"
 DEATHS = ("worker.failed", "worker.died", "node.lost")
 
 
@@ -48,7 +63,12 @@ def run_elastane(stage, tmp_path, monkeypatch, ray):
         answer_s=ANSWER_S,
     )
     with open_cluster(
-        stage, tmp_path, monkeypatch, open_engine=lambda cluster: RayEngine(cluster, options), options=POOL
+        stage,
+        tmp_path,
+        monkeypatch,
+        open_engine=lambda cluster: RayEngine(cluster, options),
+        options=POOL,
+        kind="ray",
     ) as run:
         yield run
 
@@ -191,3 +211,18 @@ def test_a_job_leaves_a_node_that_ray_drains(make_job, ray):
     job.wait_for_members(2)
     job.finish()
     assert job.list_deaths() == []
+
+
+def test_a_program_inside_ray_submits_a_job_and_follows_it_to_its_end(run_elastane, ray):
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        environment = os.environ | {"PYTHONPATH": str(SOURCES)}
+        return subprocess.run(
+            (ray.python, "-c", *words), env=environment, capture_output=True, text=True, check=False
+        )
+
+    if run(NEEDED).returncode != 0:
+        pytest.skip(f"the Python of Ray has no client (pip install httpx msgspec): {ray.python}")
+    ended = run(SUBMISSION, ray.address, TRAINING, str(SOURCES), "--steps=60")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "finished job.submitted job.finished"
+    assert read_json(run_elastane, "describe", "inside")["spec"]["elasticPolicy"]["maxReplicas"] == 2

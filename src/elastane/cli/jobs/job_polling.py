@@ -1,11 +1,10 @@
 """Polling of a job until a condition holds."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastane.cli.timestamps import localize_timestamps
-from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.rest import Job
 
@@ -32,17 +31,4 @@ def wait_for_job(
         if job.wanted == "run" and job.explained.sentences != shown:
             shown = job.explained.sentences
             report(localize_timestamps(" ".join(shown)))
-        time.sleep(LOOK_S)
-
-
-def poll_job(cluster: "Cluster", name: str, after: int = 0) -> Iterator[tuple[Job, tuple[Event, ...]]]:
-    """Yield the job and its new events, poll after poll; the last time after the job has ended."""
-    while True:
-        # Read the job before its events, so that the events that led to its state are read too.
-        job = cluster.jobs.get(name)
-        events = tuple(cluster.jobs.events(name, after=after))
-        yield job, events
-        if job.state in ENDED:
-            return
-        after = events[-1].id if events else after
         time.sleep(LOOK_S)

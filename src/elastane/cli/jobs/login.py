@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
-from elastane.cli.teams import EVERY_TEAM, find_own_team
-from elastane.cluster.client.context import connect
+from elastane.cluster.client.context import EVERY_TEAM, connect, find_own_team
 from elastane.cluster.nouns.rest import Me
 from elastane.common.connections.controller_context import Context, check_url, save_context
 from elastane.common.errors import BadInput

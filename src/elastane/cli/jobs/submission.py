@@ -13,7 +13,6 @@ from elastane.cli.jobs.job_file import anchor_paths, bring_code, find_code_root,
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.option_values import read_duration_s, read_future_time, read_worker_range
 from elastane.cli.options import replace_given
-from elastane.cli.run_names import generate_name
 from elastane.cli.scripts import check_script, find_script
 from elastane.cli.teams import warn_undeclared_team
 from elastane.cli.train_options import change_checkpoints, read_trackers
@@ -21,6 +20,7 @@ from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.common.errors import BadField, BadInput
+from elastane.common.generated_names import generate_name
 from elastane.run.attempts.script_modules import find_module_file
 
 

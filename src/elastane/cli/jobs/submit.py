@@ -13,14 +13,13 @@ import typer
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.jobs.job_file import find_code_root, format_job, is_job_file
 from elastane.cli.jobs.job_options import JobOptions
-from elastane.cli.jobs.job_polling import poll_job
 from elastane.cli.jobs.submission import Invocation, build_job, check_program, format_limits, list_notes
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
 from elastane.cli.options import expand_options, spell_with_hyphens
-from elastane.cli.teams import DEFAULT_TEAM, find_team_of
 from elastane.cli.terminal import indent_quotation, write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
-from elastane.cluster.client.context import connect, read_running
+from elastane.cluster.client.context import DEFAULT_TEAM, connect, find_team_of, read_running
+from elastane.cluster.client.job_handle import poll_job
 from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.rest import Job
@@ -62,7 +61,7 @@ class Submit(LauncherCommand):
 
 @accept_launcher_options(TORCHRUN)
 @expand_options
-def submit(
+def submit_script(
     what: Annotated[
         Path,
         typer.Argument(metavar="FILE|SCRIPT", help="A job file (.yaml, .yml or .json), or a Python script."),

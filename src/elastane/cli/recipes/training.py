@@ -15,13 +15,13 @@ from elastane.cli.jobs.submission import apply_options
 from elastane.cli.jobs.submit import describe_invocation, find_job_team, submit_job
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
-from elastane.cli.run_names import generate_name
 from elastane.cli.runs.run import open_new_run, train_to_end
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.torch_process import run_module
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.common.extras import MissingExtra, require
+from elastane.common.generated_names import generate_name
 from elastane.common.home import find_runs_home
 from elastane.integrations.recipes.prepared_data import PreparedData
 from elastane.integrations.recipes.recipe import Recipe

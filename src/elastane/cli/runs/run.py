@@ -14,7 +14,6 @@ from elastane.cli.devices import count_cores, count_devices
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
 from elastane.cli.options import expand_options, list_explicit_options
 from elastane.cli.run_lookup import find_own_run, find_trained_run
-from elastane.cli.run_names import generate_name
 from elastane.cli.runs.address_options import DEFAULT_ADDRESS, CommandWithListen
 from elastane.cli.runs.conclusion import conclude_run
 from elastane.cli.runs.debugger import NOTE, DebugTerminal, check_debug_options
@@ -35,6 +34,7 @@ from elastane.cluster.controller.run_controller import RunController
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.common.extras import require
+from elastane.common.generated_names import generate_name
 from elastane.common.home import find_runs_home
 from elastane.run.attempts.beginnings import OriginState, prepare_beginning, read_origin, split_step
 from elastane.run.attempts.host_discovery import FollowedHosts, discover_capacity

@@ -14,8 +14,8 @@ from elastane.cli.runs.address_options import check_ports
 from elastane.cli.runs.run_hosts import SSH, choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
-from elastane.cli.teams import find_team_of
 from elastane.cli.train_options import change_checkpoints, read_trackers
+from elastane.cluster.client.context import find_team_of
 from elastane.cluster.nouns.job_checks import LARGEST_SEED
 from elastane.common.connections.controller_context import check_url, find_context_of
 from elastane.common.errors import BadInput

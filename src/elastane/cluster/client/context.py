@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from elastane.cluster.nouns.rest import Me
 from elastane.cluster.nouns.run_as import RunAs
 from elastane.common.connections.controller_context import Context, check_context, find_context
 from elastane.common.errors import BadInput
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 RUNNING = "controller.json"
 RUN_AS = "run-as.json"
+EVERY_TEAM = "*"
+DEFAULT_TEAM = "default"
 
 
 class StartedController(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,19 @@ def connect(to: Context | None = None, *, timeout_s: float = 30.0) -> "Cluster":
     from elastane.cluster.client.cluster import Cluster
 
     return Cluster.from_context(to, timeout_s=timeout_s)
+
+
+def find_own_team(me: Me) -> str:
+    """Return the only team that a token belongs to; empty if it belongs to every team or to none."""
+    return "" if me.team == EVERY_TEAM else me.team
+
+
+def find_team_of(context: Context) -> str:
+    """Return the team of a token, as `elastane login` has saved it or the controller knows it."""
+    if context.team:
+        return context.team
+    with connect(context) as cluster:
+        return find_own_team(cluster.me()) or DEFAULT_TEAM
 
 
 def read_running() -> StartedController | None:
