@@ -29,7 +29,7 @@ STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup pins lowest docs docs-cli picture demo pilot test test-changed test-fast test-long times check \
-  format bench chaos survive crash clean
+  format bench chaos survive crash crash-slurm clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
@@ -125,6 +125,9 @@ crash: setup ## KILLS kills of the controller while jobs and agents come and go,
 	$(BIN)/python tests/cluster/controller/controller_kills.py --seed $(SEED) --kills $(KILLS)
 	$(BIN)/python tests/cluster/controller/controller_kills.py --seed $(SEED) --kills $(KILLS) --postgres
 	$(BIN)/python tests/cluster/controller/agent_kills.py --kills=$(KILLS) --seed=$(SEED)
+
+crash-slurm: setup ## KILLS kills of the controller while jobs on agents under a real Slurm come and go
+	$(BIN)/python tests/cluster/controller/slurm_kills.py --seed=$(SEED) --kills=$(KILLS)
 
 clean: ## remove what the targets above have built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

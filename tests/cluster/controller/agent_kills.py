@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from controller_kills import (
@@ -56,7 +55,29 @@ KIND = "far"
 MOST_STEPS = 150
 
 
-class AnyRay(NamedTuple):
+class Site:
+    """A place with an engine, and what else happens there while the controllers are killed: nothing here."""
+
+    def declare(self, cluster: Cluster, home: Path) -> None:
+        """Declare an engine whose agents are small ones, and its pool, `KIND`."""
+        raise NotImplementedError
+
+    def begin(self, url: str, token: str) -> None:
+        """Begin, with the address of the controllers and the token of a submitter."""
+
+    def end(self) -> None:
+        """Let everything come to its end."""
+
+    def look(self, home: Path, cluster: str) -> dict[str, object]:
+        """Check what is left of a cluster, and return the summary of what has happened beside the story.
+
+        Raises:
+            PromiseBroken: a promise is broken.
+        """
+        return {}
+
+
+class AnyRay(Site):
     """A Ray.
 
     Args:
@@ -64,8 +85,18 @@ class AnyRay(NamedTuple):
         list_actors: returns the names of the actors in a namespace.
     """
 
-    options: dict[str, str]
-    list_actors: Callable[[str], list[str]]
+    def __init__(self, options: dict[str, str], list_actors: Callable[[str], list[str]]) -> None:
+        self._options, self._list_actors = options, list_actors
+
+    def declare(self, cluster: Cluster, home: Path) -> None:
+        options = self._options | build_member_options(home)
+        cluster.documents.declare(DeclaredEngine(name="ray", kind="ray", options=options))
+        pool = Pool(name=KIND, device=KIND, devices=0, engine="ray", options={"cpusPerDevice": "1"})
+        cluster.documents.declare(pool)
+
+    def look(self, home: Path, cluster: str) -> dict[str, object]:
+        wait_for(lambda: not self._list_actors(f"{NAMESPACE}{cluster}"), "no actor is left")
+        return {}
 
 
 @contextmanager
@@ -89,17 +120,13 @@ def open_any_ray(python: str) -> Iterator[AnyRay]:
         yield AnyRay(options, daemons.list_actors)
 
 
-def declare_ray(cluster: Cluster, options: dict[str, str], home: Path) -> None:
-    """Declare the engine, with small agents, and its pool."""
+def build_member_options(home: Path) -> dict[str, str]:
+    """Return the options of an engine whose agents are small ones."""
     paths = os.pathsep.join([str(Path(elastane.__file__).parents[1]), str(HERE)])
-    options = options | {
+    return {
         "command": shlex.join([sys.executable, str(HERE / "small_member.py")]),
         "setup": f"export TEST_HOME={shlex.quote(str(home))} PYTHONPATH={shlex.quote(paths)}",
     }
-    cluster.documents.declare(DeclaredEngine(name="ray", kind="ray", options=options))
-    pool = Pool(name=KIND, device=KIND, devices=0, engine="ray", options={"cpusPerDevice": "1"})
-    cluster.documents.declare(pool)
-    cluster.documents.set_rules(SchedulingRules(cooldown_s=0.5, min_run_time_s=0.5))
 
 
 def read_starts(home: Path) -> list[Start]:
@@ -171,7 +198,7 @@ def look_at_agents(store: Store, home: Path) -> int:
     return len(starts)
 
 
-def run_story(url: str, kills: int, seed: int, folder: Path, ray: AnyRay) -> dict[str, object]:
+def run_story(url: str, kills: int, seed: int, folder: Path, site: Site) -> dict[str, object]:
     """Run the whole story, and return its summary.
 
     Raises:
@@ -190,17 +217,20 @@ def run_story(url: str, kills: int, seed: int, folder: Path, ray: AnyRay) -> dic
         controllers.wait_until_ready()
         address = f"http://127.0.0.1:{port}"
         with Cluster(address, operator) as cluster:
-            declare_ray(cluster, ray.options, home)
+            site.declare(cluster, home)
+            cluster.documents.set_rules(SchedulingRules(cooldown_s=0.5, min_run_time_s=0.5))
         asked = RandomUser(address, submitter, seed, most_steps=MOST_STEPS, kinds=(KIND,))
         asked.begin()
+        site.begin(address, submitter)
         wait_for(lambda: any(start.job for start in read_starts(home)), "an attempt begins")
         controllers.kill()
         began_s = time.monotonic()
-        how = kill_again_and_again(controllers, kills, drawn, lambda: asked.answers)
+        how = kill_again_and_again(controllers, kills, drawn, lambda: asked.answers, of_engine=True)
         killed_s = time.monotonic() - began_s
         controllers.begin()
         controllers.wait_until_ready()
         asked.end()
+        site.end()
         store = Store(url)
         stack.callback(store.close)
         try:
@@ -210,14 +240,15 @@ def run_story(url: str, kills: int, seed: int, folder: Path, ray: AnyRay) -> dic
         look_at_jobs(asked, store, home)
         agents = look_at_agents(store, home)
         with store.begin_read() as tx:
-            namespace = f"{NAMESPACE}{agent_rows.find_cluster_id(tx)}"
-        wait_for(lambda: not ray.list_actors(namespace), "no actor is left")
+            cluster_id = agent_rows.find_cluster_id(tx)
+        more = site.look(home, cluster_id)
     return {
         "kills": how,
         "jobs": len(asked.submitted),
         "changes": asked.changes,
         "agents": agents,
         "seconds": round(killed_s),
+        **more,
     }
 
 

@@ -54,6 +54,8 @@ QUIET_S = 6.0
 WAIT_S = 120.0
 TRAINING_STEPS = 100_000
 ANSWERS_EVERY = 3
+ASKS_S = 5.0
+"""How long a controller may take to ask for agents; then it is killed anyway."""
 COLD_EVERY = 15
 """Every so many controllers are started as users do."""
 
@@ -207,13 +209,14 @@ class Controllers:
         self.pid = 0
         self._process: int | None = None
 
-    def begin(self, *, moments: int = 0, cold: bool = False) -> None:
+    def begin(self, *, moments: int = 0, asks: int = 0, cold: bool = False) -> None:
+        expect(not self.alive, "two controllers would live at once")
         self._ready.unlink(missing_ok=True)
         wish = msgspec.json.encode(self._wish).decode()
         if cold:
             self.pid = self._begin_cold(wish)
         else:
-            wanted = Wanted(wish, str(self._ready), str(self.log), moments)
+            wanted = Wanted(wish, str(self._ready), str(self.log), moments, asks)
             self._warm.stdin.write(msgspec.json.encode(wanted) + b"\n")
             self._warm.stdin.flush()
             self.pid = int(self._warm.stdout.readline())
@@ -304,21 +307,35 @@ def free_port() -> int:
 
 
 def kill_again_and_again(
-    controllers: Controllers, kills: int, drawn: random.Random, answers: Callable[[], int]
+    controllers: Controllers,
+    kills: int,
+    drawn: random.Random,
+    answers: Callable[[], int],
+    *,
+    of_engine: bool = False,
 ) -> dict[str, int]:
-    """Return the number of kills by kind. Now and then a controller lives until it has answered a request."""
+    """Return the number of kills by kind. Now and then a controller lives until it has answered a request.
+
+    Args:
+        of_engine: some are killed just before or after they ask an engine for agents.
+    """
     how = dict.fromkeys(("starting", "at a commit", "at any moment"), 0)
+    weights = [2, 4, 4]
+    if of_engine:
+        how["at a request for agents"] = 0
+        weights.append(5)
     for number in range(kills):
         cold = number % COLD_EVERY == COLD_EVERY - 1
-        kind = drawn.choices(list(how), [2, 4, 4])[0]
+        kind = drawn.choices(list(how), weights)[0]
         moments = drawn.randint(1, 40) if kind == "at a commit" and not cold else 0
-        controllers.begin(moments=moments, cold=cold)
+        asks = drawn.randint(1, 2) if kind == "at a request for agents" and not cold else 0
+        controllers.begin(moments=moments, asks=asks, cold=cold)
         if kind == "starting":
             time.sleep(drawn.uniform(0, 1.5 if cold else 0.3))  # not a wait: the instant is drawn
         else:
             controllers.wait_until_ready()
-            controllers.let_live(2.0 if moments else drawn.uniform(0, 1.0))
-            expect(moments or controllers.alive, "a controller ended by itself")
+            controllers.let_live(ASKS_S if asks else 2.0 if moments else drawn.uniform(0, 1.0))
+            expect(moments or asks or controllers.alive, "a controller ended by itself")
             if number % ANSWERS_EVERY == 0:
                 before = answers()
                 wait_for(lambda before=before: answers() > before or not controllers.alive, "it answers")

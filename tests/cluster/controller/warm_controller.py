@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,6 +15,7 @@ import msgspec
 
 from elastane.cluster.controller import __main__ as controller
 from elastane.cluster.controller import server
+from elastane.cluster.controller.agents.engines import Engines
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.engines.local.engine import LocalEngine
 
@@ -26,12 +28,15 @@ class Wanted(msgspec.Struct):
         ready: file that it writes when it listens.
         log: file for its output.
         moments: number of moments before and after commits until it kills itself; 0: it does not.
+        asks: number of moments before and after requests to engines for agents until it kills itself; 0: it
+            does not.
     """
 
     wish: str
     ready: str
     log: str
     moments: int = 0
+    asks: int = 0
 
 
 def main() -> None:
@@ -59,7 +64,9 @@ def become(wanted: Wanted, parent: int) -> None:
     ready = os.open(wanted.ready, os.O_WRONLY | os.O_CREAT)
     server.LocalEngine = partial(LocalEngine, agent=tuple(sys.argv[1:]))
     if wanted.moments:
-        mortal(wanted.moments)
+        die_at_a_commit(wanted.moments)
+    if wanted.asks:
+        die_at_a_request(wanted.asks)
     reading, writing = os.pipe()
     os.write(writing, wanted.wish.encode())
     os.close(writing)
@@ -71,23 +78,43 @@ def become(wanted: Wanted, parent: int) -> None:
         os._exit(1)
 
 
-def mortal(moments: int) -> None:
-    begin_write, left = Store.begin_write, moments
+def count_down(moments: int) -> Callable[[], None]:
+    """Return a function that kills this process when it is called for the last of some times."""
+    left = moments
 
-    def one() -> None:
+    def count() -> None:
         nonlocal left
         left -= 1
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    return count
+
+
+def die_at_a_commit(moments: int) -> None:
+    begin_write, count = Store.begin_write, count_down(moments)
+
     @contextmanager
     def begin_mortal_write(self):
         with begin_write(self) as tx:
             yield tx
-            one()
-        one()
+            count()
+        count()
 
     Store.begin_write = begin_mortal_write
+
+
+def die_at_a_request(moments: int) -> None:
+    """Die between the row of an agent and the request for it, or between the request and noting it."""
+    start_agents, count = Engines.start_agents, count_down(moments)
+
+    async def start_agents_or_die(self, name, asks):
+        count()
+        refusals = await start_agents(self, name, asks)
+        count()
+        return refusals
+
+    Engines.start_agents = start_agents_or_die
 
 
 if __name__ == "__main__":

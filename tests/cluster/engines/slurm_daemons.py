@@ -53,7 +53,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=1
+KillWait={kill_wait_s}
 MinJobAge=600
 SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1
@@ -202,18 +202,30 @@ def find_free_ports(count: int) -> range:
             return ports
 
 
-@contextmanager
-def run_slurm() -> Iterator[SlurmDaemons]:
-    """Start a Slurm, wait until it takes jobs, and end it when the context does.
+def check_installed() -> None:
+    """Check that all programs of Slurm are there.
 
     Raises:
-        SlurmNotInstalled: a program of it is missing.
+        SlurmNotInstalled: one is missing.
     """
     missing = [name for name in PROGRAMS if shutil.which(name, path=SEARCHED) is None]
     if missing:
         raise SlurmNotInstalled(
             f"{', '.join(missing)} cannot be found: apt-get install slurmctld slurmd slurm-client munge"
         )
+
+
+@contextmanager
+def run_slurm(*, kill_wait_s: int = 1) -> Iterator[SlurmDaemons]:
+    """Start a Slurm, wait until it takes jobs, and end it when the context does.
+
+    Args:
+        kill_wait_s: how long a cancelled job has until it is killed; users have 30 s by default.
+
+    Raises:
+        SlurmNotInstalled: a program of it is missing.
+    """
+    check_installed()
     # Not below pytest's folders: the path of a socket has at most 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="elastane-slurm-"))
     daemons = SlurmDaemons(folder)
@@ -232,6 +244,7 @@ def run_slurm() -> Iterator[SlurmDaemons]:
                 folder=folder,
                 cpus=CPUS,
                 devices=DEVICES,
+                kill_wait_s=kill_wait_s,
             )
         )
         (folder / "gres.conf").write_text(GRES.format(folder=folder))
