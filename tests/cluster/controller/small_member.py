@@ -122,7 +122,7 @@ def take_part(run_dir: RunDir, attempt: int, name: str) -> AttemptOutcome | None
     fresh.write_text(f"{os.getpid()} {read_start_time(os.getpid())}")
     fresh.replace(own)
     with ExitStack() as stack:
-        stack.callback(own.unlink)
+        stack.callback(leave_members, run_dir, attempt, own)
         lock = stack.enter_context((run_dir.root / f"coordinator-{attempt}").open("w"))
         while not signals.stopping:
             with suppress(BlockingIOError):
@@ -138,6 +138,16 @@ def take_part(run_dir: RunDir, attempt: int, name: str) -> AttemptOutcome | None
                 return None
             time.sleep(LOOK_S)  # not a wait: as often as the real one looks
     return None
+
+
+def leave_members(run_dir: RunDir, attempt: int, own: Path) -> None:
+    """Leave an attempt; the last machine stops it, as the real one does."""
+    with (run_dir.root / f"leaving-{attempt}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        own.unlink()
+        if not list_members(run_dir, attempt) and not is_over(run_dir, attempt):
+            outcome = AttemptOutcome(code=130, why="its last machine has left")
+            job_attempt.record_outcome(run_dir, attempt, outcome)
 
 
 def is_over(run_dir: RunDir, number: int) -> bool:
