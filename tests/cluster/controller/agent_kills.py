@@ -59,7 +59,7 @@ class Site:
     """A place with an engine, and what else happens there while the controllers are killed: nothing here."""
 
     def declare(self, cluster: Cluster, home: Path) -> None:
-        """Declare an engine whose agents are small ones, and its pool, `KIND`."""
+        """Declare an engine with small agents, and its pool, `KIND`."""
         raise NotImplementedError
 
     def begin(self, url: str, token: str) -> None:
@@ -69,7 +69,7 @@ class Site:
         """Let everything come to its end."""
 
     def look(self, home: Path, cluster: str) -> dict[str, object]:
-        """Check what is left of a cluster, and return the summary of what has happened beside the story.
+        """Check the remains of a cluster, and return a summary of all that happened beside the story.
 
         Raises:
             PromiseBroken: a promise is broken.
@@ -121,7 +121,7 @@ def open_any_ray(python: str) -> Iterator[AnyRay]:
 
 
 def build_member_options(home: Path) -> dict[str, str]:
-    """Return the options of an engine whose agents are small ones."""
+    """Return the options of an engine with small agents."""
     paths = os.pathsep.join([str(Path(elastane.__file__).parents[1]), str(HERE)])
     return {
         "command": shlex.join([sys.executable, str(HERE / "small_member.py")]),
