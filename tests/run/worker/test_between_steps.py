@@ -6,6 +6,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elastane.common.errors import BadInput
+from elastane.run.nouns.heartbeat_file import Phase
+from elastane.run.worker.heartbeat import Heartbeat
 
 from .lessons import CLASSES, FEATURES, Lesson, compute_mean_loss, make_samples, prepare_lesson, train_elastic
 from .test_optimizers import pack
@@ -174,3 +176,12 @@ def test_numbers_drawn_between_steps_do_not_depend_on_the_division_into_microbat
 def test_an_ordinary_training_prints_nothing_to_stderr(capsys):
     train_elastic(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
     assert capsys.readouterr().err == ""
+
+
+def test_the_code_behind_the_inner_loop_has_the_time_of_a_script(monkeypatch):
+    """A worker that validates or draws there is not taken for one that hangs in a step."""
+    phases = []
+    monkeypatch.setattr(Heartbeat, "beat", lambda _, phase, **__: phases.append(phase))
+    train_and_change(prepare_lesson(Lesson(Averaging)), 3, lambda _step: phases.append("script"))
+    before = [phases[index - 1] for index, phase in enumerate(phases) if phase == "script"]
+    assert before == [Phase.USER] * 3

@@ -441,6 +441,8 @@ class TrainingStep:
             learning_rates=applied.learning_rates,
             logged=self.means,
         )
+        # The script goes on, perhaps with a validation of its own, for which peers may wait.
+        self._trainer.heartbeat.beat(Phase.USER)
 
 
 class _Announcer:
