@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from elastane.cluster.engines.kubernetes.doctor import judge_volumes
 from elastane.cluster.engines.kubernetes.manifest import (
     AGENT_LABEL,
     CLUSTER_LABEL,
@@ -274,3 +275,33 @@ def test_a_secret_belongs_to_its_pod():
     (owner,) = secret["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Pod", "u-1")
     assert secret["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "elastane"} | LABELS
+
+
+def test_an_agent_that_shares_no_home_has_one_in_its_pod():
+    shared, own = (
+        build_pod(
+            an_ask(), KubernetesPool(), KubernetesOptions(image="train:1", shares_home=shares_home), NOW_S
+        )["spec"]
+        for shares_home in (True, False)
+    )
+    assert "env" not in shared["containers"][0]
+    assert {"name": "home", "emptyDir": {}} not in shared["volumes"]
+    (variable,) = own["containers"][0]["env"]
+    mounted = {"name": "home", "mountPath": variable["value"]}
+    assert variable["name"] == "ELASTANE_HOME"
+    assert mounted in own["containers"][0]["volumeMounts"]
+    assert {"name": "home", "emptyDir": {}} in own["volumes"]
+
+
+def test_a_template_adds_variables_to_that_of_the_own_home():
+    template = {"spec": {"containers": [{"name": "x", "env": [{"name": "KEY", "value": "1"}]}]}}
+    options = KubernetesOptions(image="train:1", shares_home=False)
+    ask = an_ask(options={"template": json.dumps(template)})
+    agent = build_pod(ask, KubernetesPool(), options, NOW_S)["spec"]["containers"][0]
+    assert [variable["name"] for variable in agent["env"]] == ["ELASTANE_HOME", "KEY"]
+
+
+@pytest.mark.parametrize("shares_home", [True, False])
+def test_only_a_shared_home_needs_a_volume(shares_home):
+    (finding,) = judge_volumes({}, shares_home=shares_home)
+    assert finding.ok is not shares_home

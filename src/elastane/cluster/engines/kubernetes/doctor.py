@@ -126,7 +126,7 @@ async def examine_kubernetes(
         answers = await asyncio.gather(
             *(server.get(f"{folder}/persistentvolumeclaims/{claim}") for claim in claims)
         )
-        found += judge_volumes(dict(zip(claims, answers, strict=True)))
+        found += judge_volumes(dict(zip(claims, answers, strict=True)), shares_home=options.shares_home)
         return (*found, *await _examine_pools(server, options, pools, namespace))
     finally:
         await server.close()
@@ -241,8 +241,16 @@ def judge_definition(answer: bytes | ApiRefusal | Away) -> EngineFinding:
     return EngineFinding(True, f"the API server knows {KIND}")
 
 
-def judge_volumes(claims: Mapping[str, bytes | ApiRefusal | Away]) -> list[EngineFinding]:
-    """Say whether pods on several nodes can see the volumes."""
+def judge_volumes(
+    claims: Mapping[str, bytes | ApiRefusal | Away], *, shares_home: bool = True
+) -> list[EngineFinding]:
+    """Say whether pods on several nodes can see the volumes.
+
+    Args:
+        shares_home: the home of the controller should be in one of them.
+    """
+    if not claims and not shares_home:
+        return [EngineFinding(True, "no volume is needed: the controller keeps the records of the runs")]
     if not claims:
         do = "name a claim and the path of $ELASTANE_HOME: --option volume=home:/shared/elastane"
         return [EngineFinding(False, "no volume is set: agents would not see the runs and the scripts", do)]

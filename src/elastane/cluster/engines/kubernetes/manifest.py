@@ -22,6 +22,7 @@ CONTAINER = "agent"
 TICKET_FOLDER, TICKET = "/run/elastane", "ticket"
 JOIN = f'exec "$@" < {TICKET_FOLDER}/{TICKET}'
 """The shell becomes the agent, which therefore gets the signals of Kubernetes."""
+OWN_HOME_FOLDER = "/var/lib/elastane"
 MOST_DEVICES = 4096
 LONGEST_NOTE = 200
 MOST_SECONDS = 1 << 31
@@ -86,6 +87,8 @@ def build_pod(
         ],
         "volumes": volumes,
     }
+    if not options.shares_home:
+        spec["containers"][0]["env"] = [{"name": "ELASTANE_HOME", "value": OWN_HOME_FOLDER}]
     spec |= _build_place(pool)
     if options.service_account:
         spec["serviceAccountName"] = options.service_account
@@ -167,6 +170,9 @@ def _build_volumes(
         {"name": TICKET, "mountPath": TICKET_FOLDER, "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - a mount of the pod
     ]
+    if not options.shares_home:
+        volumes.append({"name": "home", "emptyDir": {}})
+        mounts.append({"name": "home", "mountPath": OWN_HOME_FOLDER})
     for number, claim in enumerate(dict.fromkeys(claim for claim, _ in options.volumes)):
         volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
         mounts += (

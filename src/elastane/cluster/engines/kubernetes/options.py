@@ -8,6 +8,7 @@ import msgspec
 
 from elastane.cluster.nouns.engine_options import check_options
 from elastane.cluster.nouns.kubernetes_options import KUBERNETES
+from elastane.cluster.nouns.option_forms import HOME, OWN_HOME
 from elastane.common.durations import parse_duration_s
 
 ANSWER_S = 5.0
@@ -67,6 +68,7 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
         volumes: names of persistent volume claims, and the paths at which the agents see them.
         user: user and group of the agents; None: those of the image.
         command: words that start Elastane in the image.
+        shares_home: the agents see the home of the controller, in one of the volumes.
         elastic_jobs: the team that owns the jobs of `ElasticJob` resources; empty: they are ignored.
         answer_s: how long the API server may take for one answer, in seconds.
     """
@@ -80,6 +82,7 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[tuple[str, str], ...] = ()
     user: tuple[int, int | None] | None = None
     command: tuple[str, ...] = ("elastane",)
+    shares_home: bool = True
     elastic_jobs: str = ""
     answer_s: float = ANSWER_S
 
@@ -122,6 +125,7 @@ def decode_kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
         volumes=tuple((claim, path) for claim, _, path in map(_cut, _split(options, "volume"))),
         user=_parse_user(options["user"]) if "user" in options else None,
         command=tuple(shlex.split(options.get("command", "elastane"))),
+        shares_home=options.get(HOME.name) != OWN_HOME,
         elastic_jobs=options.get("elasticJobs", ""),
         answer_s=parse_duration_s(options["answer"]) if "answer" in options else ANSWER_S,
     )

@@ -58,6 +58,9 @@ def _merge_container(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, A
     merged |= {name: own[name] for name in OURS_OF_CONTAINER if name in own}
     merged |= {name: value for name, value in own.items() if name not in merged}
     merged["volumeMounts"] = _join_lists(own, theirs, "volumeMounts")
+    if "env" in own:
+        # Of two values of one name, the last one counts.
+        merged["env"] = _join_lists(own, theirs, "env")
     merged["resources"] = _merge_resources(own["resources"], _get_object(theirs, "resources"))
     return merged
 
