@@ -285,12 +285,12 @@ def test_an_agent_that_shares_no_home_has_one_in_its_pod():
         for shares_home in (True, False)
     )
     assert "env" not in shared["containers"][0]
-    assert {"name": "home", "emptyDir": {}} not in shared["volumes"]
+    assert {"name": "own-home", "emptyDir": {}} not in shared["volumes"]
     (variable,) = own["containers"][0]["env"]
-    mounted = {"name": "home", "mountPath": variable["value"]}
+    mounted = {"name": "own-home", "mountPath": variable["value"]}
     assert variable["name"] == "ELASTANE_HOME"
     assert mounted in own["containers"][0]["volumeMounts"]
-    assert {"name": "home", "emptyDir": {}} in own["volumes"]
+    assert {"name": "own-home", "emptyDir": {}} in own["volumes"]
 
 
 def test_a_template_adds_variables_to_that_of_the_own_home():

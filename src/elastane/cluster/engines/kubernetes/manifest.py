@@ -171,8 +171,8 @@ def _build_volumes(
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - a mount of the pod
     ]
     if not options.shares_home:
-        volumes.append({"name": "home", "emptyDir": {}})
-        mounts.append({"name": "home", "mountPath": OWN_HOME_FOLDER})
+        volumes.append({"name": "own-home", "emptyDir": {}})
+        mounts.append({"name": "own-home", "mountPath": OWN_HOME_FOLDER})
     for number, claim in enumerate(dict.fromkeys(claim for claim, _ in options.volumes)):
         volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
         mounts += (
