@@ -59,7 +59,7 @@ def test_the_description_has_the_headers_of_exactly_the_requests_that_accept_the
         ("post", f"/v1/agents/{{agent}}/{what}") for what in ("arrival", "departure", "records", "claims")
     }
     adding = {("post", path) for path in ("/v1/jobs", "/v1/config/apply", "/v1/reports", "/v1/tokens")}
-    adding |= {("delete", "/v1/tokens/{token}")}
+    adding |= {("delete", "/v1/tokens/{token}"), ("put", "/v1/code/{digest}")}
     adding |= {(method, "/v1/claims/{team}/{run}") for method in ("post", "delete")}
     for (method, path), names in headers.items():
         if path == "/v1/watch":
