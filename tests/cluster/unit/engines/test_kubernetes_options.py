@@ -45,6 +45,7 @@ def test_all_examples_of_options_are_decoded():
         volumes=(("home", "/shared/elastane"), ("data", "/data")),
         user=(1000, 1000),
         command=("/opt/train/bin/elastane",),
+        shares_home=False,
         elastic_jobs="vision",
         answer_s=10.0,
     )
