@@ -11,6 +11,8 @@ from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredR
 from elastane.cluster.controller.store import agent_rows
 from elastane.cluster.nouns.job_tickets import encode_credentials
 from elastane.common.errors import ElastaneError
+from elastane.run.attempts.run_directory import write_run_request
+from elastane.run.connections.endpoint import CoordinatorEndpoint, publish_endpoint
 from elastane.run.connections.record_store import (
     RecordSender,
     RecordStore,
@@ -18,6 +20,7 @@ from elastane.run.connections.record_store import (
     write_store_access,
 )
 from elastane.run.connections.result_sender import ResultSender
+from elastane.run.coordinator.takeover_records import fetch_records
 from elastane.run.machines.claims.claim_list import ClaimList
 from elastane.run.machines.claims.controller_store import open_agent_list
 from elastane.run.machines.claims.place import ClaimsUnusable
@@ -31,6 +34,7 @@ from elastane.run.nouns.record_parts import (
     is_result,
 )
 from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunSpec
 
 
 def claim_term(kept: KeptRecords, number: int) -> None:
@@ -346,6 +350,61 @@ def test_another_machine_gets_what_the_first_one_has_written(store, tmp_path):
         ledger.write(b"in time\n")
     RecordSender(store, other, 2, anew=False).send_new()
     assert store.read("ledger.jsonl") == long + b"last\nin time\n"
+
+
+def begin_run(run_dir: RunDir) -> None:
+    write_run_request(run_dir, RunSpec(name="train", script=f"{run_dir.root}/train.py"), None)
+
+
+def make_endpoint(*, node: str = "", attempt: int = 0, term: int = 0) -> CoordinatorEndpoint:
+    return CoordinatorEndpoint("127.0.0.1", 1, node=node, attempt=attempt, term=term, kept=True)
+
+
+def test_a_machine_fetches_what_another_one_began_to_send_and_then_died(store, world, tmp_path, served):
+    """The kept endpoint is that of this machine: the other one had no time for its own."""
+    api, (first, *_), keys = world
+    claims = ClaimList(open_agent_list(store))
+    claims.claim(1, TermClaim(number=1, claimant="a:1", nonce=make_nonce(), time=1.0))
+    one = make_machine(tmp_path / "one")
+    begin_run(one)
+    one.ledger.write_bytes(b"1\n")
+    publish_endpoint(one, make_endpoint(term=1))
+    RecordSender(store, one, 1, anew=True).send_new()
+    with one.ledger.open("ab") as ledger:
+        ledger.write(b"2 not sent, and long\n")
+    claims.claim(2, TermClaim(number=2, claimant="b:1", nonce=make_nonce(), time=1.0))
+    store.send([append("ledger.jsonl", b"2 kept\n", 2)], term=2)
+    claims.claim(3, TermClaim(number=3, claimant="a:1", nonce=make_nonce(), time=1.0))
+    with served(api) as url:
+        write_store_access(one, StoreAccess(url, f"/agents/{first}", keys[0]))
+        sender = fetch_records(one, make_endpoint(term=3), from_node="m2")
+        assert one.ledger.read_bytes() == b"1\n2 kept\n"
+        with one.ledger.open("ab") as ledger:
+            ledger.write(b"3\n")
+        sender.send_new()
+    assert store.read("ledger.jsonl") == b"1\n2 kept\n3\n"
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_machine_keeps_its_own_records_if_no_other_one_was_in_charge(
+    store, world, tmp_path, served, attempt
+):
+    """Also those of a new attempt, which the controller does not have yet."""
+    api, (first, *_), keys = world
+    ClaimList(open_agent_list(store)).claim(
+        1, TermClaim(number=1, claimant="a:1", nonce=make_nonce(), time=1.0)
+    )
+    one = make_machine(tmp_path / "one")
+    begin_run(one)
+    one.ledger.write_bytes(b"1\n2\n")
+    publish_endpoint(one, make_endpoint(term=1))
+    RecordSender(store, one, 1, anew=True).send_new()
+    one.ledger.write_bytes(b"1\nB\nC\n" if attempt else b"1\n2\n3\n")
+    expected = one.ledger.read_bytes()
+    with served(api) as url:
+        write_store_access(one, StoreAccess(url, f"/agents/{first}", keys[0]))
+        fetch_records(one, make_endpoint(term=1, attempt=attempt), from_node=None).send_new()
+    assert one.ledger.read_bytes() == store.read("ledger.jsonl") == expected
 
 
 def test_a_new_attempt_replaces_a_longer_ledger(store, tmp_path):

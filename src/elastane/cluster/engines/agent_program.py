@@ -18,7 +18,6 @@ from elastane.cluster.engines.own_run import (
     ALL_RECORDS,
     JOIN_RECORDS,
     check_fits_own_home,
-    keep_own_places,
     open_own_run,
 )
 from elastane.cluster.nouns.arrivals import (
@@ -54,7 +53,7 @@ from elastane.run.machines.joining.shipped_code import CODE
 from elastane.run.nouns.machine_address import MachineAddress
 from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.run_files import read_record
+from elastane.run.observability.run_files import keep_places, read_record
 
 REQUEST_S = 5.0
 """How long one question may take, with its repetitions."""
@@ -199,7 +198,7 @@ class _Agent:
             with claim_run_directory(run, run_dir.root, linked=False):
                 pass
         elif not told.is_shared:
-            keep_own_places(run_dir, run)
+            keep_places(run_dir, run)
         check_disk_space(run_dir)
         _enter(told.spec, working_dir)
         request = AttemptRequest(
@@ -227,7 +226,7 @@ class _Agent:
             shipped = self._fetch_code(told.spec, run_dir)
             run, _ = check_job_files(told.spec.name, told.spec, code=shipped)
             if run_dir.run.exists():
-                keep_own_places(run_dir, run)
+                keep_places(run_dir, run)
             return self._join_in(run_dir, told)
 
     def _join_in(self, own: RunDir, told: Join) -> AgentEnding | None:

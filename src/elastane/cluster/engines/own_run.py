@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from elastane.cluster.nouns.job_tickets import JobTicket, encode_credentials
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.connections.controller_connection import RequestRefused
@@ -27,8 +25,7 @@ from elastane.run.machines.claims.urls import open_claims
 from elastane.run.nouns.checkpoint_policy import parse_checkpoint_policy
 from elastane.run.nouns.record_parts import APPENDED, ENDPOINT, REPLACED, RecordPart
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import RunSpec
-from elastane.run.observability.run_files import read_record, write_record
+from elastane.run.observability.run_files import read_record
 
 FOLDER = "agent-runs"
 ALL_RECORDS = tuple(name for name in (*APPENDED, *REPLACED) if name != ENDPOINT)
@@ -93,18 +90,6 @@ def check_fits_own_home(spec: JobSpec) -> None:
             means="each worker writes its part of a checkpoint there, so no checkpoint would be complete",
             do="submit it with --checkpoint-dir URL, or a directory that all machines share",
         )
-
-
-def keep_own_places(run_dir: RunDir, own: RunSpec) -> None:
-    """Let the record of a run name its script and directory where this machine has them.
-
-    Raises:
-        NoSuchRun, BadInput: the record cannot be read.
-        OSError: it cannot be written.
-    """
-    record = read_record(run_dir)
-    spec = msgspec.structs.replace(record.spec, script=own.script, directory=own.directory)
-    write_record(run_dir, msgspec.structs.replace(record, spec=spec))
 
 
 def _make_anew(root: Path) -> None:

@@ -200,10 +200,11 @@ def _serve_term(
         coordinator, check = Coordinator(run_dir, own_term.number, decisions), own_term.check
     elif _claim_surely(own_term, lifeline, begins=record.resumed is None and not run_dir.events.exists()):
         endpoint = msgspec.structs.replace(endpoint, term=own_term.number)
-        sender = None
-        if run_dir.is_private and (sender := _fetch_surely(run_dir, endpoint, lifeline)) is None:
-            return None
-        takeover = _describe_takeover(own_term, order, run_dir)
+        takeover, sender = _describe_takeover(own_term, order, run_dir), None
+        if run_dir.is_private:
+            sender = _fetch_surely(run_dir, endpoint, takeover.from_node, lifeline)
+            if sender is None:
+                return None
         coordinator = Coordinator(run_dir, own_term.number, decisions, takeover=takeover, sender=sender)
         check = partial(_check_and_publish, run_dir, own_term, endpoint, sender)
     else:
@@ -216,14 +217,15 @@ def _serve_term(
 
 
 def _fetch_surely(
-    run_dir: RunDir, endpoint: CoordinatorEndpoint, lifeline: int | None
+    run_dir: RunDir, endpoint: CoordinatorEndpoint, from_node: str | None, lifeline: int | None
 ) -> "RecordSender | None":
-    """Fetch the records of the run, if another machine has written them last, however long they are away.
+    """Fetch the records of the run, if another machine was in charge, however long they are away.
 
     The term is claimed already, so no other machine adds to them.
 
     Args:
         endpoint: of this coordinator.
+        from_node: the machine that was in charge before, if it was another one.
         lifeline: closes when the agent ends, and the term is not needed.
 
     Returns:
@@ -234,7 +236,7 @@ def _fetch_surely(
     complained = False
     while True:
         try:
-            return fetch_records(run_dir, endpoint)
+            return fetch_records(run_dir, endpoint, from_node)
         except (ElastaneError, OSError) as error:
             if not complained:
                 logger.warning("term %d waits for the records of the run: %s", endpoint.term, error)

@@ -1,27 +1,29 @@
 """The records of a run at the beginning of a term, on a machine that shares no directory with the others."""
 
-import msgspec
-
 from elastane.common.errors import RunFailed
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.endpoint import CoordinatorEndpoint, decode_endpoint, publish_endpoint
 from elastane.run.connections.record_store import RecordSender, RecordStore, find_record_store
 from elastane.run.nouns.record_parts import APPENDED, ENDPOINT, REPLACED
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import RunRecord
-from elastane.run.observability.run_files import read_record, write_record
+from elastane.run.observability.run_files import keep_places, read_record
 
 TIMEOUT_S = 10.0
 
 
-def fetch_records(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> RecordSender:
-    """Fetch the records of a run if another machine has written them last; return what sends those of a term.
+def fetch_records(run_dir: RunDir, endpoint: CoordinatorEndpoint, from_node: str | None) -> RecordSender:
+    """Fetch the records of a run if another machine was in charge; return what sends those of a term.
+
+    The other machine may have sent a part of its first lines and died: then what is kept and what is here
+    differ behind their common beginning, although the kept endpoint is still that of this machine.
 
     The endpoint is the last record of a coordinator's first sending. So if that of an earlier attempt is
     kept, the records of this one are not kept whole, and this machine has them: it begins the attempt.
 
     Args:
         endpoint: of the coordinator of this machine, with its term, which it has claimed.
+        from_node: the machine of the term before, if it was another one; None: it was this one, or there was
+            none.
 
     Raises:
         ElastaneError: the controller does not answer, or a record is damaged.
@@ -31,19 +33,13 @@ def fetch_records(run_dir: RunDir, endpoint: CoordinatorEndpoint) -> RecordSende
     assert store is not None, "no process removes the file"
     kept = _read_kept_endpoint(store)
     is_of_attempt = kept is not None and kept.attempt == endpoint.attempt
-    if kept is not None and is_of_attempt and kept.node != endpoint.node:
-        own = read_record(run_dir)
+    if is_of_attempt and from_node is not None:
+        own = read_record(run_dir).spec
         store.fetch(run_dir, [name for name in (*APPENDED, *REPLACED) if name != ENDPOINT])
-        write_record(run_dir, keep_places(read_record(run_dir), own))
+        keep_places(run_dir, own)
     # Otherwise the endpoint of the machine that was in charge before would be sent as a sign of life.
     publish_endpoint(run_dir, endpoint)
     return RecordSender(store, run_dir, endpoint.term, anew=not is_of_attempt)
-
-
-def keep_places(record: RunRecord, own: RunRecord) -> RunRecord:
-    """Return the record of a run with the script and the directory where this machine has them."""
-    places = {"script": own.spec.script, "directory": own.spec.directory}
-    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, **places))
 
 
 def _read_kept_endpoint(store: RecordStore) -> CoordinatorEndpoint | None:

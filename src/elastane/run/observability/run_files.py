@@ -14,7 +14,7 @@ from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.connections.run_lock import is_live
 from elastane.run.nouns.records import EventLine, LedgerLine
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import SCHEMA, RunRecord
+from elastane.run.nouns.spec import SCHEMA, RunRecord, RunSpec
 from elastane.run.observability.line_files import read_last_line
 from elastane.run.observability.tail import LONGEST_LINE_BYTES
 
@@ -95,6 +95,21 @@ def write_record(run_dir: RunDir, record: RunRecord) -> None:
     """
     content = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
     replace_file(run_dir.run, content, durable=True)
+
+
+def keep_places(run_dir: RunDir, own: RunSpec) -> None:
+    """Let a record of another machine name the script and the directory where this machine has them.
+
+    Args:
+        own: names them.
+
+    Raises:
+        NoSuchRun, BadInput: the record cannot be read.
+        OSError: it cannot be written.
+    """
+    record = read_record(run_dir)
+    spec = msgspec.structs.replace(record.spec, script=own.script, directory=own.directory)
+    write_record(run_dir, msgspec.structs.replace(record, spec=spec))
 
 
 def read_ledger(run_dir: RunDir, *, torn_tail: bool) -> tuple[LedgerLine, ...]:
