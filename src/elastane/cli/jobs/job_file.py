@@ -75,7 +75,7 @@ def bring_code(spec: JobSpec, root: Path) -> JobSpec:
 
 
 def find_code_root(spec: JobSpec) -> Path | None:
-    """Return the directory of the code that is to be sent; None: there is none to send."""
+    """Return the directory of the code that is to be sent; None: the job brings none along."""
     return Path(spec.code) if spec.code and not CODE_DIGEST.fullmatch(spec.code) else None
 
 

@@ -28,7 +28,7 @@ def locate_script(script: str | Path) -> Path:
     """Return the absolute path of a script.
 
     Raises:
-        BadInput: there is none, or it is in a copy of a working directory that only this node has.
+        BadInput: the file is missing, or it is in a copy of a working directory that only this node has.
     """
     path = Path(script).absolute()
     if not path.is_file():
@@ -86,7 +86,7 @@ def find_engine(cluster: Cluster, name: str) -> DeclaredEngine | None:
     """Return an engine; None: the user may not read engines, as only operators may.
 
     Raises:
-        BadInput: there is none.
+        BadInput: the controller has no such engine.
     """
     try:
         return cluster.documents.get(DeclaredEngine, name)
@@ -135,7 +135,7 @@ def choose_kinds(pools: Iterable[Pool], engine: str) -> tuple[str, ...]:
     """Return the kinds of devices that only pools of an engine have.
 
     Raises:
-        BadInput: there are none.
+        BadInput: it has no devices of its own.
     """
     pools = tuple(pools)
     own = list(dict.fromkeys(pool.device for pool in pools if pool.engine == engine))

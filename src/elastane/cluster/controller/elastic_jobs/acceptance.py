@@ -85,7 +85,7 @@ def _choose_name(tx: Connection, resource: ElasticJob, home: Path) -> str:
     """Return a name for the job of a resource that no other job has or had.
 
     Raises:
-        JobNameTaken: there is none.
+        JobNameTaken: other jobs have all of them.
     """
     names = propose_names(resource)
     for name in names:

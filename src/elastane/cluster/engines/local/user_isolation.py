@@ -223,7 +223,7 @@ def _start_launcher(
 
 @contextlib.contextmanager
 def _open_archive(path: Path | None) -> Iterator[int | None]:
-    """Yield the descriptor of an archive; None: there is none. The user of the job may not open it."""
+    """Yield the descriptor of an archive; None: it is missing. The user of the job may not open it."""
     try:
         archive = None if path is None else path.open("rb")
     except FileNotFoundError:
