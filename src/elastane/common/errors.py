@@ -66,6 +66,10 @@ class RunFailed(ElastaneError):
     exit_code = ExitCode.FAILED
 
 
+class NoCoordinator(RunFailed):
+    """A run is live, and no coordinator of it answers."""
+
+
 class RunDirectoryLost(RunFailed):
     """A run directory or one of its files was removed, moved or replaced.
 

@@ -10,9 +10,10 @@ from elastane.cluster.controller.agents.kept_records import KeptRecords, Records
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
 from elastane.cluster.controller.store import agent_rows
 from elastane.cluster.nouns.job_tickets import encode_credentials
-from elastane.common.errors import ElastaneError
+from elastane.common.errors import ElastaneError, NoCoordinator
 from elastane.run.attempts.run_directory import write_run_request
-from elastane.run.connections.endpoint import CoordinatorEndpoint, publish_endpoint
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.connections.endpoint import CoordinatorEndpoint, publish_endpoint, read_endpoint
 from elastane.run.connections.record_store import (
     RecordSender,
     RecordStore,
@@ -25,6 +26,7 @@ from elastane.run.machines.claims.claim_list import ClaimList
 from elastane.run.machines.claims.controller_store import open_agent_list
 from elastane.run.machines.claims.place import ClaimsUnusable
 from elastane.run.machines.claims.records import TermClaim, make_nonce
+from elastane.run.nouns.control import AskStatus
 from elastane.run.nouns.record_parts import (
     APPENDED,
     AT_ONCE_BYTES,
@@ -405,6 +407,23 @@ def test_a_machine_keeps_its_own_records_if_no_other_one_was_in_charge(
         write_store_access(one, StoreAccess(url, f"/agents/{first}", keys[0]))
         fetch_records(one, make_endpoint(term=1, attempt=attempt), from_node=None).send_new()
     assert one.ledger.read_bytes() == store.read("ledger.jsonl") == expected
+
+
+def test_a_request_finds_the_coordinator_that_has_taken_over_meanwhile(store, world, tmp_path, served):
+    api, (first, *_), keys = world
+    ClaimList(open_agent_list(store)).claim(
+        1, TermClaim(number=1, claimant="a:1", nonce=make_nonce(), time=1.0)
+    )
+    one, other = make_machine(tmp_path / "one"), make_machine(tmp_path / "other")
+    begin_run(one)
+    publish_endpoint(other, make_endpoint(node="m2", term=2))
+    RecordSender(store, other, 1, anew=True).send_new()
+    with served(api) as url:
+        write_store_access(one, StoreAccess(url, f"/agents/{first}", keys[0]))
+        publish_endpoint(one, make_endpoint(term=1))
+        with pytest.raises(NoCoordinator):
+            ask_coordinator(one, AskStatus(), timeout_s=0.5)
+    assert read_endpoint(one).node == "m2"
 
 
 def test_a_new_attempt_replaces_a_longer_ledger(store, tmp_path):

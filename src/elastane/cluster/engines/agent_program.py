@@ -37,7 +37,7 @@ from elastane.common.connections.controller_connection import (
     ControllerUnreachable,
     trust_certificate,
 )
-from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
+from elastane.common.errors import BadInput, ElastaneError, NoCoordinator, NoSuchRun
 from elastane.common.exit_codes import ExitCode
 from elastane.common.extras import require
 from elastane.common.safe_text import escape_text
@@ -237,7 +237,7 @@ class _Agent:
             _enter(told.spec, Path(record.spec.directory or Path.cwd()))
             machine = JoinedMachine(own, self._find_address(), told.workers, self._display.say)
             over, concludes = join_shared_run(machine, record, is_admitted=not told.is_shared)
-        except NoSuchRun as error:
+        except (NoSuchRun, NoCoordinator) as error:
             # Its coordinator is being replaced, or the attempt has just ended.
             self._display.say(f"asking again: {error.what}")
             return None

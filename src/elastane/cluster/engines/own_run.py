@@ -65,10 +65,12 @@ def open_own_run(ticket: JobTicket, names: Iterable[str], node: str) -> Iterator
             means="its part of the run is written there",
             do="set ELASTANE_HOME to a directory on a disk of this machine",
         ) from error
-    with ResultSender(store, run_dir):
-        yield run_dir
-    if _send_last_records(run_dir):
-        shutil.rmtree(run_dir.root, ignore_errors=True)
+    try:
+        with ResultSender(store, run_dir):
+            yield run_dir
+    finally:
+        if _send_last_records(run_dir):
+            shutil.rmtree(run_dir.root, ignore_errors=True)
 
 
 def check_fits_own_home(spec: JobSpec) -> None:

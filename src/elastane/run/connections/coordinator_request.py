@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
-from elastane.common.errors import NoSuchRun, RunFailed
+from elastane.common.errors import ElastaneError, NoCoordinator, NoSuchRun
 from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.coordinator_connection import open_async_connection, open_connection
@@ -17,6 +18,7 @@ from elastane.run.nouns.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode
 from elastane.run.nouns.rundir import RunDir
 
 RETRY_S = 0.05
+REFRESH_S = 1.0
 
 
 def ask_coordinator(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
@@ -28,10 +30,11 @@ def ask_coordinator(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> 
 
     Raises:
         NoSuchRun: the run is not live.
-        RunFailed: the run is live, but no coordinator answered in time.
+        NoCoordinator: the run is live, but no coordinator answered in time.
     """
     deadline = time.monotonic() + timeout_s
     last: Exception | None = None
+    refresh = _choose_refresh(run_dir)
     while (left_s := deadline - time.monotonic()) > 0:
         if not is_live(run_dir):
             raise NoSuchRun(
@@ -43,12 +46,28 @@ def ask_coordinator(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> 
             return _ask_once(run_dir, question, left_s)
         except (OSError, WebSocketException, Malformed) as error:
             last = error
+            refresh()
             time.sleep(RETRY_S)
-    raise RunFailed(
+    raise NoCoordinator(
         f"the coordinator of {run_dir.root} did not answer within {timeout_s:g} s ({last})",
         means="the run is live, but its coordinator is not; training continues without it",
         do=f"read {run_dir.log('coordinator')}, and try again",
     )
+
+
+def _choose_refresh(run_dir: RunDir) -> Callable[[], object]:
+    """Return what brings the endpoint of another coordinator here, if its machine cannot write it here."""
+    if not run_dir.is_private:
+        return lambda: None
+    from elastane.run.connections.kept_endpoint import KeptEndpoint
+
+    kept = KeptEndpoint(run_dir, timeout_s=REFRESH_S)
+
+    def refresh() -> None:
+        with suppress(ElastaneError, OSError):
+            kept.refresh()
+
+    return refresh
 
 
 def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:

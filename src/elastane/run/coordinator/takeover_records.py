@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 def fetch_records(run_dir: RunDir, endpoint: CoordinatorEndpoint, from_node: str | None) -> RecordSender:
     """Fetch the records of a run if another machine was in charge; return what sends those of a term.
 
-    The other machine may have sent a part of its first lines and died: then what is kept and what is here
+    The other machine may have sent a part of its first lines and died. Then the kept lines and those here
     differ behind their common beginning, although the kept endpoint is still that of this machine.
 
     The endpoint is the last record of a coordinator's first sending. So if that of an earlier attempt is
