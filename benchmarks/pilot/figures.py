@@ -6,18 +6,13 @@ from itertools import groupby, pairwise
 from statistics import mean, median
 
 import msgspec
+from elastane.cluster.controller.figures import INTERVENTIONS
 from elastane.run.observability.attempts import compute_attempt_costs
 from elastane.run.observability.run_files import decode_ledger_line, read_lines, read_run
 
 import ticks
 from pilot.record import ArmRecord, Observation
 from pilot.scenario import History, Scenario, compute_capacity, compute_device_s
-
-HELP = {
-    *("job.paused", "job.resumed", "job.cancelled", "job.scaled"),
-    *("node.drain", "node.failed", "node.use"),
-}
-"""The actions of the audit log with which operators help a cluster."""
 
 SETTLED_S = 15.0
 """The time in which workers leave withdrawn devices: a step of one worker, and an observation."""
@@ -65,7 +60,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         back_and_forth: the resizes that undid the previous one within a cooldown.
         preemptions: the jobs that were stopped for others.
         crashes: the attempts that ended by themselves and were followed by another.
-        interventions: the actions with which operators helped; see `HELP`.
+        interventions: the actions with which operators helped; see `INTERVENTIONS`.
         most_beyond: the most devices in use in a pool beyond the existing ones; see `find_most_beyond`.
     """
 
@@ -134,7 +129,7 @@ def compute_figures(arm: ArmRecord, scenario: Scenario) -> Figures:
         ),
         preemptions=sum(job.preemptions for job in arm.jobs),
         crashes=sum(job.crashes for job in arm.jobs),
-        interventions=sum(line.action in HELP for line in arm.audit),
+        interventions=sum(line.action in INTERVENTIONS for line in arm.audit),
         most_beyond=find_most_beyond(arm.observations, capacity),
     )
 

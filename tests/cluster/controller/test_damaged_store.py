@@ -21,7 +21,7 @@ from elastane.cluster.controller.store.monitor import Monitor
 from elastane.cluster.nouns.controller import (
     ControllerReady,
     ControllerSettings,
-    ControllerStartFailure,
+    StartFailure,
 )
 from tests.waiting import WAIT_S, wait_until
 
@@ -59,7 +59,7 @@ class Controller:
         try:
             self.ready, self.refusal = msgspec.json.decode(line, type=ControllerReady), None
         except msgspec.ValidationError:
-            self.ready, self.refusal = None, msgspec.json.decode(line, type=ControllerStartFailure)
+            self.ready, self.refusal = None, msgspec.json.decode(line, type=StartFailure)
             self.process.wait(WAIT_S)
 
     def get(self, path):

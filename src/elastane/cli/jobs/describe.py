@@ -11,6 +11,14 @@ from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.job_words import (
+    awaits_next_attempt,
+    format_age,
+    format_job_loss,
+    format_job_speed,
+    format_job_step,
+    format_job_workers,
+)
 from elastane.cluster.nouns.rest import Job
 from elastane.cluster.scheduler.wording import format_money
 
@@ -71,15 +79,7 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
 
 def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     """Return the titles and values of all known facts about a job."""
-    from elastane.cli.jobs.job_display import (
-        awaits_next_attempt,
-        format_age,
-        format_job_loss,
-        format_job_speed,
-        format_job_step,
-        format_job_workers,
-        render_state,
-    )
+    from elastane.cli.jobs.job_display import render_state
 
     spec, now_s = job.spec, time.time()
     owner = f"{job.team}, submitted by {job.user}"
@@ -160,8 +160,6 @@ def format_target(job: Job) -> str:
 
 def format_time_limit(job: Job, now_s: float) -> str:
     """Return how long a job may hold devices, and how long it has; empty without a limit."""
-    from elastane.cli.jobs.job_display import format_age
-
     limit_s = job.spec.run_policy.active_deadline_seconds
     if limit_s is None:
         return ""

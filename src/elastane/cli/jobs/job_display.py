@@ -13,11 +13,18 @@ from elastane.cli.tables import UNBOUNDED, build_table, print_wide
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.cluster.nouns.controller import Health, HealthProblem
 from elastane.cluster.nouns.history import Event
-from elastane.cluster.nouns.job_records import Explanation, Wanted
+from elastane.cluster.nouns.job_records import Explanation
+from elastane.cluster.nouns.job_words import (
+    awaits_next_attempt,
+    find_shown_state,
+    format_age,
+    format_job_loss,
+    format_job_speed,
+    format_job_step,
+    format_job_workers,
+)
 from elastane.cluster.nouns.rest import JobSummary
-from elastane.common.durations import format_duration
 from elastane.common.safe_text import escape_line, fold_text
-from elastane.run.observability.quantities import format_loss
 
 STATE_COLOURS = {
     "queued": "yellow",
@@ -30,12 +37,6 @@ STATE_COLOURS = {
     "finished": "bright_blue",
     "failed": "red",
     "cancelled": "dim",
-}
-STATES_WHILE_STOPPING: dict[Wanted, str] = {
-    "pause": "pausing",
-    "cancel": "cancelling",
-    "finish": "finishing",
-    "fail": "failing",
 }
 EVENT_COLOURS = {
     "job.started": "green",
@@ -59,46 +60,11 @@ NUMBER_COLUMNS = frozenset(
 )
 
 
-def find_shown_state(job: JobSummary) -> str:
-    """Return the state of a job; for a running job that is to stop, what it is about to do."""
-    return STATES_WHILE_STOPPING.get(job.wanted, job.state) if job.state == "running" else job.state
-
-
-def awaits_next_attempt(job: JobSummary, now_s: float) -> bool:
-    """Return whether a job has crashed and waits for its next attempt, with its devices reserved."""
-    return find_shown_state(job) == "running" and job.retry_at_s > now_s
-
-
 def render_state(job: JobSummary, now_s: float) -> Text:
     if awaits_next_attempt(job, now_s):
         return Text(f"next attempt in {format_age(math.ceil(job.retry_at_s - now_s))}", style="red")
     state = find_shown_state(job)
     return Text(state, style=STATE_COLOURS[state])
-
-
-def format_job_workers(job: JobSummary) -> str:
-    """Return the workers that a job has, and the fewest and most that it may have."""
-    limits = f"{job.min_workers}:{job.max_workers}"
-    return f"{job.workers} of {limits}" if job.state == "running" else limits
-
-
-def format_job_step(job: JobSummary) -> str:
-    if not job.step:
-        return ""
-    return f"{job.step}" + (f"/{job.steps}" if job.steps else "")
-
-
-def format_job_loss(job: JobSummary) -> str:
-    return "" if job.loss is None else format_loss(job.loss)
-
-
-def format_job_speed(job: JobSummary) -> str:
-    return f"{job.samples_per_s:,.0f}" if job.samples_per_s else ""
-
-
-def format_age(seconds: float) -> str:
-    """Return a duration in its largest unit, without tenths of seconds: ``45 s``, ``3 min``, ``2 d``."""
-    return format_duration(math.floor(seconds), parts=1)
 
 
 def describe_job_event(event: Event, *, of_job: bool) -> Text:

@@ -7,17 +7,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from elastane.cli.jobs.job_display import (
-    NUMBER_COLUMNS,
+from elastane.cli.jobs.job_display import NUMBER_COLUMNS, list_health_lines, render_state
+from elastane.cli.tables import build_table
+from elastane.cluster.nouns.job_words import (
     format_age,
     format_job_loss,
     format_job_speed,
     format_job_step,
     format_job_workers,
-    list_health_lines,
-    render_state,
 )
-from elastane.cli.tables import build_table
 from elastane.cluster.nouns.rest import JobSummary
 from elastane.cluster.nouns.usage import Occupancy
 from elastane.common.safe_text import fold_text

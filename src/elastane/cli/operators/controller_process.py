@@ -2,11 +2,8 @@
 
 import contextlib
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -15,7 +12,6 @@ from elastane.cluster.client.controller_lock import find_lock_holder
 from elastane.cluster.nouns.controller import (
     ControllerReady,
     ControllerSettings,
-    ControllerStartFailure,
 )
 from elastane.common.connections.controller_context import (
     Context,
@@ -27,9 +23,6 @@ from elastane.common.connections.controller_context import (
 from elastane.common.errors import BadInput, RunFailed
 from elastane.common.home import find_home
 from elastane.common.process_identity import open_process, read_start_time
-
-GONE_S = 20.0
-"""Seconds within which a controller ends."""
 
 
 def check_no_controller_runs() -> None:
@@ -80,60 +73,6 @@ def _read_last_record() -> StartedController | None:
         return None
 
 
-def start_controller(
-    settings: ControllerSettings, log: Path, *, detach: bool
-) -> "tuple[subprocess.Popen[bytes], ControllerReady]":
-    """Start a controller, wait until it listens, and return its process and its answer.
-
-    Its output goes to ``log``; with ``detach`` it outlives this command.
-
-    Raises:
-        BadInput: the controller refused its settings.
-        RunFailed: the controller ended before it listened.
-    """
-    reading, writing = os.pipe()
-    try:
-        process = _spawn_controller(log, writing, detach=detach)
-    finally:
-        os.close(writing)
-    assert process.stdin is not None
-    # If the controller has already ended, the read below notices.
-    with contextlib.suppress(BrokenPipeError), process.stdin as settings_pipe:
-        settings_pipe.write(msgspec.json.encode(settings))
-    try:
-        with os.fdopen(reading, "rb") as answer:
-            line = answer.readline()
-    except BaseException:
-        # After Ctrl-C, for example, no command would find the controller.
-        end_controller(process)
-        raise
-    with contextlib.suppress(msgspec.ValidationError):
-        if line:
-            return process, msgspec.json.decode(line, type=ControllerReady)
-    code = process.wait()
-    kind = BadInput if code == BadInput.exit_code else RunFailed
-    if line:
-        why = msgspec.json.decode(line, type=ControllerStartFailure)
-        raise kind(f"the controller did not start: {why.what}", means=why.means, do=why.do)
-    raise kind(f"the controller did not start: it ended with exit code {code}", do=f"read {log}")
-
-
-def _spawn_controller(log: Path, ready_fd: int, *, detach: bool) -> "subprocess.Popen[bytes]":
-    with os.fdopen(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as stream:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "elastane.cluster.controller"),
-                f"--ready-fd={ready_fd}",
-                *([] if detach else [f"--with={os.getpid()}"]),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=detach,
-            pass_fds=(ready_fd,),
-        )
-
-
 def record_controller(
     settings: ControllerSettings, process: "subprocess.Popen[bytes]", ready: ControllerReady
 ) -> None:
@@ -172,24 +111,3 @@ def explain_write_errors(means: str) -> Iterator[None]:
             means=means,
             do="free some space there, or make it writable, then start it again",
         ) from error
-
-
-def end_controller(process: "subprocess.Popen[bytes]") -> None:
-    """End a controller that was just started, and wait until its process is gone."""
-    process.terminate()
-    try:
-        process.wait(GONE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def wait_for_controller(process: "subprocess.Popen[bytes]") -> int:
-    """Forward signals to the controller until it ends, and return its exit code."""
-
-    def forward_signals(number: int, _: object) -> None:
-        process.send_signal(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, forward_signals)
-    return process.wait()

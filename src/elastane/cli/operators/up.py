@@ -14,15 +14,12 @@ import typer
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.operators.controller_process import (
-    GONE_S,
     check_no_controller_runs,
-    end_controller,
     explain_write_errors,
     find_controller,
     record_controller,
-    start_controller,
-    wait_for_controller,
 )
+from elastane.cli.operators.service_process import GONE_S, end_service, start_service, wait_for_service
 from elastane.cli.options import expand_options
 from elastane.cluster.client.context import read_run_as
 from elastane.cluster.engines.local.user_isolation import PASSAGE
@@ -35,6 +32,7 @@ from elastane.common.permissions import RIGHTS_OF_WORLD, restrict_permissions
 if TYPE_CHECKING:
     from rich.console import Console
 
+CONTROLLER = "elastane.cluster.controller"
 PORT = 7425
 LAST_PORT = 65535
 NO_USERS = "none"
@@ -104,7 +102,8 @@ def up(*, options: UpOptions, as_json: AsJson = False) -> None:
     with explain_write_errors("nothing was started"):
         make_home()
         closed = _close_files(settings.run_as, log)
-        process, ready = start_controller(settings, log, detach=options.detach)
+        companion = None if options.detach else os.getpid()
+        process, ready = start_service(CONTROLLER, settings, ControllerReady, log, companion=companion)
     ready = msgspec.structs.replace(ready, narrowed=(*closed, *ready.narrowed))
     lost = "; its operator's token is lost: use elastane up --new-token" if ready.token else ""
     try:
@@ -113,7 +112,7 @@ def up(*, options: UpOptions, as_json: AsJson = False) -> None:
         ):
             record_controller(settings, process, ready)
     except BaseException:
-        end_controller(process)
+        end_service(process)
         raise
     if as_json:
         print_json(ready)
@@ -123,7 +122,7 @@ def up(*, options: UpOptions, as_json: AsJson = False) -> None:
         console.print("elastane down ends it")
         return
     console.print("Ctrl-C ends the controller; jobs continue without it")
-    raise typer.Exit(wait_for_controller(process))
+    raise typer.Exit(wait_for_service(process))
 
 
 def _build_settings(options: UpOptions) -> ControllerSettings:

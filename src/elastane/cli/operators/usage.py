@@ -118,7 +118,7 @@ def sum_rows(rows: tuple[UsageRow, ...]) -> UsageRow:
 
 def compute_device_hours(row: UsageRow) -> float:
     """Return the device-hours of a row: owned, borrowed and spot together."""
-    return (row.owned_device_s + row.borrowed_device_s + row.spot_device_s) / HOUR_S
+    return row.device_s / HOUR_S
 
 
 def format_usage(row: UsageRow, places: int) -> tuple[str, ...]:

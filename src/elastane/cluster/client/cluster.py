@@ -44,11 +44,12 @@ from elastane.cluster.nouns.rest import (
     Me,
     NodeChange,
     PriorityChange,
+    ReadRecord,
     ScaleRequest,
     Version,
 )
 from elastane.cluster.nouns.tokens import MadeToken, NewToken, Token
-from elastane.cluster.nouns.usage import Occupancy, Usage
+from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, Usage
 from elastane.common.bodies import Page
 from elastane.common.connections.controller_connection import (
     ControllerConnection,
@@ -132,6 +133,11 @@ class Cluster(ControllerConnection):
             "GET", "/usage", params=_build_usage_query(by, from_s, until_s) | {"format": "csv"}
         ).text
 
+    def figures(self, *, from_s: float | None = None, until_s: float | None = None) -> ClusterFigures:
+        """Return queue times, utilisation, times to the end and interventions, by default of 30 days."""
+        params = {"from": from_s, "until": until_s}
+        return self.request("GET", "/figures", ClusterFigures, params=params)
+
     def examine_engine(self, name: str) -> tuple[EngineFinding, ...]:
         """Return what the controller has found out about all that an engine needs."""
         path = f"/engines/{check_path_name(name)}/findings"
@@ -200,9 +206,20 @@ class ClusterJobs:
         user: str = "",
         queue: str = "",
         prefix: str = "",
+        page: int = 0,
     ) -> Iterator[JobSummary]:
-        """Yield the jobs that the token may see, newest first, fetched page by page."""
+        """Yield the jobs that the token may see, newest first, fetched page by page.
+
+        Args:
+            team: only jobs of this team; empty: of all.
+            states: only jobs in these states; empty: in all.
+            user: only jobs of this user; empty: of all.
+            queue: only jobs of this queue; empty: of all.
+            prefix: only jobs with names that begin so.
+            page: jobs of a page, at most 1,000; 0: as many as the controller sends.
+        """
         params = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
+        params |= {"limit": page} if page else {}
         yield from self._connection.list_pages("/jobs", Page[JobSummary], params)
 
     def get(self, name: str) -> Job:
@@ -267,6 +284,12 @@ class ClusterJobs:
         answer = self._connection.send(
             "GET", f"/jobs/{check_path_name(name)}/logs", params={"process": process, "offset": offset}
         )
+        return answer.content, int(read_header(answer, "Elastane-Next-Offset"))
+
+    def record(self, name: str, record: ReadRecord, *, offset: int = 0) -> tuple[bytes, int]:
+        """Return a part of a record of a job's run, and the offset of the next part; see `logs`."""
+        path = f"/jobs/{check_path_name(name)}/records/{record}"
+        answer = self._connection.send("GET", path, params={"offset": offset})
         return answer.content, int(read_header(answer, "Elastane-Next-Offset"))
 
 

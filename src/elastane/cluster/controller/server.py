@@ -2,13 +2,11 @@
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import resource
 import signal
 import socket
-import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -48,8 +46,12 @@ from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
-from elastane.common.connections.patient_listener import make_patient_listener, read_descriptor_limit
-from elastane.common.errors import BadInput
+from elastane.common.connections.http_listener import (
+    format_url,
+    load_server_certificate,
+    open_http_listener,
+)
+from elastane.common.connections.patient_listener import read_descriptor_limit
 from elastane.common.permissions import restrict_permissions
 
 IDLE_S = 75
@@ -88,7 +90,7 @@ def serve(
         os.umask(PRIVATE_UMASK)
     closed = tuple(str(path) for path in list_store_files(settings.store) if restrict_permissions(path))
     sys.setswitchinterval(SWITCH_S)
-    listener = _open_listener(settings)
+    listener = open_http_listener(settings.host, settings.port, settings.certificate, settings.key)
     home = None
     try:
         home = lock_home(Path(settings.home))
@@ -211,9 +213,7 @@ def _describe_ready(
 
 
 def _get_url(settings: ControllerSettings, listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if settings.certificate else 'http'}://{shown}:{port}"
+    return format_url(listener, encrypted=bool(settings.certificate))
 
 
 def _watch_lease(lease: Lease, ending: threading.Event, on_loss: Callable[[], None]) -> None:
@@ -247,7 +247,8 @@ def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Conf
         # It encrypts the connections itself: uvicorn would count them only after the handshake. Uvicorn takes
         # any factory here, but the annotation does not say so.
         http=build_protocol(  # type: ignore[arg-type]
-            build_waiting_rules(read_descriptor_limit()), _load_context(settings)
+            build_waiting_rules(read_descriptor_limit()),
+            load_server_certificate(settings.certificate, settings.key),
         ),
         # Uvicorn's lines use the handler of this process, with a timestamp.
         log_config=None,
@@ -292,62 +293,3 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.farewell()
         super().handle_exit(sig, frame)
-
-
-def _open_listener(settings: ControllerSettings) -> socket.socket:
-    """Return the bound socket. It is bound first, so that a taken port is found before anything else happens.
-
-    Raises:
-        BadInput: the address or the certificate cannot be used.
-    """
-    if bool(settings.certificate) != bool(settings.key):
-        raise BadInput("a certificate and its key belong together", do="give --tls-cert and --tls-key")
-    for file in filter(None, (settings.certificate, settings.key)):
-        if not Path(file).is_file():
-            raise BadInput(f"there is no file {file}", do="give the paths of the certificate and of its key")
-    # The certificate is checked before the controller reports that it is ready.
-    _load_context(settings)
-    if not settings.certificate and not _is_loopback(settings.host):
-        raise BadInput(
-            f"{settings.host} can be reached from other machines, and there is no certificate",
-            means="tokens would cross the network without encryption",
-            do="give --tls-cert and --tls-key, or listen on 127.0.0.1",
-        )
-    try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        # Without an explicit type, asyncio leaves Nagle's algorithm on, and every answer waits 40 ms.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(1024)
-    except OSError as error:
-        raise BadInput(
-            f"cannot listen on {settings.host}:{settings.port} ({error.strerror or error})",
-            means="nothing was started",
-            do="end the program that listens there, or give another --listen",
-        ) from error
-    return make_patient_listener(listener)
-
-
-def _load_context(settings: ControllerSettings) -> ssl.SSLContext | None:
-    """Return the context with the certificate of the controller; None: it has none."""
-    if not settings.certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # Without this, OpenSSL would ask for a passphrase on the terminal. An empty one opens no key.
-        context.load_cert_chain(settings.certificate, settings.key, password=str)
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"{settings.certificate} and {settings.key} are not a certificate and its key ({error})",
-            means="nothing was started",
-            do="give two PEM files that this user may read, the key of this certificate without a passphrase",
-        ) from error
-    return context
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -39,17 +39,6 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     run_as: RunAs = RunAs()
 
 
-class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a controller does not listen.
-
-    The starting process receives it in addition to the log, because on a full disk nothing can be logged.
-    """
-
-    what: str
-    means: str = ""
-    do: str = ""
-
-
 class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The facts for the process that started the controller.
 

@@ -5,7 +5,7 @@ are seconds since 1970.
 """
 
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from elastane.common.bodies import AnswerBody, RequestBody
 
 T = TypeVar("T")
 
+ReadRecord: TypeAlias = Literal["run.json", "ledger.jsonl", "events.jsonl"]
+"""A record of a run that may be read by all that may see its job."""
 
 # -- jobs --------------------------------------------------------------------------------------------------
 

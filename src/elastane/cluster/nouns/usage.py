@@ -68,6 +68,11 @@ class UsageRow(AnswerBody, frozen=True, kw_only=True):
     spot_device_s: float = 0.0
     cost: float = 0.0
 
+    @property
+    def device_s(self) -> float:
+        """The device-seconds of all terms."""
+        return self.owned_device_s + self.borrowed_device_s + self.spot_device_s
+
 
 class Usage(AnswerBody, frozen=True, kw_only=True):
     """The device-seconds used between two times."""
@@ -75,3 +80,50 @@ class Usage(AnswerBody, frozen=True, kw_only=True):
     from_s: float
     until_s: float
     rows: tuple[UsageRow, ...]
+
+
+class ClusterFigures(AnswerBody, frozen=True, kw_only=True):
+    """The figures that show how well a cluster serves its jobs, between two times.
+
+    A team's token gets those of the jobs of its team, with the utilisation by all teams.
+
+    Args:
+        started: jobs that got their first devices.
+        queue_s: median of the seconds that these had waited; None: there are none.
+        queue_longest_s: the longest of these waits.
+        queued: jobs that wait for their first devices at the end.
+        queued_longest_s: the longest of their waits until then.
+        used_device_s: device-seconds that jobs of all teams used.
+        available_device_s: device-seconds of the devices that the pools have now, from the first event of the
+            cluster on.
+        finished: jobs that finished.
+        finish_s: median of the seconds from their submission to their end.
+        reached: those of them that had reached the loss of their target.
+        target_s: median of the seconds that these took from their submission on.
+        interventions: pauses, resumptions, cancellations, new sizes, bounds and priorities of jobs, and
+            changes of nodes, that people asked for.
+        runs: jobs that held devices.
+        cost: in the currency of the pools' prices.
+    """
+
+    from_s: float
+    until_s: float
+    started: int
+    queue_s: float | None
+    queue_longest_s: float | None
+    queued: int
+    queued_longest_s: float | None
+    used_device_s: float
+    available_device_s: float
+    finished: int
+    finish_s: float | None
+    reached: int
+    target_s: float | None
+    interventions: int
+    runs: int
+    cost: float
+
+    @property
+    def utilisation(self) -> float | None:
+        """The share of the devices' time that jobs used; None: there were no devices."""
+        return self.used_device_s / self.available_device_s if self.available_device_s else None

@@ -4,13 +4,13 @@
 """
 
 import hashlib
-import ipaddress
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
+from elastane.common.connections.http_listener import is_loopback
 from elastane.common.errors import BadInput
 from elastane.common.home import find_home, read_home_file, write_home_file
 
@@ -110,19 +110,12 @@ def check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"{url} is not the address of a controller", do="write https://HOST:PORT")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise BadInput(
             f"{url} is not encrypted",
             means="your token could be read on the network",
             do="use https://, or a tunnel that ends at 127.0.0.1",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def read_context() -> Context | None:

@@ -1,4 +1,4 @@
-"""The run's chart as inline SVG: loss, workers, step time and lanes over one axis of steps."""
+"""The run's chart as inline SVG: workers, loss, step time and lanes over one axis of steps."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -112,13 +112,13 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
 
     parts: list[str] = []
     top = MARKS_PX + 34.0
-    loss_bottom = top + 270
-    views = build_views(losses, scores, top, loss_bottom)
+    workers_bottom = top + 84
+    parts += draw_workers_panel(find_sizes(ledger), points[-1].step, x, top, workers_bottom)
+    loss_top = workers_bottom + GAP_PX
+    loss_bottom = loss_top + 270
+    views = build_views(losses, scores, loss_top, loss_bottom)
     parts += draw_loss_panel(losses, scores, views, x)
-    workers_top = loss_bottom + GAP_PX
-    workers_bottom = workers_top + 84
-    parts += draw_workers_panel(find_sizes(ledger), points[-1].step, x, workers_top, workers_bottom)
-    times_top = workers_bottom + GAP_PX
+    times_top = loss_bottom + GAP_PX
     times_bottom = times_top + 110
     parts += draw_times_panel(points, x, times_top, times_bottom)
     bottom = times_bottom
@@ -148,21 +148,27 @@ def build_chart(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtu
         + '<circle id="dot" r="4.5"/></g></svg>'
     )
     styles = tuple(dict.fromkeys(mark.style for mark in marks))
-    return Chart(svg, build_hover_data(losses, views, x, top, loss_bottom), styles, views)
+    return Chart(svg, build_hover_data(losses, views, x, top, (loss_top, loss_bottom)), styles, views)
 
 
 def build_hover_data(
-    points: Sequence[Point], views: Sequence[View], x: Axis, top: float, bottom: float
+    points: Sequence[Point], views: Sequence[View], x: Axis, top: float, losses: tuple[float, float]
 ) -> dict[str, object]:
-    """Return the data with which the page's script reacts to the pointer."""
+    """Return the data with which the page's script reacts to the pointer.
+
+    Args:
+        top: of the highest panel, in pixels.
+        losses: top and bottom of the panel of the losses, in pixels.
+    """
     return {
         "left": LEFT,
         "right": WIDTH - RIGHT,
         "first": x.low,
         "last": x.high,
         "views": {view.name: [view.axis.low, view.axis.high, view.axis.log] for view in views},
-        "yTop": top,
-        "yBottom": bottom,
+        "top": top - 24,
+        "yTop": losses[0],
+        "yBottom": losses[1],
         "points": [
             [p.step, round_for_chart(p.loss), round_for_chart(p.smooth), p.workers, round(p.step_ms, 1)]
             for p in points

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.access.roles import Action, Target
@@ -33,9 +33,11 @@ from elastane.cluster.controller.rest.logs import (
     DEFAULT_BYTES,
     MOST_BYTES,
     PROCESS,
+    Part,
     list_processes,
     read_log_part,
     read_part,
+    read_record_part,
 )
 from elastane.cluster.controller.rest.parameters import (
     After,
@@ -53,7 +55,15 @@ from elastane.cluster.nouns.differences import add_words, describe_spec_change
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.rest import Bounds, Job, JobExplanation, JobSummary, PriorityChange, ScaleRequest
+from elastane.cluster.nouns.rest import (
+    Bounds,
+    Job,
+    JobExplanation,
+    JobSummary,
+    PriorityChange,
+    ReadRecord,
+    ScaleRequest,
+)
 from elastane.common.bodies import Page
 from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadField
@@ -295,6 +305,28 @@ def get_job_log(
         part = read_log_part(run_dir, process, offset, limit)
     if part is None:
         raise make_missing_error(f"log of {process} of job {job}")
+    return _respond_with_part(part)
+
+
+@router.get("/{job}/records/{record}", **describe_route(str, media="text/plain; charset=utf-8"))
+def get_job_record(
+    caller: CallerParameter,
+    job: Name,
+    record: Annotated[ReadRecord, Path(description="A file of the run directory.")],
+    offset: Annotated[int, Query(ge=0, le=2**50, description="First byte.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_BYTES, description="Largest number of bytes.")] = MOST_BYTES,
+) -> Response:
+    """Return the raw bytes of a part of a record of a job's run. Elastane-Next-Offset: of the next part."""
+    with caller.begin_read() as tx:
+        find_allowed_job(tx, caller, job, "job.read")
+        run_dir = jobs.find_run_dir(tx, job)
+    part = read_record_part(run_dir, record, offset, limit)
+    if part is None:
+        raise make_missing_error(f"record {record} of job {job}")
+    return _respond_with_part(part)
+
+
+def _respond_with_part(part: Part) -> Response:
     return Response(
         part.data,
         media_type="text/plain; charset=utf-8",

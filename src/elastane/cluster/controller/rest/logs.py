@@ -1,4 +1,4 @@
-"""Safe reading of a run's logs, in a directory that the job may have changed.
+"""Safe reading of a run's logs and records, in a directory that the job may have changed.
 
 The run directory belongs to the job, and the controller may read more files than the job's owner. So no link
 is followed, and only regular files are opened.
@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from elastane.cluster.nouns.agents import AGENT_ID
+from elastane.cluster.nouns.rest import ReadRecord
 from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
@@ -46,6 +47,11 @@ def list_processes(run_dir: str) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (not name.startswith("worker-"), len(name), name)))
 
 
+def read_record_part(run_dir: str, record: ReadRecord, offset: int, limit: int) -> Part | None:
+    """Return a part of a record of the run of a job; None: there is no such record."""
+    return _read_owned_part(run_dir, record, offset, limit)
+
+
 def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
     """Return a part of a log.
 
@@ -57,12 +63,16 @@ def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part |
     Returns:
         The part; None: there is no such log.
     """
+    return _read_owned_part(run_dir, f"logs/{process}.log", offset, limit)
+
+
+def _read_owned_part(run_dir: str, name: str, offset: int, limit: int) -> Part | None:
     if not run_dir:
         return None
     found = RunDir(Path(run_dir))
     try:
         with use_owner_rights(found.root):
-            return read_part(found.files, found.log(process), offset, limit)
+            return read_part(found.files, found.root / name, offset, limit)
     except PermissionError:
         return None
 

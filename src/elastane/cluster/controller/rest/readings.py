@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from elastane.cluster.controller.access.roles import Target
 from elastane.cluster.controller.cluster.uses import measure_occupancy
+from elastane.cluster.controller.figures import INTERVENTIONS, compute_cluster_figures
 from elastane.cluster.controller.rest.bodies import respond
 from elastane.cluster.controller.rest.caller import CallerParameter
 from elastane.cluster.controller.rest.description import describe_route
@@ -24,7 +25,7 @@ from elastane.cluster.controller.store.history import By, sum_usage
 from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.history import AuditLine
 from elastane.cluster.nouns.rest import Me, Version
-from elastane.cluster.nouns.usage import Occupancy, Usage, UsageRow
+from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, Usage, UsageRow
 from elastane.cluster.scheduler.calendar import find_reservation_peak
 from elastane.common.bodies import Page
 from elastane.common.errors import BadField
@@ -93,15 +94,7 @@ def get_usage(
 ) -> Response:
     """Return device-seconds and cost, by default of 30 days, by team. Running jobs count until now."""
     caller.require_right("usage.read", Target(name="usage", team=caller.principal.team))
-    until_s = caller.now_s if until is None else min(until, caller.now_s)
-    from_s = until_s - MONTH_S if begin is None else begin
-    if from_s > until_s:
-        end = "now" if until is None or until > caller.now_s else "until"
-        raise BadField(
-            "from",
-            f"{_format_time(from_s)} is after {end}, {_format_time(until_s)}",
-            do="write an earlier time",
-        )
+    from_s, until_s = _find_span(begin, until, caller.now_s)
     columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
     with caller.begin_read() as tx:
         found = Usage(
@@ -110,6 +103,49 @@ def get_usage(
     if form == "json":
         return respond(found)
     return Response(format_usage_csv(columns, found.rows), media_type="text/csv; charset=utf-8")
+
+
+@router.get("/figures", tags=["usage"], **describe_route(ClusterFigures))
+def get_figures(
+    caller: CallerParameter,
+    begin: Annotated[Moment, Query(alias="from")] = None,
+    until: Moment = None,
+) -> Response:
+    """Return queue times, utilisation, times to the end and interventions, by default of 30 days."""
+    caller.require_right("usage.read", Target(name="usage", team=caller.principal.team))
+    from_s, until_s = _find_span(begin, until, caller.now_s)
+    with caller.begin_read() as tx:
+        config = documents.read_declared_config(tx)
+        everything = sum_usage(tx, ("pool",), from_s, until_s, None)
+        found = compute_cluster_figures(
+            jobs.list_job_times(tx, from_s, caller.teams),
+            from_s=from_s,
+            until_s=until_s,
+            usage=sum_usage(tx, ("job",), from_s, until_s, caller.teams),
+            used_device_s=sum(row.device_s for row in everything),
+            devices=sum(pool.devices for pool in measure_pools(tx, config, caller.now_s)),
+            began_s=history.find_first_event_s(tx),
+            interventions=history.count_audit_lines(tx, INTERVENTIONS, from_s, until_s, caller.teams),
+        )
+    return respond(found)
+
+
+def _find_span(begin: float | None, until: float | None, now_s: float) -> tuple[float, float]:
+    """Return the times between which usage counts.
+
+    Raises:
+        BadField: the first is later than the second.
+    """
+    until_s = now_s if until is None else min(until, now_s)
+    from_s = until_s - MONTH_S if begin is None else begin
+    if from_s > until_s:
+        end = "now" if until is None or until > now_s else "until"
+        raise BadField(
+            "from",
+            f"{_format_time(from_s)} is after {end}, {_format_time(until_s)}",
+            do="write an earlier time",
+        )
+    return from_s, until_s
 
 
 def _format_time(at_s: float) -> str:

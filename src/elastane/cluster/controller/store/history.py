@@ -220,6 +220,32 @@ def _decode_line(row: Row[Any]) -> AuditLine:
     return AuditLine(**columns | {"allowed": bool(row.allowed)})
 
 
+def count_audit_lines(
+    tx: Connection, actions: Iterable[str], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> int:
+    """Return the number of done actions of these kinds between two times.
+
+    Args:
+        teams: only actions on things of these teams; None: on all.
+    """
+    query = select(func.count()).where(
+        audit.c.action.in_(sorted(actions)),
+        audit.c.allowed == 1,
+        audit.c.time_s >= from_s,
+        audit.c.time_s <= until_s,
+    )
+    if teams is not None:
+        query = query.where(audit.c.team.in_(teams))
+    found: int = tx.execute(query).scalar_one()
+    return found
+
+
+def find_first_event_s(tx: Connection) -> float | None:
+    """Return the time of the first event, in seconds since 1970; None: no event has happened."""
+    time_s = tx.execute(select(events.c.time_s).order_by(events.c.id).limit(1)).scalar_one_or_none()
+    return time_s if is_moment(time_s) else None
+
+
 def sum_usage(
     tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> tuple[UsageRow, ...]:

@@ -5,13 +5,14 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from elastane.cluster.controller.figures import JobTimes
 from elastane.cluster.controller.jobs.accounts import close_intervals
 from elastane.cluster.controller.jobs.stored_job import JobNameTaken, SizeReason, StoredJob
 from elastane.cluster.controller.store import code_rows, rows
-from elastane.cluster.controller.store.columns import encode_json
+from elastane.cluster.controller.store.columns import encode_json, is_moment
 from elastane.cluster.controller.store.database import count_change
 from elastane.cluster.controller.store.tables import decisions, events, forgotten, jobs, usage
 from elastane.cluster.nouns.job_records import State
@@ -131,6 +132,23 @@ def find_run_dir(tx: Connection, name: str) -> str:
     """Return the directory of the job's run; empty: it never began."""
     found: str = tx.execute(select(jobs.c.run_dir).where(jobs.c.name == name)).scalar_one()
     return found
+
+
+def list_job_times(tx: Connection, from_s: float, teams: tuple[str, ...] | None) -> tuple[JobTimes, ...]:
+    """Return the times of the jobs that were alive after a time.
+
+    Args:
+        teams: only jobs of these teams; None: of all.
+    """
+    columns = (jobs.c.state, jobs.c.wanted, jobs.c.submitted_s, jobs.c.started_s, jobs.c.ended_s)
+    query = select(*columns).where(or_(jobs.c.ended_s.is_(None), jobs.c.ended_s >= from_s))
+    if teams is not None:
+        query = query.where(jobs.c.team.in_(teams))
+    return tuple(
+        JobTimes(row.state, row.submitted_s, row.started_s, row.ended_s, reached=row.wanted == "finish")
+        for row in tx.execute(query)
+        if is_moment(row.submitted_s)
+    )
 
 
 def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, limit: int) -> Page[StoredJob]:

@@ -1,0 +1,77 @@
+"""The small charts of the dashboard. Those of a run are drawn by `elastane.run.observability`."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from elastane.run.observability.drawing import Axis, draw_frame
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 520, 132, 40, 8, 24, 112
+SIZES_WIDTH, SIZES_HEIGHT = 84, 20
+DAY_H = 24
+
+
+def draw_pool_use(
+    name: str, stretches: Sequence[tuple[float, float, float]], devices: int, now_s: float
+) -> Markup:
+    """Return the use of a pool over the last day.
+
+    Args:
+        name: of the pool.
+        stretches: ``(begin, devices, borrowed devices)`` of each, the oldest first.
+        devices: that the pool has now.
+        now_s: the end of the chart.
+    """
+    most = max([devices, *(used for _, used, _ in stretches), 1])
+    x = Axis(now_s - DAY_H * 3600, now_s, LEFT, WIDTH - RIGHT)
+    y = Axis(0, most * 1.08, BOTTOM, TOP)
+    frame = Markup("").join(map(Markup, draw_frame("devices in use", y, x, TOP, BOTTOM, ticks=3, whole=True)))
+    used = _draw_steps(x, y, [(begin, value) for begin, value, _ in stretches], now_s)
+    borrowed = _draw_steps(x, y, [(begin, value) for begin, _, value in stretches], now_s)
+    hours = Markup("").join(
+        Markup('<text class="step" x="{}" y="{}">{}</text>').format(
+            x(now_s - hours * 3600), BOTTOM + 16, f"{hours} h ago" if hours else "now"
+        )
+        for hours in (18, 12, 6)
+    )
+    return Markup(
+        '<svg class="pool-use" viewBox="0 0 {w} {h}" role="img" aria-label="{label}">{frame}'
+        '<path class="area" d="{used}V{zero}H{left}Z"/><path class="edge" d="{used}"/>'
+        '<path class="borrowed" d="{borrowed}V{zero}H{left}Z"/>'
+        '<path class="limit" d="M{left} {top}H{right}"/>{hours}</svg>'
+    ).format(
+        w=WIDTH,
+        h=HEIGHT,
+        label=f"Devices of pool {name} in use over the last 24 hours, of {devices}",
+        frame=frame,
+        used=used,
+        borrowed=borrowed,
+        zero=BOTTOM,
+        left=max(x(stretches[0][0]), LEFT) if stretches else LEFT,
+        right=WIDTH - RIGHT,
+        top=y(devices),
+        hours=hours,
+    )
+
+
+def draw_sizes(sizes: Sequence[tuple[float, int]], most: int, now_s: float) -> Markup:
+    """Return the number of workers of a job over the time since its first change that was seen."""
+    if not sizes or most < 1:
+        return Markup("")
+    begin_s = min(sizes[0][0], now_s - 1)
+    x, y = Axis(begin_s, now_s, 1, SIZES_WIDTH - 1), Axis(0, most, SIZES_HEIGHT - 2, 2)
+    path = _draw_steps(x, y, [(since, float(workers)) for since, workers in sizes], now_s)
+    return Markup(
+        '<svg class="sizes" viewBox="0 0 {w} {h}" aria-hidden="true">'
+        '<path class="area" d="{path}V{zero}H1Z"/><path class="edge" d="{path}"/></svg>'
+    ).format(w=SIZES_WIDTH, h=SIZES_HEIGHT, path=path, zero=SIZES_HEIGHT - 2)
+
+
+def _draw_steps(x: Axis, y: Axis, values: Sequence[tuple[float, float]], end_s: float) -> str:
+    if not values:
+        return f"M{x.start} {y(0)}"
+    begin_s, first = values[0]
+    path = [f"M{max(x(begin_s), x.start)} {y(first)}"]
+    path += [f"H{x(at)}V{y(value)}" for (_, before), (at, value) in pairwise(values) if value != before]
+    return "".join(path) + f"H{x(end_s)}"

@@ -1,0 +1,337 @@
+"""What a token may see of its cluster, in memory and up to date: one watch for all pages of a token."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+
+from elastane.cluster.client.cluster import Cluster
+from elastane.cluster.dashboard.drawn_pages import DrawnPages
+from elastane.cluster.dashboard.job_records import WatchedJob
+from elastane.cluster.dashboard.job_table import JobTable, summarize
+from elastane.cluster.dashboard.use_history import UseHistory
+from elastane.cluster.nouns.config import Reservation, Team
+from elastane.cluster.nouns.controller import Health
+from elastane.cluster.nouns.rest import Me
+from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, UsageRow
+from elastane.common.connections.controller_connection import NotFound, RequestRefused
+from elastane.common.connections.controller_context import Context
+from elastane.common.errors import ElastaneError
+
+T = TypeVar("T")
+
+PATIENCE_S = 3.0
+"""A controller that does not answer for this long is away, and the pages say so."""
+ASK_S = 10.0
+LOOK_S = 0.1
+RUNNING_S = 3.0
+"""Interval of looks at the steps of running jobs, of which there are no events."""
+SLOW_S = 15.0
+"""Interval of looks at documents, health and figures."""
+IDLE_S = 120.0
+"""A feed without readers ends after this time."""
+AT_ONCE = 50
+PAGE = 1000
+DAY_S = 24 * 3600.0
+SHOWN_QUEUE = 12
+MOST_CONNECTIONS = 8
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known besides the jobs; None: not known yet.
+
+    Args:
+        trouble: why the facts may be old; empty: they are not.
+        loaded: all jobs have been read once.
+        reasons: why jobs wait, for the first of the queue.
+        day: figures of 24 hours.
+        month: figures of 30 days.
+        uses: devices of each team and pool, as a mean of the last minute.
+        used_over: device-seconds of the hours of the last day, by pool.
+    """
+
+    me: Me
+    trouble: str = ""
+    loaded: bool = False
+    pools: tuple[Occupancy, ...] = ()
+    health: Health | None = None
+    teams: tuple[Team, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    priorities: tuple[str, ...] = ()
+    reasons: dict[str, str] = {}
+    day: ClusterFigures | None = None
+    month: ClusterFigures | None = None
+    uses: tuple[UsageRow, ...] = ()
+
+
+class ClusterFeed:
+    """The jobs and pools that one token may see.
+
+    Attributes:
+        sight: the newest facts; replaced as a whole.
+        table: the jobs.
+        version: grows with every change.
+        refusal: why the token is not valid any more; empty: it is.
+    """
+
+    def __init__(self, context: Context, me: Me) -> None:
+        self._context = context
+        self.sight = ClusterSight(me=me)
+        self.table = JobTable()
+        self.history = UseHistory()
+        self.version = 0
+        self.drawn = DrawnPages()
+        self.refusal = ""
+        self._changed: set[str] = set()
+        self._cluster_changed = False
+        self._lock = threading.Lock()
+        self._idle: list[Cluster] = []
+        self._jobs: dict[str, WatchedJob] = {}
+        self._seen: int | None = None
+        self.read_s = time.monotonic()
+        self._closed = threading.Event()
+        for work in (self._watch, self._keep):
+            threading.Thread(target=work, name=f"feed-{work.__name__}", daemon=True).start()
+
+    # -- for pages -----------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Say that a page is being read."""
+        self.read_s = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return self._closed.is_set() or time.monotonic() - self.read_s > IDLE_S
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def ask(self, request: Callable[[Cluster], T]) -> T:
+        """Ask the controller with the token of this feed, from any thread.
+
+        Raises:
+            RequestRefused: the controller refused.
+            ElastaneError: it did not answer.
+        """
+        with self._borrow() as cluster:
+            return request(cluster)
+
+    def watch_job(self, name: str) -> WatchedJob:
+        """Return the records of a job, which all its open pages share."""
+        with self._lock:
+            for other in [name for name, job in self._jobs.items() if job.is_idle(time.monotonic())]:
+                del self._jobs[other]
+            return self._jobs.setdefault(name, WatchedJob(name, self.ask))
+
+    def note_change(self, job: str = "") -> None:
+        """Say that a job, or the cluster, was changed from a page."""
+        with self._lock:
+            self._changed.update({job} if job else ())
+            self._cluster_changed = True
+
+    @contextmanager
+    def _borrow(self) -> Iterator[Cluster]:
+        with self._lock:
+            found = self._idle.pop() if self._idle else None
+        cluster = Cluster.from_context(self._context, timeout_s=ASK_S) if found is None else found
+        try:
+            yield cluster
+        finally:
+            with self._lock:
+                keep = len(self._idle) < MOST_CONNECTIONS and not self._closed.is_set()
+                if keep:
+                    self._idle.append(cluster)
+            if not keep:
+                cluster.close()
+
+    # -- in threads of its own -----------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        with Cluster.from_context(self._context, timeout_s=PATIENCE_S) as cluster:
+            while not self.is_over:
+                try:
+                    for event in cluster.watch(after=self._seen):
+                        self._seen = event.id
+                        with self._lock:
+                            self._changed.update({event.job} if event.job else ())
+                            self._cluster_changed = True
+                        if self.is_over:
+                            return
+                except ElastaneError as error:
+                    self._explain(error)
+                    self._closed.wait(LOOK_S)
+
+    def _keep(self) -> None:
+        due = dict.fromkeys(("running", "slow", "history", "again"), 0.0)
+        with Cluster.from_context(self._context, timeout_s=PATIENCE_S) as cluster:
+            while not self.is_over:
+                try:
+                    self._go_on(cluster, due)
+                except ElastaneError as error:
+                    self._explain(error)
+                    self._closed.wait(1.0)
+                self._closed.wait(LOOK_S)
+        self.close()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for cluster in idle:
+            cluster.close()
+
+    def _go_on(self, cluster: Cluster, due: dict[str, float]) -> None:
+        now_s = time.monotonic()
+        if not self.sight.loaded:
+            self._set(pools=cluster.occupancy())
+            self._load_jobs(cluster)
+            # The watch may have begun after the first jobs were read, so read those that are alive once more.
+            due["again"] = now_s + RUNNING_S
+            self._set(loaded=True, trouble="")
+        with self._lock:
+            changed = sorted(self._changed)[:AT_ONCE]
+            self._changed.difference_update(changed)
+            cluster_changed, self._cluster_changed = self._cluster_changed, False
+        self._read_jobs(cluster, changed)
+        if cluster_changed or changed or now_s >= due["running"]:
+            due["running"] = now_s + RUNNING_S
+            self._put(cluster.jobs.list(states=("running",), page=PAGE))
+            self._set(pools=cluster.occupancy(), reasons=self._read_reasons(cluster), trouble="")
+        if now_s >= due["again"] > 0:
+            due["again"] = 0.0
+            self._read_jobs(cluster, self._find_missed(cluster))
+        if now_s >= due["slow"]:
+            due["slow"] = now_s + SLOW_S
+            self._read_slow(cluster)
+        if now_s >= due["history"]:
+            due["history"] = now_s + self.history.read(cluster, time.time(), self._closed.is_set)
+            self.version += 1
+
+    def _load_jobs(self, cluster: Cluster) -> None:
+        found = []
+        for job in cluster.jobs.list(page=PAGE):
+            found.append(job)
+            if len(found) % PAGE == 0:
+                self._put(found)
+                found = []
+        self._put(found)
+
+    def _find_missed(self, cluster: Cluster) -> list[str]:
+        alive = list(cluster.jobs.list(states=("running", "queued", "paused"), page=PAGE))
+        self._put(alive)
+        gone = {job.name for job in self.table.list_alive()} - {job.name for job in alive}
+        return sorted(gone)
+
+    def _read_jobs(self, cluster: Cluster, names: list[str]) -> None:
+        for name in names:
+            try:
+                self._put([cluster.jobs.get(name)])
+            except NotFound:
+                self.table.remove(name)
+                self.version += 1
+
+    def _read_reasons(self, cluster: Cluster) -> dict[str, str]:
+        """Return why the first jobs of the queue wait; those that wait on keep their reasons for a while."""
+        reasons = {}
+        for job in self.table.list_queue()[:SHOWN_QUEUE]:
+            known = self.sight.reasons.get(job.name)
+            if known is None or self.version % 4 == 0:
+                try:
+                    known = " ".join(cluster.jobs.get(job.name).explained.sentences[:2])
+                except NotFound:
+                    continue
+            reasons[job.name] = known
+        return reasons
+
+    def _read_slow(self, cluster: Cluster) -> None:
+        now_s = time.time()
+        self._set(
+            health=cluster.health(),
+            teams=cluster.documents.list(Team) if self.sight.me.role != "reporter" else (),
+            reservations=cluster.documents.list(Reservation),
+            priorities=_list_priorities(cluster),
+            day=cluster.figures(from_s=now_s - DAY_S),
+            month=cluster.figures(),
+            uses=cluster.usage("team", "pool", from_s=now_s - 60).rows,
+            trouble="",
+        )
+
+    def _put(self, jobs: object) -> None:
+        if self.table.put([summarize(job) for job in jobs], time.time()):  # type: ignore[attr-defined]
+            self.version += 1
+
+    def _set(self, **facts: object) -> None:
+        after = msgspec.structs.replace(self.sight, **facts)
+        if after != self.sight:
+            self.sight = after
+            self.version += 1
+
+    def _explain(self, error: ElastaneError) -> None:
+        if isinstance(error, RequestRefused) and error.problem.status == HTTPStatus.UNAUTHORIZED:
+            self.refusal = error.what
+            self.version += 1
+            self.close()
+            return
+        logger.info("the controller does not answer: %s", error.what)
+        self._set(trouble="The controller does not answer. Jobs go on; this page shows what it said last.")
+
+
+def _list_priorities(cluster: Cluster) -> tuple[str, ...]:
+    from elastane.cluster.nouns.config import PriorityClass
+
+    return tuple(found.name for found in cluster.documents.list(PriorityClass))
+
+
+class ClusterFeeds:
+    """The feeds of all tokens in use.
+
+    Args:
+        find_context: returns the context of the controller for a token.
+    """
+
+    def __init__(self, url: str, certificate: str) -> None:
+        self._url, self._certificate = url, certificate
+        self._feeds: dict[str, ClusterFeed] = {}
+        self._lock = threading.Lock()
+
+    def check(self, token: str) -> Me:
+        """Return the user of a token.
+
+        Raises:
+            RequestRefused: it is not valid.
+            ElastaneError: the controller does not answer.
+        """
+        with Cluster.from_context(self._make_context(token), timeout_s=ASK_S) as cluster:
+            return cluster.me()
+
+    def find(self, token: str) -> ClusterFeed:
+        """Return the feed of a token, and begin it if there is none.
+
+        Raises:
+            RequestRefused: the token is not valid.
+            ElastaneError: the controller does not answer.
+        """
+        with self._lock:
+            for name in [name for name, feed in self._feeds.items() if feed.is_over]:
+                del self._feeds[name]
+            found = self._feeds.get(token)
+        if found is None:
+            me = self.check(token)
+            with self._lock:
+                found = self._feeds.get(token)
+                if found is None:
+                    found = self._feeds[token] = ClusterFeed(self._make_context(token), me)
+        found.touch()
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            for feed in self._feeds.values():
+                feed.close()
+
+    def _make_context(self, token: str) -> Context:
+        return Context(url=self._url, token=token, certificate=self._certificate)

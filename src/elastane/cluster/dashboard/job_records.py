@@ -1,0 +1,220 @@
+"""One job with the records of its run, kept up to date while pages show it."""
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from elastane.cluster.dashboard.run_pictures import RunPictures
+from elastane.cluster.nouns.history import DecisionRecord, Event
+from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.rest import Job, ReadRecord
+from elastane.common.connections.controller_connection import NotFound
+from elastane.common.untrusted_data import Decoder, Malformed
+from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.spec import RunRecord
+from elastane.run.observability.run_files import (
+    LARGEST_RECORD_BYTES,
+    Recorded,
+    decode_event_line,
+    decode_ledger_line,
+)
+from elastane.run.observability.tail import LONGEST_LINE_BYTES
+
+if TYPE_CHECKING:
+    from elastane.cluster.client.cluster import Cluster
+
+T = TypeVar("T")
+
+EACH_S = 0.9
+EXPLAIN_S = 5.0
+IDLE_S = 60.0
+MOST_LINES = 20_000
+"""The newest lines of a record that are kept; the report of the run shows all."""
+LOG_BYTES = 24_000
+MOST_PARTS = 16
+"""Parts of a record that one look reads; the next look reads on."""
+
+_decode_record = Decoder[RunRecord](RunRecord, at_most_bytes=LARGEST_RECORD_BYTES)
+
+
+class RecordTail(Generic[T]):
+    """The lines of a record of a run, read on from where the last reading ended.
+
+    Attributes:
+        lines: the newest `MOST_LINES`.
+        unreadable: how many lines could not be read; each costs only itself.
+        dropped: how many older lines are not kept.
+    """
+
+    def __init__(self, record: ReadRecord, decode: Callable[[bytes], T]) -> None:
+        self.record: ReadRecord = record
+        self._decode = decode
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin at the first byte again."""
+        self.lines: list[T] = []
+        self.unreadable = self.dropped = 0
+        self._offset, self._torn = 0, b""
+
+    def read(self, read_part: Callable[[ReadRecord, int], tuple[bytes, int]]) -> bool:
+        """Read what was appended; return whether there was something."""
+        changed = False
+        for _ in range(MOST_PARTS):
+            data, following = read_part(self.record, self._offset)
+            if following < self._offset:
+                # An attempt that continues from a checkpoint begins with a shorter record.
+                self.forget()
+                continue
+            if not data:
+                break
+            changed = True
+            self._offset = following
+            self._take(data)
+        return changed
+
+    def _take(self, data: bytes) -> None:
+        *whole, self._torn = (self._torn + data).split(b"\n")
+        if len(self._torn) > LONGEST_LINE_BYTES:
+            self._torn = b""
+        for line in whole:
+            try:
+                self.lines.append(self._decode(line))
+            except Malformed:
+                self.unreadable += 1
+        if len(self.lines) > MOST_LINES:
+            self.dropped += len(self.lines) - MOST_LINES
+            del self.lines[:-MOST_LINES]
+
+
+class JobSight(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a job.
+
+    Args:
+        events: of the job in the cluster, oldest first.
+        decisions: newest first.
+        recorded: the records of its run; None: it has not begun, or they cannot be read.
+        left_out: how many of the oldest steps are not in the records here.
+    """
+
+    job: Job
+    events: tuple[Event, ...] = ()
+    decisions: tuple[DecisionRecord, ...] = ()
+    processes: tuple[str, ...] = ()
+    recorded: Recorded | None = None
+    left_out: int = 0
+
+
+class WatchedJob:
+    """A job that pages show. Its pages share what is known; only one of them asks at a time.
+
+    Args:
+        ask: asks the controller.
+    """
+
+    def __init__(self, name: str, ask: "Callable[[Callable[[Cluster], Any]], Any]") -> None:
+        self.name = name
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._looked_s = self._explained_s = -1e9
+        self._used_s = time.monotonic()
+        self._sight: JobSight | None = None
+        self._record: RunRecord | None = None
+        self._ledger = RecordTail[LedgerLine]("ledger.jsonl", decode_ledger_line)
+        self._events = RecordTail[EventLine]("events.jsonl", decode_event_line)
+        self.pictures = RunPictures()
+        self._logs: dict[str, tuple[float, str]] = {}
+
+    def is_idle(self, now_s: float) -> bool:
+        return now_s - self._used_s > IDLE_S
+
+    def look(self) -> JobSight:
+        """Return what is known, asked for less than a second ago.
+
+        Raises:
+            ElastaneError: there is no such job, or the controller does not answer.
+        """
+        with self._lock:
+            self._used_s = now_s = time.monotonic()
+            if self._sight is None or now_s - self._looked_s > EACH_S:
+                self._sight = self._ask(lambda cluster: self._read(cluster, self._sight, now_s))
+                self._looked_s = time.monotonic()
+            return self._sight
+
+    def read_log(self, process: str) -> str:
+        """Return the end of the log of a process; empty: it has none.
+
+        Raises:
+            ElastaneError: the process has an impossible name, or the controller does not answer.
+        """
+        with self._lock:
+            read_s, text = self._logs.get(process, (-1e9, ""))
+            if time.monotonic() - read_s < EACH_S:
+                return text
+            if len(self._logs) > MOST_PARTS:
+                self._logs.clear()
+        try:
+            data, _ = self._ask(lambda cluster: cluster.jobs.logs(self.name, process, offset=-LOG_BYTES))
+        except NotFound:
+            data = b""
+        text = data.decode(errors="replace")
+        if len(data) >= LOG_BYTES:
+            text = text.partition("\n")[2]
+        self._logs[process] = (time.monotonic(), text)
+        return text
+
+    def _read(self, cluster: "Cluster", before: JobSight | None, now_s: float) -> JobSight:
+        job = cluster.jobs.get(self.name)
+        known = () if before is None else before.events
+        events = (*known, *cluster.jobs.events(self.name, after=known[-1].id if known else 0))
+        decisions = () if before is None else before.decisions
+        processes = () if before is None else before.processes
+        if now_s - self._explained_s > EXPLAIN_S or len(events) > len(known):
+            self._explained_s = now_s
+            decisions = cluster.jobs.explain(self.name).decisions
+            processes = cluster.jobs.processes(self.name)
+        over = before is not None and before.job.state in ENDED and before.job.version == job.version
+        recorded = before.recorded if over and before is not None else self._read_run(cluster, job)
+        return JobSight(
+            job=job,
+            events=events[-MOST_LINES:],
+            decisions=decisions,
+            processes=processes,
+            recorded=recorded,
+            left_out=self._ledger.dropped,
+        )
+
+    def _read_run(self, cluster: "Cluster", job: Job) -> Recorded | None:
+        if not job.run_dir:
+            return None
+
+        def read_part(record: ReadRecord, offset: int) -> tuple[bytes, int]:
+            try:
+                return cluster.jobs.record(self.name, record, offset=offset)
+            except NotFound:
+                return b"", offset
+
+        self._ledger.read(read_part)
+        self._events.read(read_part)
+        if any(after.step <= before.step for before, after in pairwise(self._ledger.lines)):
+            # Between two looks an attempt has cut the ledger, and has written as much again.
+            self._ledger.forget()
+            self._ledger.read(read_part)
+        if self._record is None or self._record.pinned is None:
+            try:
+                self._record = _decode_record(read_part("run.json", 0)[0])
+            except Malformed:
+                return None
+        return Recorded(
+            run_dir=RunDir(Path(job.run_dir)),
+            record=self._record,
+            ledger=tuple(self._ledger.lines),
+            events=tuple(self._events.lines),
+            live=job.state == "running",
+        )

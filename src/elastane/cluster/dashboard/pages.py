@@ -1,0 +1,63 @@
+"""Which page an address shows."""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from elastane.cluster.dashboard.cluster_page import build_cluster_page
+from elastane.cluster.dashboard.feed import ClusterFeed
+from elastane.cluster.dashboard.job_page import build_job_page
+from elastane.cluster.dashboard.jobs_page import build_jobs_page
+from elastane.cluster.dashboard.rendering import PageContent, Part
+from elastane.cluster.dashboard.run_page import RunFeed, build_run_page
+from elastane.common.errors import NoSuchRun
+
+PAGES = ("/", "/jobs", "/jobs/{job}")
+_JOB = re.compile(r"/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
+
+
+def build_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]) -> PageContent:
+    """Return the page of an address.
+
+    Raises:
+        ElastaneError: there is no such page, or the controller does not answer.
+    """
+    if isinstance(feed, RunFeed):
+        if path == "/":
+            return build_run_page(feed)
+    elif path == "/":
+        return build_cluster_page(feed)
+    elif path == "/jobs":
+        return build_jobs_page(feed, params)
+    elif found := _JOB.fullmatch(path):
+        return build_job_page(feed, found[1], params)
+    raise NoSuchRun(f"there is no page {path[:100]}")
+
+
+def draw_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]) -> tuple[Part, ...]:
+    """Return the parts of the page of an address, which all its readers share.
+
+    Raises:
+        ElastaneError: there is no such page, or the controller does not answer.
+    """
+    key = f"{path}?{urlencode(params)}"
+    return feed.drawn.draw(key, feed.version, lambda: build_page(feed, path, params))
+
+
+def follows_run(path: str) -> bool:
+    """Return whether a page shows more than the feed has, so that it asks by itself."""
+    return _JOB.fullmatch(path) is not None
+
+
+def list_navigation(feed: ClusterFeed | RunFeed) -> tuple[tuple[str, str], ...]:
+    """Return the address and the name of each page that a reader may see."""
+    return () if isinstance(feed, RunFeed) else (("/", "Cluster"), ("/jobs", "Jobs"))
+
+
+def describe_reader(feed: ClusterFeed | RunFeed) -> str:
+    """Return the name and the role of the reader; empty for the page of a run."""
+    if isinstance(feed, RunFeed):
+        return ""
+    me = feed.sight.me
+    team = f" of {me.team}" if me.team and me.team != "*" else ""
+    return f"{me.user}, {me.role}{team}"

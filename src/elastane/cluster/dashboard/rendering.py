@@ -1,0 +1,117 @@
+"""Pages from templates. The template engine escapes every text; it is given no markup but that of charts."""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from elastane.cluster.nouns.job_words import (
+    find_shown_state,
+    format_age,
+    format_job_loss,
+    format_job_speed,
+    format_job_workers,
+)
+from elastane.common.durations import format_duration
+from elastane.common.safe_text import escape_line, escape_text
+from elastane.run.observability.quantities import format_ms, format_size
+
+LONGEST_TEXT = 4000
+
+
+class PageContent(msgspec.Struct, frozen=True, kw_only=True):
+    """A page before it is drawn.
+
+    Args:
+        title: of the window.
+        template: of the whole page.
+        parts: of the page that change while it is open, by the name of their templates.
+        facts: for the templates.
+        wide: it has a table as wide as the window.
+    """
+
+    title: str
+    template: str
+    parts: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
+@cache
+def find_environment() -> Environment:
+    """Return the template engine, with the words that templates use."""
+    found = Environment(
+        loader=PackageLoader("elastane.cluster.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "age": format_age,
+        "duration": lambda seconds: "\u2013" if seconds is None else format_duration(seconds, parts=2),
+        "line": lambda text: escape_line(str(text), LONGEST_TEXT),
+        "text": lambda text: escape_text(str(text), 200_000),
+        "moment": render_moment,
+        "number": lambda value: "\u2013" if value is None else f"{value:,.0f}",
+        "short": lambda value: "\u2013" if value is None else f"{value:,.2f}".rstrip("0").rstrip("."),
+        "share": lambda value: "\u2013" if value is None else f"{100 * value:.0f} %",
+        "money": lambda value: "\u2013" if value is None else f"{value:,.2f}",
+        "hours": lambda seconds: f"{seconds / 3600:,.1f}",
+        "size": format_size,
+        "ms": format_ms,
+        "state": find_shown_state,
+        "workers": format_job_workers,
+        "loss": format_job_loss,
+        "speed": format_job_speed,
+    }
+    return found
+
+
+def render_moment(time_s: float | None) -> Markup:
+    """Return a time, which the script of the page shows in the zone of the reader."""
+    if time_s is None:
+        return Markup("\u2013")
+    moment = datetime.fromtimestamp(time_s, UTC)
+    return Markup('<time datetime="{}">{} UTC</time>').format(
+        f"{moment:%Y-%m-%dT%H:%M:%SZ}", f"{moment:%Y-%m-%d %H:%M:%S}"
+    )
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A drawn part of a page, and a digest by which the page tells whether it has it."""
+
+    name: str
+    html: str
+    digest: str
+
+
+def render_parts(content: PageContent) -> tuple[Part, ...]:
+    environment = find_environment()
+    found = []
+    for name in content.parts:
+        html = environment.get_template(f"parts/{name}.html").render(content.facts)
+        found.append(Part(name, html, hashlib.sha256(html.encode()).hexdigest()[:16]))
+    return tuple(found)
+
+
+def render_page(content: PageContent, around: Mapping[str, Any]) -> str:
+    """Return the whole page.
+
+    Args:
+        around: what the frame shows: the reader, the path, a message.
+    """
+    parts = {part.name: part for part in render_parts(content)}
+
+    def render_part(name: str) -> Markup:
+        part = parts[name]
+        return Markup('<section class="part" id="part-{}" data-digest="{}">{}</section>').format(
+            part.name, part.digest, Markup(part.html)  # noqa: S704 - the template engine has written it
+        )
+
+    template = find_environment().get_template(content.template)
+    return template.render({**content.facts, **around, "title": content.title, "part": render_part})

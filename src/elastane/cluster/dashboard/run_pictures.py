@@ -1,0 +1,136 @@
+"""The drawings of a run for its page: the chart of its report, its workers, events and checkpoints."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.observability.chart import MARKS, build_chart, draw_glyph
+from elastane.run.observability.facts import collect_facts, compute_phase_shares
+from elastane.run.observability.metrics import compute_metrics
+from elastane.run.observability.report import (
+    PHASE_WORDS,
+    describe_event_reason,
+    render_curves,
+    render_evaluation_table,
+    render_script_json,
+    render_steps_card,
+)
+from elastane.run.observability.report_sections import render_attempts_table, render_checkpoint_table
+from elastane.run.observability.report_worlds import render_worlds_card
+from elastane.run.observability.run_events import RUN_EVENTS
+from elastane.run.observability.run_files import Recorded
+from elastane.run.observability.series import find_step
+
+SHOWN_EVENTS = 200
+RECENT_STEPS = 20
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker and its share of the newest step.
+
+    Args:
+        share: of the virtual ranks, 0 to 1.
+        since_step: it has taken part without a break since this step.
+    """
+
+    worker: int
+    ranks: int
+    share: float
+    since_step: int
+
+
+class RunPictures:
+    """The drawings of a run. They are costly, so a run that goes on is drawn again only after a while."""
+
+    def __init__(self) -> None:
+        self._drawn: tuple[int, int] | None = None
+        self._facts: dict[str, Any] = {}
+        self._again_s = 0.0
+
+    def draw(self, run: Recorded) -> dict[str, Any]:
+        """Return the facts about a run for templates."""
+        state = (len(run.events), run.ledger[-1].step if run.ledger else 0)
+        began_s = time.monotonic()
+        if self._drawn is None or (state != self._drawn and began_s >= self._again_s):
+            self._facts = draw_run(run)
+            took_s = time.monotonic() - began_s
+            # At most a twentieth of a core goes into the chart of one run.
+            self._again_s, self._drawn = time.monotonic() + 19 * took_s, state
+        return self._facts
+
+
+def draw_run(run: Recorded) -> dict[str, Any]:
+    """Return the chart, the workers and the tables of a run for templates."""
+    pinned = run.record.pinned
+    ranks = pinned.virtual_ranks if pinned else 1
+    shown = [event for event in run.events if event.kind in RUN_EVENTS and event.kind != "checkpoint.saved"]
+    began_s = run.events[0].time if run.events else 0.0
+    return {
+        "run_facts": collect_facts(run),
+        "metrics": compute_metrics(run),
+        "chart": _draw_chart(run, ranks),
+        "curves": _join(render_curves(run)),
+        "tables": _join(
+            (*render_evaluation_table(run), *render_attempts_table(run), *render_checkpoint_table(run))
+        ),
+        "phases": [
+            (name, share, PHASE_WORDS.get(name, ""))
+            for name, share in compute_phase_shares(run.ledger[-RECENT_STEPS:]).items()
+        ],
+        "worker_rows": list_workers(run.ledger, ranks),
+        "run_events": [
+            _describe_event(event, run.ledger, began_s) for event in reversed(shown[-SHOWN_EVENTS:])
+        ],
+    }
+
+
+def _draw_chart(run: Recorded, virtual_ranks: int) -> Markup:
+    """Return the chart of the report of the run, with the data for the page's script."""
+    if run.record.spec.contract is not None:
+        return _join(render_worlds_card(run.events))
+    chart = build_chart(run.ledger, run.events, virtual_ranks) if run.ledger else None
+    hover = render_script_json(chart.hover) if chart else "null"
+    data = f'<script type="application/json" id="hover">{hover}</script>'
+    return _join((*render_steps_card(chart), data))
+
+
+def _join(markup: Iterable[str]) -> Markup:
+    """Return markup of a report, in which every text is escaped."""
+    return Markup("\n".join(markup))  # noqa: S704 - the report escapes every text
+
+
+def list_workers(ledger: Sequence[LedgerLine], virtual_ranks: int) -> list[WorkerRow]:
+    """Return the workers of the newest step."""
+    if not ledger:
+        return []
+    since: dict[int, int] = {}
+    for line in reversed(ledger):
+        here = [worker for worker in ledger[-1].workers if since.get(worker, line.step + 1) == line.step + 1]
+        for worker in here:
+            if worker in line.workers:
+                since[worker] = line.step
+        if not here:
+            break
+    return [
+        WorkerRow(worker, ranks, ranks / max(1, virtual_ranks), since.get(worker, ledger[-1].step))
+        for worker, spans in sorted(ledger[-1].workers.items())
+        for ranks in (sum(stop - start for start, stop in spans),)
+    ]
+
+
+def _describe_event(event: EventLine, ledger: Sequence[LedgerLine], began_s: float) -> dict[str, Any]:
+    kind = RUN_EVENTS[event.kind]
+    return {
+        "glyph": Markup(draw_glyph(MARKS.get(event.kind))),  # noqa: S704 - constants of ours
+        "time_s": event.time,
+        "after_s": event.time - began_s,
+        "step": find_step(event, ledger),
+        "kind": kind.label or event.kind,
+        "process": event.who,
+        "reason": describe_event_reason(event),
+        "pauses": sorted(event.pause_ms.items()),
+    }

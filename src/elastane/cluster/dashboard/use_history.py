@@ -1,0 +1,54 @@
+"""The use of each pool over the last day, in stretches; a stretch that is over is asked for once."""
+
+from collections.abc import Callable, Mapping
+
+from elastane.cluster.client.cluster import Cluster
+from elastane.cluster.nouns.usage import UsageRow
+
+STRETCH_S = 1800.0
+STRETCHES = 48
+EACH_S = 60.0
+"""Interval of questions about the present stretch."""
+
+
+class UseHistory:
+    """Device-seconds by pool for each stretch of the last day.
+
+    Attributes:
+        rows: by the number of the stretch since 1970, its usage by pool; replaced as a whole.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Mapping[int, tuple[UsageRow, ...]] = {}
+        self._whole: dict[int, tuple[UsageRow, ...]] = {}
+
+    def read(self, cluster: Cluster, now_s: float, is_over: Callable[[], bool]) -> float:
+        """Ask for what is missing, and return after how many seconds to ask again."""
+        present = int(now_s // STRETCH_S)
+        self._whole = {number: rows for number, rows in self._whole.items() if number > present - STRETCHES}
+        for number in range(present - STRETCHES + 1, present + 1):
+            if is_over():
+                break
+            if number not in self._whole:
+                begin_s = number * STRETCH_S
+                found = cluster.usage("pool", from_s=begin_s, until_s=begin_s + STRETCH_S).rows
+                if number < present:
+                    self._whole[number] = found
+                else:
+                    self.rows = {**self._whole, number: found}
+        return EACH_S
+
+    def list_devices(self, pool: str, now_s: float) -> list[tuple[float, float, float]]:
+        """Return ``(begin, devices, borrowed devices)`` of each stretch, as means; the oldest first."""
+        found = []
+        for number, rows in sorted(self.rows.items()):
+            begin_s = number * STRETCH_S
+            lasted_s = min(STRETCH_S, now_s - begin_s)
+            mine = [row for row in rows if row.pool == pool]
+            if lasted_s > 1:
+                used, borrowed = (
+                    sum(row.device_s for row in mine),
+                    sum(row.borrowed_device_s for row in mine),
+                )
+                found.append((begin_s, used / lasted_s, borrowed / lasted_s))
+        return found
