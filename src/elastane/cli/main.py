@@ -24,6 +24,7 @@ from elastane.cli.operators.access import audit, token
 from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
+from elastane.cli.operators.dashboard import dashboard
 from elastane.cli.operators.doctor import doctor
 from elastane.cli.operators.engine import engine
 from elastane.cli.operators.kubernetes import kubernetes
@@ -79,6 +80,7 @@ the script and changes the number of workers while it trains.
   $ elastane up -d              [dim]start a controller on this machine[/dim]
   $ elastane submit train.py --workers 1:8 -- --lr 3e-4
   $ elastane top                [dim]show pools and jobs, live[/dim]
+  $ elastane dashboard          [dim]show them in a browser[/dim]
 """
 
 EPILOG = """
@@ -148,7 +150,7 @@ app.command("join", rich_help_panel=MORE)(wrap_command(join_run))
 app.add_typer(ticket, rich_help_panel=MORE)
 app.command("submit", rich_help_panel=CLUSTER, cls=Submit)(wrap_command(submit_script))
 add_commands(CLUSTER, jobs, top, describe, scale, amend, pause, resume, cancel, login)
-add_commands(OPERATE, up, down, usage, audit, doctor)
+add_commands(OPERATE, up, down, dashboard, usage, audit, doctor)
 for group in (
     engine,
     kubernetes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.timestamps import format_timestamp
-from elastane.cluster.client.context import connect
+from elastane.cluster.client.context import connect, find_dashboard_url
 from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.history import Event
 from elastane.cluster.nouns.job_records import ENDED
@@ -21,6 +21,7 @@ from elastane.cluster.nouns.job_words import (
 )
 from elastane.cluster.nouns.rest import Job
 from elastane.cluster.scheduler.wording import format_money
+from elastane.common.connections.controller_context import find_context
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -111,8 +112,15 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("started", format_timestamp(job.started_s)),
         ("ended", format_timestamp(job.ended_s)),
         ("run", job.run_dir),
+        ("page", _find_page(job.name)),
     ]
     return ((title, value) for title, value in pairs if value)
+
+
+def _find_page(job: str) -> str:
+    """Return the address of the page of a job; empty: no dashboard is known here."""
+    url = find_dashboard_url(find_context().url)
+    return f"{url}/jobs/{job}" if url else ""
 
 
 AGENT_STATES = {

@@ -18,7 +18,13 @@ from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_laun
 from elastane.cli.options import expand_options, spell_with_hyphens
 from elastane.cli.terminal import indent_quotation, write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
-from elastane.cluster.client.context import DEFAULT_TEAM, connect, find_team_of, read_running
+from elastane.cluster.client.context import (
+    DEFAULT_TEAM,
+    connect,
+    find_dashboard_url,
+    find_team_of,
+    read_running,
+)
 from elastane.cluster.client.job_handle import poll_job
 from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.jobs import JobSpec
@@ -129,6 +135,8 @@ def submit_job(spec: JobSpec, options: JobOptions, invocation: Invocation, *, as
         print_json(job)
     elif not options.wait:
         console.print(f"  elastane explain {job.name}    elastane logs {job.name} -f", markup=False)
+        if page := find_dashboard_url(find_context().url):
+            console.print(f"  {page}/jobs/{job.name}", markup=False)
     if options.wait:
         raise typer.Exit(_conclude_job(job, console))
 

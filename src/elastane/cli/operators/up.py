@@ -13,17 +13,20 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
+from elastane.cli.operators.addresses import make_absolute, parse_listen_address
 from elastane.cli.operators.controller_process import (
     check_no_controller_runs,
     explain_write_errors,
     find_controller,
     record_controller,
 )
+from elastane.cli.operators.dashboard import start_dashboard
 from elastane.cli.operators.service_process import GONE_S, end_service, start_service, wait_for_service
 from elastane.cli.options import expand_options
 from elastane.cluster.client.context import read_run_as
 from elastane.cluster.engines.local.user_isolation import PASSAGE
 from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
+from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.run_as import RunAs, parse_run_as
 from elastane.common.errors import BadInput, RunFailed
 from elastane.common.home import find_home, make_home
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
 CONTROLLER = "elastane.cluster.controller"
 PORT = 7425
-LAST_PORT = 65535
 NO_USERS = "none"
 """In place of a user of ``--run-as``: no system users are chosen."""
 
@@ -78,6 +80,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
             "jobs run as the user of the controller again.",
         ),
     ] = None
+    dashboard: Annotated[
+        bool,
+        typer.Option("--dashboard", help="Serve pages for a browser too, on the next port, until it ends."),
+    ] = False
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run the controller in the background.")] = (
         False
     )
@@ -111,6 +117,8 @@ def up(*, options: UpOptions, as_json: AsJson = False) -> None:
             f"the controller was ended again, because other commands would not find it{lost}"
         ):
             record_controller(settings, process, ready)
+            if options.dashboard:
+                ready = _start_dashboard_beside(settings, ready)
     except BaseException:
         end_service(process)
         raise
@@ -125,31 +133,46 @@ def up(*, options: UpOptions, as_json: AsJson = False) -> None:
     raise typer.Exit(wait_for_service(process))
 
 
+def _start_dashboard_beside(settings: ControllerSettings, ready: ControllerReady) -> ControllerReady:
+    """Start a dashboard that ends with the controller, and return what is known with its address.
+
+    Raises:
+        BadInput: it cannot listen on the next port, or its packages are not installed.
+        RunFailed: it ended before it listened.
+    """
+    beside = DashboardSettings(
+        cluster_url=ready.url,
+        cluster_certificate=settings.certificate,
+        host=settings.host,
+        port=settings.port and settings.port + 1,
+        certificate=settings.certificate,
+        key=settings.key,
+    )
+    _, started = start_dashboard(beside, companion=ready.pid)
+    return msgspec.structs.replace(ready, dashboard=started.url)
+
+
 def _build_settings(options: UpOptions) -> ControllerSettings:
     """Return the settings of the controller.
 
     Raises:
         BadInput: the address is malformed, or options contradict each other.
     """
-    host, port = _parse_address(options.listen)
+    host, port = parse_listen_address(options.listen)
     count, kind = count_devices()
     return ControllerSettings(
         home=str(find_home()),
         store=options.store or f"sqlite:///{find_home() / 'controller.db'}",
         host=host,
         port=port,
-        certificate=_make_absolute(options.tls_cert),
-        key=_make_absolute(options.tls_key),
+        certificate=make_absolute(options.tls_cert),
+        key=make_absolute(options.tls_key),
         devices=options.devices or count,
         device=kind,
         user=getpass.getuser(),
         new_token=options.new_token,
         run_as=_choose_users(options.run_as),
     )
-
-
-def _make_absolute(path: str) -> str:
-    return os.path.abspath(path) if path else ""  # noqa: PTH100 - links stay as they are
 
 
 def _close_files(run_as: RunAs, log: Path) -> list[str]:
@@ -165,6 +188,7 @@ def _print_controller(console: "Console", settings: ControllerSettings, ready: C
     """Print the address, store, devices, users and token of a controller that has started."""
     rows = [
         ("controller", ready.url),
+        *([("dashboard", ready.dashboard)] if ready.dashboard else []),
         ("store", ready.store),
         ("devices", f"{settings.devices} x {settings.device}, in pool local"),
         ("jobs", _format_users(settings.run_as, settings.user)),
@@ -223,12 +247,3 @@ def down(as_json: AsJson = False) -> None:
         print_json({"pid": pid, "ended": True})
         return
     open_console().print("the controller has ended; jobs continue", markup=False)
-
-
-def _parse_address(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > LAST_PORT:
-        raise BadInput(
-            f"invalid --listen: {listen!r} is not HOST:PORT", do=f"write for example 127.0.0.1:{PORT}"
-        )
-    return host.strip("[]"), int(port)

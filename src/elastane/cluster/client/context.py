@@ -1,7 +1,7 @@
 """Connections to the controller that this user works with, and the one that was started on this machine.
 
 ``controller.json`` in the home has the process that ``elastane up`` started last, ``run-as.json`` the system
-users of its jobs.
+users of its jobs, ``dashboard.json`` the dashboard that was started last.
 """
 
 from typing import TYPE_CHECKING
@@ -13,12 +13,14 @@ from elastane.cluster.nouns.run_as import RunAs
 from elastane.common.connections.controller_context import Context, check_context, find_context
 from elastane.common.errors import BadInput
 from elastane.common.home import read_home_file, write_home_file
+from elastane.common.process_identity import read_start_time
 
 if TYPE_CHECKING:
     from elastane.cluster.client.cluster import Cluster
 
 RUNNING = "controller.json"
 RUN_AS = "run-as.json"
+DASHBOARD = "dashboard.json"
 EVERY_TEAM = "*"
 DEFAULT_TEAM = "default"
 
@@ -33,6 +35,22 @@ class StartedController(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
+    pid: int
+    started: int
+
+
+class StartedDashboard(msgspec.Struct, frozen=True, kw_only=True):
+    """A dashboard of a cluster that was started on this machine.
+
+    Args:
+        url: as browsers on this machine reach it.
+        cluster_url: of its controller.
+        pid: of its process.
+        started: start time of that process, in clock ticks since the boot of the machine.
+    """
+
+    url: str
+    cluster_url: str
     pid: int
     started: int
 
@@ -71,6 +89,21 @@ def read_running() -> StartedController | None:
 
 def save_running(found: StartedController) -> None:
     write_home_file(RUNNING, found)
+
+
+def save_dashboard(found: StartedDashboard) -> None:
+    write_home_file(DASHBOARD, found)
+
+
+def find_dashboard_url(cluster_url: str) -> str:
+    """Return the address of the dashboard of a cluster that runs on this machine; empty: none is known."""
+    try:
+        found = read_home_file(DASHBOARD, StartedDashboard)
+    except (BadInput, OSError):
+        return ""
+    if found is None or found.cluster_url.rstrip("/") != cluster_url.rstrip("/"):
+        return ""
+    return found.url if read_start_time(found.pid) == found.started else ""
 
 
 def save_run_as(run_as: RunAs) -> None:

@@ -67,7 +67,7 @@ def list_tiles(feed: ClusterFeed) -> list[Tile]:
             "Time to a target",
             _format_span(day.target_s if day.reached else day.finish_s),
             f"30 days: {_format_span(month.target_s if month.reached else month.finish_s)}",
-            "Median time from the submission to the loss that the job wanted; without such a job, to its end.",
+            "Median time from the submission to the wanted loss; without such a job, to the end.",
         ),
         (
             "Interventions per run",

@@ -110,7 +110,9 @@ def render_page(content: PageContent, around: Mapping[str, Any]) -> str:
     def render_part(name: str) -> Markup:
         part = parts[name]
         return Markup('<section class="part" id="part-{}" data-digest="{}">{}</section>').format(
-            part.name, part.digest, Markup(part.html)  # noqa: S704 - the template engine has written it
+            part.name,
+            part.digest,
+            Markup(part.html),  # noqa: S704 - the template engine has written it
         )
 
     template = find_environment().get_template(content.template)

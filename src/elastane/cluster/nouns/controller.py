@@ -45,6 +45,7 @@ class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     Args:
         token: a new operator's token, shown only once; empty: one exists already.
         narrowed: files and folders to which other users lost their access.
+        dashboard: address of the dashboard that was started beside it; empty: none was.
     """
 
     url: str
@@ -53,6 +54,7 @@ class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     token: str = ""
     narrowed: tuple[str, ...] = ()
     run_as: RunAs = RunAs()
+    dashboard: str = ""
 
 
 class HealthProblem(AnswerBody, frozen=True, kw_only=True):

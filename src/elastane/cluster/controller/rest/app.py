@@ -16,6 +16,7 @@ from elastane.cluster.controller.rest import (
     documents,
     engines,
     event_streams,
+    front_page,
     jobs,
     nodes,
     problems,
@@ -41,6 +42,7 @@ ROUTERS = (
     code,
     tokens,
     readings,
+    front_page,
 )
 
 
