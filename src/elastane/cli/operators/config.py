@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.config_file import format_config, read_config
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.tables import print_table
 from elastane.cli.timestamps import localize_timestamps
+from elastane.cluster.client.config_file import format_config, read_config
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import Change
 from elastane.cluster.nouns.differences import describe_field_changes, flatten_fields, list_new_fields

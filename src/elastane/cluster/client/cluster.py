@@ -147,9 +147,9 @@ class Cluster(ControllerConnection):
         """Return every pool with its used devices."""
         return self.request("GET", "/occupancy", Page[Occupancy]).items
 
-    def audit(self) -> Iterator[AuditLine]:
-        """Yield the audit log, newest line first."""
-        yield from self.list_pages("/audit", Page[AuditLine], {})
+    def audit(self, *, before: int | None = None) -> Iterator[AuditLine]:
+        """Yield the audit log, newest line first; with ``before`` only lines with a smaller id."""
+        yield from self.list_pages("/audit", Page[AuditLine], {"after": before})
 
     def me(self) -> Me:
         """Return the user, role and team of the token of this connection."""

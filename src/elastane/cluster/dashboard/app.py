@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from elastane.cluster.dashboard.feed import ClusterFeeds
+from elastane.cluster.dashboard.calendar_page import build_policy_page
+from elastane.cluster.dashboard.feed import ClusterFeed, ClusterFeeds
 from elastane.cluster.dashboard.guards import LARGEST_BODY_BYTES, Guard, list_host_names
 from elastane.cluster.dashboard.pages import PAGES, build_page, describe_reader, list_navigation
 from elastane.cluster.dashboard.rendering import find_environment, render_page
@@ -20,9 +21,10 @@ from elastane.cluster.dashboard.requests import CHANGES, Form, change_job
 from elastane.cluster.dashboard.run_page import RunFeeds
 from elastane.cluster.dashboard.sessions import Session, Sessions
 from elastane.cluster.dashboard.streams import stream_page
+from elastane.cluster.dashboard.usage_page import read_usage_csv
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.common.connections.controller_connection import NotFound, RequestRefused
-from elastane.common.errors import ElastaneError
+from elastane.common.errors import ElastaneError, NoSuchRun
 
 STATIC = {
     "page.css": ("elastane.run.observability", "text/css"),
@@ -52,6 +54,8 @@ def build_application(settings: DashboardSettings, *, port: int, key: str = "") 
             Route("/static/{name}", dashboard.send_file, methods=["GET"]),
             Mount("/live", routes=[Route("/{path:path}", dashboard.stream, methods=["GET"])]),
             Route("/jobs/{job}/{action}", dashboard.change, methods=["POST"]),
+            Route("/policy", dashboard.foresee, methods=["POST"]),
+            Route("/usage.csv", dashboard.send_usage, methods=["GET"]),
             *(Route(path, dashboard.show, methods=["GET"]) for path in PAGES),
         ],
         middleware=[Middleware(Guard, hosts=hosts)],
@@ -59,6 +63,7 @@ def build_application(settings: DashboardSettings, *, port: int, key: str = "") 
     )
     app.state.feeds = dashboard.feeds
     app.state.closing = dashboard.closing
+    app.state.sessions = dashboard.sessions
     return app
 
 
@@ -130,14 +135,17 @@ class Dashboard:
         except ElastaneError as error:
             return self._show_error(request, session, error)
 
-    def _render(self, request: Request, session: Session) -> str:
+    def _render(self, request: Request, session: Session, form: Form | None = None) -> str:
         feed = self.feeds.find(session.token)
-        content = build_page(feed, request.url.path, request.query_params)
+        if form is not None and isinstance(feed, ClusterFeed):
+            content = build_policy_page(feed, form)
+        else:
+            content = build_page(feed, request.url.path, request.query_params)
         path, query = request.url.path, request.url.query
         around = {
             "path": path,
             "reader": describe_reader(feed),
-            "live": f"/live{quote(path)}" + (f"?{query}" if query else ""),
+            "live": f"/live{quote(path)}" + (f"?{query}" if query else "") if content.parts else "",
             "navigation": list_navigation(feed),
             "message": session.take_message(),
             "page_token": session.make_page_token,
@@ -212,6 +220,35 @@ class Dashboard:
             return change_job(self.feeds.find(session.token), job, action, form)
         except ElastaneError as error:
             return tuple(filter(None, (error.what, error.means, error.do)))
+
+    async def foresee(self, request: Request) -> Response:
+        session = self._find_session(request)
+        if session is None:
+            return self._ask_to_sign_in(request)
+        form = await read_form(request)
+        if not session.knows("/policy", form.get("page_token", "")):
+            return RedirectResponse("/policy", 303)
+        try:
+            return HTMLResponse(await to_thread.run_sync(self._render, request, session, form))
+        except ElastaneError as error:
+            return self._show_error(request, session, error)
+
+    async def send_usage(self, request: Request) -> Response:
+        session = self._find_session(request)
+        if session is None:
+            return self._ask_to_sign_in(request)
+        try:
+            name, content = await to_thread.run_sync(self._read_usage, session, request.query_params)
+        except ElastaneError as error:
+            return self._show_error(request, session, error)
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type="text/csv; charset=utf-8", headers=headers)
+
+    def _read_usage(self, session: Session, params: Mapping[str, str]) -> tuple[str, str]:
+        feed = self.feeds.find(session.token)
+        if not isinstance(feed, ClusterFeed):
+            raise NoSuchRun("a run has no usage of its own")
+        return read_usage_csv(feed, params)
 
     # -- files ---------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The small charts of the dashboard. Those of a run are drawn by `elastane.run.observability`."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from markupsafe import Markup
@@ -75,3 +76,81 @@ def _draw_steps(x: Axis, y: Axis, values: Sequence[tuple[float, float]], end_s: 
     path = [f"M{max(x(begin_s), x.start)} {y(first)}"]
     path += [f"H{x(at)}V{y(value)}" for (_, before), (at, value) in pairwise(values) if value != before]
     return "".join(path) + f"H{x(end_s)}"
+
+
+def draw_days(title: str, days: Sequence[tuple[float, float]]) -> Markup:
+    """Return a bar for each day.
+
+    Args:
+        title: of the numbers.
+        days: ``(begin, value)``, the oldest first.
+    """
+    most = max([value for _, value in days], default=0.0) or 1.0
+    x = Axis(0, max(1, len(days)), LEFT + 6, WIDTH - RIGHT)
+    y = Axis(0, most * 1.08, BOTTOM, TOP)
+    bars = [
+        Markup(
+            '<rect class="day" x="{}" y="{}" width="{:.2f}" height="{:.2f}"><title>{}</title></rect>'
+        ).format(
+            x(place) + 1,
+            y(value),
+            max(1.0, x(1) - x(0) - 2),
+            max(0.0, BOTTOM - y(value)),
+            f"{datetime.fromtimestamp(begin_s, UTC):%Y-%m-%d}: {value:,.2f}",
+        )
+        for place, (begin_s, value) in enumerate(days)
+    ]
+    labels = [
+        Markup('<text class="step" x="{}" y="{}">{}</text>').format(
+            x(place + 0.5), BOTTOM + 16, f"{datetime.fromtimestamp(days[place][0], UTC):%b %-d}"
+        )
+        for place in range(len(days) - 1, -1, -7)
+    ]
+    frame = map(Markup, draw_frame(title, y, x, TOP, BOTTOM, ticks=3))
+    return Markup('<svg class="pool-use" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        WIDTH,
+        HEIGHT,
+        f"{title} of each of the last {len(days)} days",
+        Markup("").join((*frame, *bars, *labels)),
+    )
+
+
+def draw_reserved(
+    pool: str, times: Sequence[tuple[float, float, int]], begin_s: float, end_s: float
+) -> Markup:
+    """Return the devices of a pool that reservations hold over time.
+
+    Args:
+        times: ``(begin, end, devices)`` of each.
+    """
+    moments = sorted({begin_s, *(time_s for begin, end, _ in times for time_s in (begin, end))})
+    values = [
+        (
+            max(moment, begin_s),
+            float(sum(devices for begin, end, devices in times if begin <= moment < end)),
+        )
+        for moment in moments
+        if moment < end_s
+    ]
+    most = max([value for _, value in values], default=0.0) or 1.0
+    x, y = Axis(begin_s, end_s, LEFT, WIDTH - RIGHT), Axis(0, most * 1.08, BOTTOM, TOP)
+    path = _draw_steps(x, y, values, end_s)
+    frame = map(Markup, draw_frame("reserved devices", y, x, TOP, BOTTOM, ticks=3, whole=True))
+    days = [
+        Markup('<text class="step" x="{}" y="{}">{}</text>').format(
+            x(begin_s + day * 86400.0), BOTTOM + 16, f"in {day} days" if day > 1 else "tomorrow"
+        )
+        for day in (1, 3, 5)
+    ]
+    return Markup(
+        '<svg class="pool-use" viewBox="0 0 {w} {h}" role="img" aria-label="{label}">{frame}'
+        '<path class="area" d="{path}V{zero}H{left}Z"/><path class="edge" d="{path}"/></svg>'
+    ).format(
+        w=WIDTH,
+        h=HEIGHT,
+        label=f"Reserved devices of pool {pool} over the next week",
+        frame=Markup("").join((*frame, *days)),
+        path=path,
+        zero=BOTTOM,
+        left=LEFT,
+    )

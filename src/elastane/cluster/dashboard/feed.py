@@ -14,8 +14,8 @@ from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.dashboard.drawn_pages import DrawnPages
 from elastane.cluster.dashboard.job_records import WatchedJob
 from elastane.cluster.dashboard.job_table import JobTable, summarize
-from elastane.cluster.dashboard.use_history import UseHistory
-from elastane.cluster.nouns.config import Reservation, Team
+from elastane.cluster.dashboard.use_history import DayUses, UseHistory
+from elastane.cluster.nouns.config import PriorityClass, Reservation, Team
 from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.rest import Me
 from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, UsageRow
@@ -86,6 +86,7 @@ class ClusterFeed:
         self.sight = ClusterSight(me=me)
         self.table = JobTable()
         self.history = UseHistory()
+        self.days = DayUses()
         self.version = 0
         self.drawn = DrawnPages()
         self.refusal = ""
@@ -253,7 +254,7 @@ class ClusterFeed:
             health=cluster.health(),
             teams=cluster.documents.list(Team) if self.sight.me.role != "reporter" else (),
             reservations=cluster.documents.list(Reservation),
-            priorities=_list_priorities(cluster),
+            priorities=tuple(found.name for found in cluster.documents.list(PriorityClass)),
             day=cluster.figures(from_s=now_s - DAY_S),
             month=cluster.figures(),
             uses=cluster.usage("team", "pool", from_s=now_s - 60).rows,
@@ -280,17 +281,12 @@ class ClusterFeed:
         self._set(trouble="The controller does not answer. Jobs go on; this page shows what it said last.")
 
 
-def _list_priorities(cluster: Cluster) -> tuple[str, ...]:
-    from elastane.cluster.nouns.config import PriorityClass
-
-    return tuple(found.name for found in cluster.documents.list(PriorityClass))
-
-
 class ClusterFeeds:
     """The feeds of all tokens in use.
 
     Args:
-        find_context: returns the context of the controller for a token.
+        url: of the controller.
+        certificate: file with its certificate to trust; empty: those that the machine trusts.
     """
 
     def __init__(self, url: str, certificate: str) -> None:

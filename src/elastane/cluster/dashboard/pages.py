@@ -4,15 +4,19 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
+from elastane.cluster.dashboard.audit_page import build_audit_page
+from elastane.cluster.dashboard.calendar_page import build_calendar_page, build_policy_page
 from elastane.cluster.dashboard.cluster_page import build_cluster_page
 from elastane.cluster.dashboard.feed import ClusterFeed
 from elastane.cluster.dashboard.job_page import build_job_page
 from elastane.cluster.dashboard.jobs_page import build_jobs_page
 from elastane.cluster.dashboard.rendering import PageContent, Part
 from elastane.cluster.dashboard.run_page import RunFeed, build_run_page
+from elastane.cluster.dashboard.usage_page import build_usage_page
 from elastane.common.errors import NoSuchRun
 
-PAGES = ("/", "/jobs", "/jobs/{job}")
+PAGES = ("/", "/jobs", "/jobs/{job}", "/usage", "/calendar", "/policy", "/audit")
+FOR_ADMINS = ("team-admin", "operator")
 _JOB = re.compile(r"/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 
 
@@ -29,6 +33,14 @@ def build_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]
         return build_cluster_page(feed)
     elif path == "/jobs":
         return build_jobs_page(feed, params)
+    elif path == "/usage":
+        return build_usage_page(feed, params)
+    elif path == "/calendar":
+        return build_calendar_page(feed)
+    elif path == "/policy":
+        return build_policy_page(feed, {})
+    elif path == "/audit":
+        return build_audit_page(feed, params)
     elif found := _JOB.fullmatch(path):
         return build_job_page(feed, found[1], params)
     raise NoSuchRun(f"there is no page {path[:100]}")
@@ -51,7 +63,17 @@ def follows_run(path: str) -> bool:
 
 def list_navigation(feed: ClusterFeed | RunFeed) -> tuple[tuple[str, str], ...]:
     """Return the address and the name of each page that a reader may see."""
-    return () if isinstance(feed, RunFeed) else (("/", "Cluster"), ("/jobs", "Jobs"))
+    if isinstance(feed, RunFeed):
+        return ()
+    role = feed.sight.me.role
+    return (
+        ("/", "Cluster"),
+        ("/jobs", "Jobs"),
+        ("/usage", "Usage"),
+        ("/calendar", "Calendar"),
+        *((("/policy", "What if"),) if role == "operator" else ()),
+        *((("/audit", "Audit"),) if role in FOR_ADMINS else ()),
+    )
 
 
 def describe_reader(feed: ClusterFeed | RunFeed) -> str:

@@ -1,4 +1,4 @@
-"""The use of each pool over the last day, in stretches; a stretch that is over is asked for once."""
+"""The use of the pools over time, in stretches; a stretch that is over is asked for once."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,6 +7,8 @@ from elastane.cluster.nouns.usage import UsageRow
 
 STRETCH_S = 1800.0
 STRETCHES = 48
+DAY_S = 24 * 3600.0
+DAYS = 30
 EACH_S = 60.0
 """Interval of questions about the present stretch."""
 
@@ -51,4 +53,25 @@ class UseHistory:
                     sum(row.borrowed_device_s for row in mine),
                 )
                 found.append((begin_s, used / lasted_s, borrowed / lasted_s))
+        return found
+
+
+class DayUses:
+    """Device-seconds and cost of each of the last thirty days, in days of UTC."""
+
+    def __init__(self) -> None:
+        self._whole: dict[int, tuple[float, float]] = {}
+
+    def read(self, cluster: Cluster, now_s: float) -> list[tuple[float, float, float]]:
+        """Return ``(begin, device-seconds, cost)`` of each day, the oldest first."""
+        today = int(now_s // DAY_S)
+        found = []
+        for day in range(today - DAYS + 1, today + 1):
+            known = self._whole.get(day)
+            if known is None:
+                rows = cluster.usage("pool", from_s=day * DAY_S, until_s=(day + 1) * DAY_S).rows
+                known = sum(row.device_s for row in rows), sum(row.cost for row in rows)
+                if day < today:
+                    self._whole[day] = known
+            found.append((day * DAY_S, *known))
         return found

@@ -1,0 +1,105 @@
+"""A dashboard before an API over a real socket, and browsers that are signed in."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+import uvicorn
+
+from elastane.cluster.dashboard.app import build_application
+from elastane.cluster.dashboard.sessions import Sessions
+from elastane.cluster.nouns.dashboard import DashboardSettings
+from elastane.cluster.nouns.job_records import ObservedJob
+from tests.cluster.controller import job_rows
+from tests.cluster.controller.conftest import (  # noqa: F401 - fixtures
+    Api,
+    api,
+    make_spec,
+    migrated_file,
+    served,
+    sqlite_store,
+)
+from tests.run.processes.skipping import skip_except_in_ci
+from tests.waiting import WAIT_S, wait_until
+
+
+@contextmanager
+def serve_dashboard(settings: DashboardSettings, key: str = "") -> Iterator[tuple[str, Sessions]]:
+    """Serve a dashboard on a free port of loopback, and yield its address and its sessions."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    app = build_application(settings, port=port, key=key)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    wait_until(lambda: server.started, "the dashboard listens")
+    try:
+        yield f"http://127.0.0.1:{port}", app.state.sessions
+    finally:
+        app.state.closing.set()
+        app.state.feeds.close()
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@dataclass
+class Site:
+    """A controller and its dashboard.
+
+    Args:
+        api: the API, without a network.
+        url: of the dashboard.
+        sessions: of the dashboard.
+    """
+
+    api: Api
+    url: str
+    sessions: Sessions
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    def open(self) -> httpx.Client:
+        """Return a browser without a session; it follows redirects."""
+        client = httpx.Client(base_url=self.url, follow_redirects=True, timeout=WAIT_S)
+        self.clients.append(client)
+        return client
+
+    def sign_in(self, role: str = "submitter", team: str = "vision", user: str = "ada") -> httpx.Client:
+        client = self.open()
+        answer = client.post("/sign-in", data={"token": self.api.token(role, team, user)})
+        assert answer.status_code == 200, answer.text
+        return client
+
+    def observe(self, name: str, **fields: object) -> None:
+        """Store what an engine has seen of a job."""
+        with self.api.store.begin_write() as tx:
+            job_rows.observe(tx, name, self.api.clock(), **{"observed": ObservedJob(), **fields})
+
+
+@pytest.fixture
+def site(api, served) -> Iterator[Site]:  # noqa: F811
+    with served(api) as url, serve_dashboard(DashboardSettings(cluster_url=url)) as dashboard:
+        found = Site(api, *dashboard)
+        yield found
+        for client in found.clients:
+            client.close()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A real browser; Debian's package brings it."""
+    import shutil
+
+    sync_api = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium")
+    if program is None:
+        skip_except_in_ci("there is no Chromium here: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        # The sandbox needs namespaces, which a container may not have; the pages are our own.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()

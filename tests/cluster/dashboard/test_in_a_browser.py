@@ -1,0 +1,151 @@
+"""The pages in a real browser: widths, dark and light, by keyboard, and over a restart of the controller."""
+
+import itertools
+from contextlib import ExitStack
+
+import pytest
+
+from elastane.cluster.nouns.dashboard import DashboardSettings
+from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob
+from tests.cluster.dashboard.conftest import Site, serve_dashboard
+from tests.cluster.dashboard.run_records import write_run
+from tests.waiting import WAIT_S, wait_until
+
+pytestmark = pytest.mark.processes
+
+WIDTHS = (1366, 820, 390)
+PAGES = ("/", "/jobs", "/jobs/train", "/jobs/wait-0")
+HOSTILE = "\"><script>document.title = 'broken'</script><img src=x onerror=\"document.title = 'broken'\">"
+
+
+@pytest.fixture
+def busy(site, make_spec, tmp_path):
+    """A site with a job that trains, with the records of a run, and others that wait or have failed."""
+    operator = site.api.user("operator", user="op")
+    operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 8, "price": 2.5})
+    operator.put("/teams/vision", {"name": "vision", "quotas": [{"pool": "h100", "nominalQuota": 6}]})
+    ada = site.api.user()
+    for name in ("train", *(f"wait-{number}" for number in range(3)), "broken"):
+        assert ada.post("/jobs", make_spec(name)).status_code == 201
+    write_run(tmp_path / "train")
+    observed = ObservedJob(held={"h100": HeldWorkers(workers=2)}, step=40, steps=100, loss=1.25)
+    site.observe("train", state="running", observed=observed, run_dir=str(tmp_path / "train"), workers=2)
+    site.observe("broken", state="failed", why=HOSTILE, traceback=HOSTILE)
+    return site
+
+
+@pytest.fixture
+def open_page(chromium):
+    """Open a page of a site as a signed-in person. It fails if the page logs an error."""
+    with ExitStack() as stack:
+
+        def go(site: Site, path: str = "/", *, role="submitter", width=1366, scheme="light"):
+            context = chromium.new_context(
+                viewport={"width": width, "height": 860}, color_scheme=scheme, timezone_id="Asia/Tokyo"
+            )
+            context.set_default_timeout(WAIT_S * 1000)
+            stack.callback(context.close)
+            page = context.new_page()
+            page.errors = []
+            page.on("pageerror", lambda error: page.errors.append(str(error)))
+            page.on("console", lambda line: page.errors.append(line.text) if line.type == "error" else None)
+            page.goto(f"{site.url}/sign-in")
+            page.get_by_label("Your token").fill(site.api.token(role))
+            page.keyboard.press("Enter")
+            page.wait_for_url(f"{site.url}/")
+            if path != "/":
+                page.goto(f"{site.url}{path}")
+            return page
+
+        yield go
+
+
+def test_a_person_signs_in_finds_a_job_and_pauses_it_with_the_keyboard_alone(busy, open_page):
+    page = open_page(busy)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Jobs":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/jobs")
+    page.get_by_label("Search").focus()
+    page.keyboard.type("train")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=train**")
+    page.get_by_role("link", name="train", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/jobs/train")
+    # The chart of the run is that of its report, and its times are in the zone of the reader.
+    assert page.locator("svg#chart .title").first.text_content() == "workers"
+    page.locator("summary", has_text="Pause").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Pause train"
+    page.keyboard.press("Enter")
+    page.get_by_text("train saves a checkpoint, and gives its devices back").wait_for()
+    assert busy.api.user().get("/jobs/train").json()["spec"]["runPolicy"]["suspend"] is True
+    assert page.errors == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_every_width_and_have_no_serious_fault_for_screen_readers(busy, open_page, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = open_page(busy, scheme=scheme)
+    for width, path in itertools.product(WIDTHS, PAGES):
+        page.set_viewport_size({"width": width, "height": 860})
+        page.goto(f"{busy.url}{path}")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+        found = axe.run(page).response["violations"]
+        serious = [
+            (fault["id"], fault["nodes"]) for fault in found if fault["impact"] in {"serious", "critical"}
+        ]
+        assert not serious, (path, width, serious)
+    assert page.errors == []
+
+
+@pytest.mark.long
+def test_no_script_of_a_job_runs(busy, open_page):
+    page = open_page(busy, "/jobs/broken")
+    for path in ("/", "/jobs", "/jobs/broken", f"/jobs?q={HOSTILE}"):
+        page.goto(f"{busy.url}{path}")
+        assert page.title().endswith("Elastane")
+        assert page.locator("img").count() == 0
+    page.goto(f"{busy.url}/jobs/broken")
+    assert "<script>document.title" in page.locator("pre.reason").text_content()
+    assert page.errors == []
+
+
+@pytest.mark.long
+def test_open_pages_go_on_after_the_controller_was_away(api, served, make_spec, open_page):
+    with ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        url = first.enter_context(served(api))
+        dashboard = stack.enter_context(serve_dashboard(DashboardSettings(cluster_url=url)))
+        site = Site(api, *dashboard)
+        page = open_page(site, "/jobs")
+        first.close()
+        page.get_by_text("The controller does not answer. Jobs go on").wait_for()
+        api.user().post("/jobs", make_spec("later"))
+        api.app.state.closing.clear()
+        stack.enter_context(served(api, port=int(url.rpartition(":")[2])))
+        page.get_by_role("link", name="later").wait_for()
+        wait_until(
+            lambda: page.get_by_text("The controller does not answer").count() == 0, "the notice is gone"
+        )
+
+
+@pytest.mark.long
+def test_a_page_shows_a_change_within_a_second(busy, open_page, make_spec):
+    page = open_page(busy, "/jobs")
+    page.get_by_role("link", name="train", exact=True).wait_for()
+    page.evaluate(
+        "window.seen = new Promise((found) => new MutationObserver(() => "
+        "document.body.textContent.includes('newest') && found(performance.now()))"
+        ".observe(document.body, {childList: true, subtree: true}))"
+    )
+    began = page.evaluate("performance.now()")
+    busy.api.user().post("/jobs", make_spec("newest"))
+    assert page.evaluate("window.seen") - began < 5000  # a busy machine; benchmarks/dashboard.py measures it

@@ -1,0 +1,83 @@
+"""Records of a run are read on, whatever happens to the files in between."""
+
+import msgspec
+import pytest
+
+from elastane.cluster.dashboard.job_records import MOST_LINES, RecordTail
+from elastane.cluster.dashboard.job_table import JobTable
+from elastane.run.observability.run_files import decode_ledger_line
+from tests.cluster.dashboard.run_records import make_line
+from tests.cluster.dashboard.test_job_filter import make_job
+
+
+class Record:
+    """A file that the API serves in small parts."""
+
+    def __init__(self):
+        self.data = b""
+
+    def append(self, *steps):
+        for step in steps:
+            self.data += msgspec.json.encode(make_line(step)) + b"\n"
+
+    def read_part(self, _, offset):
+        begin = min(offset, len(self.data))
+        part = self.data[begin : begin + 500]
+        return part, begin + len(part)
+
+
+@pytest.fixture
+def record():
+    return Record()
+
+
+@pytest.fixture
+def tail():
+    return RecordTail("ledger.jsonl", decode_ledger_line)
+
+
+def read_all(tail, record):
+    while tail.read(record.read_part):
+        pass
+    return [line.step for line in tail.lines]
+
+
+def test_lines_arrive_in_parts_and_a_torn_one_waits(tail, record):
+    record.append(1, 2, 3)
+    whole, record.data = record.data, record.data[:-10]
+    assert read_all(tail, record) == [1, 2]
+    record.data = whole
+    record.append(4)
+    assert read_all(tail, record) == [1, 2, 3, 4]
+
+
+def test_a_shorter_file_is_read_again(tail, record):
+    record.append(1, 2, 3, 4)
+    read_all(tail, record)
+    record.data = b""
+    record.append(1, 2)
+    assert read_all(tail, record) == [1, 2]
+
+
+def test_an_unreadable_line_costs_only_itself(tail, record):
+    record.append(1)
+    record.data += b"<script>\n" + b"[" * 200 + b"\n"
+    record.append(2)
+    assert read_all(tail, record) == [1, 2]
+    assert tail.unreadable == 2
+
+
+def test_the_oldest_lines_go_first(tail, record):
+    record.data = b"".join(msgspec.json.encode(make_line(step)) + b"\n" for step in range(1, MOST_LINES + 3))
+    tail.read(lambda _, offset: (record.data[offset:], len(record.data)))
+    assert (len(tail.lines), tail.dropped, tail.lines[0].step) == (MOST_LINES, 2, 3)
+
+
+def test_a_table_keeps_the_sizes_that_it_saw():
+    table = JobTable()
+    assert table.put([make_job(1, workers=2, started_s=5.0)], 10.0)
+    assert not table.put([make_job(1, workers=2, started_s=5.0)], 11.0)
+    table.put([make_job(1, workers=4, started_s=5.0)], 12.0)
+    assert table.list_sizes("job-1") == ((5.0, 2), (12.0, 4))
+    table.remove("job-1")
+    assert table.jobs == ()
