@@ -37,7 +37,7 @@ def test_a_change_reaches_an_open_page_without_a_list_of_all_jobs(site, make_spe
     site.api.user().post("/jobs", make_spec())
     asked = []
     browser = site.sign_in()
-    wait_until(lambda: "train" in browser.get("/jobs").text, "the jobs are read")
+    wait_until(lambda: 'href="/jobs/train"' in browser.get("/jobs").text, "the jobs are read")
     handle = site.api.app.middleware_stack
 
     async def count(scope, receive, send):
