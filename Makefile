@@ -28,7 +28,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins lowest docs docs-cli picture demo pilot test test-changed test-fast test-long times check \
+.PHONY: help setup pins lowest docs docs-cli picture screenshots demo pilot test test-changed test-fast test-long times check \
   format bench chaos survive crash crash-slurm clean
 
 help: ## this list
@@ -73,6 +73,9 @@ docs-cli: setup ## the tables of options in docs/cli.md, from the commands
 
 picture: setup ## the picture of README.md, from a real run with kills (five minutes)
 	$(BIN)/python tools/draw_picture.py
+
+screenshots: setup ## the pictures of docs/dashboard.md, from a real cluster, in Chromium (five minutes)
+	$(BIN)/python tools/draw_pages.py
 
 demo: setup ## train while workers join, die and leave; the same bytes come out (three minutes)
 	$(BIN)/python examples/demo.py

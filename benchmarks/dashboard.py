@@ -46,11 +46,14 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=10, help="of each measurement")
     parser.add_argument("--seconds", type=float, default=20.0, help="for which the open pages are measured")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, serve_cluster(Path(folder), options.jobs) as (url, token):
-        with start_dashboard(url) as ready:
-            found = {"jobs": options.jobs, "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
-            found |= measure_pages(ready, url, token, options.tries)
-            found |= measure_watchers(ready, url, token, options.watchers, options.seconds)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_cluster(Path(folder), options.jobs) as (url, token),
+        start_dashboard(url) as ready,
+    ):
+        found = {"jobs": options.jobs, "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
+        found |= measure_pages(ready, url, token, options.tries)
+        found |= measure_watchers(ready, url, token, options.watchers, options.seconds)
     print(json.dumps(found, indent=1))
 
 
