@@ -161,7 +161,11 @@ class Dashboard:
             feed = await to_thread.run_sync(self.feeds.find, session.token)
         except ElastaneError:
             return Response(status_code=503)
-        return stream_page(feed, path, request.query_params, self.closing)
+
+        def is_over() -> bool:
+            return self.closing.is_set() or self._find_session(request) is not session
+
+        return stream_page(feed, path, request.query_params, is_over)
 
     async def show_missing(self, request: Request, _: Exception) -> Response:
         session = self._find_session(request)

@@ -3,8 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from elastane.cluster.dashboard.job_table import JobTable, summarize
 from elastane.cluster.dashboard.use_history import DayUses, UseHistory
 from elastane.cluster.nouns.config import PriorityClass, Reservation, Team
 from elastane.cluster.nouns.controller import Health
-from elastane.cluster.nouns.rest import Me
+from elastane.cluster.nouns.rest import JobSummary, Me
 from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, UsageRow
 from elastane.common.connections.controller_connection import NotFound, RequestRefused
 from elastane.common.connections.controller_context import Context
@@ -31,6 +31,8 @@ ASK_S = 10.0
 LOOK_S = 0.1
 RUNNING_S = 3.0
 """Interval of looks at the steps of running jobs, of which there are no events."""
+SOON_S = 0.5
+"""Least interval of looks at pools and reasons while the cluster changes."""
 SLOW_S = 15.0
 """Interval of looks at documents, health and figures."""
 IDLE_S = 120.0
@@ -170,7 +172,7 @@ class ClusterFeed:
                     self._closed.wait(LOOK_S)
 
     def _keep(self) -> None:
-        due = dict.fromkeys(("running", "slow", "history", "again"), 0.0)
+        due = dict.fromkeys(("pools", "running", "slow", "history", "again"), 0.0)
         with Cluster.from_context(self._context, timeout_s=PATIENCE_S) as cluster:
             while not self.is_over:
                 try:
@@ -196,12 +198,16 @@ class ClusterFeed:
         with self._lock:
             changed = sorted(self._changed)[:AT_ONCE]
             self._changed.difference_update(changed)
-            cluster_changed, self._cluster_changed = self._cluster_changed, False
+            self._cluster_changed |= bool(changed)
         self._read_jobs(cluster, changed)
-        if cluster_changed or changed or now_s >= due["running"]:
+        if self._cluster_changed and now_s >= due["pools"]:
+            due["pools"] = now_s + SOON_S
+            self._cluster_changed = False
+            self._set(pools=cluster.occupancy(), reasons=self._read_reasons(cluster, self.sight.reasons), trouble="")
+        if now_s >= due["running"]:
             due["running"] = now_s + RUNNING_S
             self._put(cluster.jobs.list(states=("running",), page=PAGE))
-            self._set(pools=cluster.occupancy(), reasons=self._read_reasons(cluster), trouble="")
+            self._set(pools=cluster.occupancy(), reasons=self._read_reasons(cluster, {}), trouble="")
         if now_s >= due["again"] > 0:
             due["again"] = 0.0
             self._read_jobs(cluster, self._find_missed(cluster))
@@ -227,25 +233,24 @@ class ClusterFeed:
         gone = {job.name for job in self.table.list_alive()} - {job.name for job in alive}
         return sorted(gone)
 
-    def _read_jobs(self, cluster: Cluster, names: list[str]) -> None:
+    def _read_jobs(self, cluster: Cluster, names: Iterable[str]) -> None:
+        found = []
         for name in names:
             try:
-                self._put([cluster.jobs.get(name)])
+                found.append(cluster.jobs.get(name))
             except NotFound:
                 self.table.remove(name)
                 self.version += 1
+        self._put(found)
 
-    def _read_reasons(self, cluster: Cluster) -> dict[str, str]:
-        """Return why the first jobs of the queue wait; those that wait on keep their reasons for a while."""
+    def _read_reasons(self, cluster: Cluster, known: Mapping[str, str]) -> dict[str, str]:
+        """Return why the first jobs of the queue wait, and ask for those that are not known."""
         reasons = {}
         for job in self.table.list_queue()[:SHOWN_QUEUE]:
-            known = self.sight.reasons.get(job.name)
-            if known is None or self.version % 4 == 0:
-                try:
-                    known = " ".join(cluster.jobs.get(job.name).explained.sentences[:2])
-                except NotFound:
-                    continue
-            reasons[job.name] = known
+            with suppress(NotFound):
+                reasons[job.name] = known.get(job.name) or " ".join(
+                    cluster.jobs.get(job.name).explained.sentences[:2]
+                )
         return reasons
 
     def _read_slow(self, cluster: Cluster) -> None:
@@ -261,8 +266,8 @@ class ClusterFeed:
             trouble="",
         )
 
-    def _put(self, jobs: object) -> None:
-        if self.table.put([summarize(job) for job in jobs], time.time()):  # type: ignore[attr-defined]
+    def _put(self, jobs: Iterable[JobSummary]) -> None:
+        if self.table.put(map(summarize, jobs), time.time()):
             self.version += 1
 
     def _set(self, **facts: object) -> None:

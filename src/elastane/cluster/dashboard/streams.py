@@ -1,8 +1,7 @@
 """Streams of a page: its parts again when they differ, as server-sent events."""
 
-import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import anyio
 import msgspec
@@ -22,27 +21,31 @@ BEAT_S = 15.0
 
 
 def stream_page(
-    feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str], closing: threading.Event
+    feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str], is_over: Callable[[], bool]
 ) -> Response:
-    """Return a stream with the parts of a page, and those that change, until the page is closed."""
+    """Return a stream with the parts of a page, and those that change, until the page is closed.
+
+    Args:
+        is_over: returns whether the session or the dashboard has ended.
+    """
     return StreamingResponse(
-        _stream(feed, path, dict(params), closing),
+        _stream(feed, path, dict(params), is_over),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
 async def _stream(
-    feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str], closing: threading.Event
+    feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str], is_over: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     sent: dict[str, str] = {}
     version, drawn_s, beaten_s = -1, -1e9, time.monotonic()
     yield b"retry: 1000\n\n"
-    while not closing.is_set() and not feed.is_over:
+    while not is_over() and not feed.is_over:
         feed.touch()
         now_s = time.monotonic()
         follows = isinstance(feed, RunFeed) or follows_run(path)
-        if now_s - drawn_s >= (FOLLOW_S if follows else LEAST_S) and (follows or feed.version != version):
+        if now_s - drawn_s >= (FOLLOW_S if follows else LEAST_S) and (follows or feed.version != version or now_s - drawn_s > BEAT_S):
             version, drawn_s = feed.version, now_s
             try:
                 parts = await to_thread.run_sync(draw_page, feed, path, params)
@@ -57,8 +60,8 @@ async def _stream(
             beaten_s = now_s
             yield b": still here\n\n"
         await anyio.sleep(LOOK_S)
-    if feed.refusal:
-        yield frame("ended", feed.refusal)
+    # The page loads again: it finds the sign-in, or another dashboard.
+    yield frame("ended", feed.refusal)
 
 
 def frame(kind: str, value: object) -> bytes:

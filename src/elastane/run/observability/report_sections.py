@@ -87,7 +87,7 @@ def render_checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tupl
 def render_table(titles: dict[str, str], rows: Iterable[Iterable[tuple[str, str]]]) -> Iterable[str]:
     """Yield a table from titles and cells with their classes; every text is escaped."""
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in titles.items())
-    yield f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>'
+    yield f'<div class="card scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>'
     for row in rows:
         yield "<tr>" + "".join(f'<td class="{kind}">{escape(text)}</td>' for kind, text in row) + "</tr>"
     yield "</tbody></table></div>"

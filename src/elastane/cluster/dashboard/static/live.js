@@ -42,7 +42,7 @@
     stream.addEventListener("open", () => say(""));
     stream.addEventListener("parts", (event) => { say(""); JSON.parse(event.data).forEach(replace); });
     stream.addEventListener("trouble", (event) => say(JSON.parse(event.data)));
-    stream.addEventListener("ended", () => location.reload());
+    stream.addEventListener("ended", () => { stream.close(); setTimeout(() => location.reload(), 500); });
     stream.addEventListener("error", () => {
       say("The dashboard does not answer. This page tries again.");
       if (stream.readyState === EventSource.CLOSED) setTimeout(open, 2000);
