@@ -1,5 +1,6 @@
 """A dashboard before an API over a real socket, and browsers that are signed in."""
 
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
+import msgspec
 import pytest
 import uvicorn
 
@@ -14,6 +16,7 @@ from elastane.cluster.dashboard.app import build_application
 from elastane.cluster.dashboard.sessions import Sessions
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.job_records import ObservedJob
+from elastane.cluster.nouns.jobs import JobSpec
 from tests.cluster.controller import job_rows
 from tests.cluster.controller.conftest import (  # noqa: F401 - fixtures
     Api,
@@ -53,11 +56,13 @@ class Site:
 
     Args:
         api: the API, without a network.
+        api_url: of the controller.
         url: of the dashboard.
         sessions: of the dashboard.
     """
 
     api: Api
+    api_url: str
     url: str
     sessions: Sessions
     clients: list[httpx.Client] = field(default_factory=list)
@@ -67,6 +72,26 @@ class Site:
         client = httpx.Client(base_url=self.url, follow_redirects=True, timeout=WAIT_S)
         self.clients.append(client)
         return client
+
+    def ask(self, role: str = "submitter", team: str = "vision", user: str = "ada") -> httpx.Client:
+        """Return a client of the API with a new token. Beside a browser, nothing may use an event loop here."""
+        token = self.api.token(role, team, user)
+        client = httpx.Client(
+            base_url=f"{self.api_url}/v1", headers={"Authorization": f"Bearer {token}"}, timeout=WAIT_S
+        )
+        self.clients.append(client)
+        return client
+
+    def submit(self, *specs: JobSpec) -> None:
+        """Submit jobs of ada."""
+        ada = self.ask()
+        for spec in specs:
+            answer = ada.post("/jobs", content=msgspec.json.encode(spec))
+            assert answer.status_code == 201, answer.text
+
+    def read(self, job: str) -> dict:
+        """Return the record of a job of team vision."""
+        return self.ask("viewer", user="probe").get(f"/jobs/{job}").json()
 
     def sign_in(self, role: str = "submitter", team: str = "vision", user: str = "ada") -> httpx.Client:
         client = self.open()
@@ -83,17 +108,25 @@ class Site:
 @pytest.fixture
 def site(api, served) -> Iterator[Site]:  # noqa: F811
     with served(api) as url, serve_dashboard(DashboardSettings(cluster_url=url)) as dashboard:
-        found = Site(api, *dashboard)
+        found = Site(api, url, *dashboard)
         yield found
         for client in found.clients:
             client.close()
+        # The streams of the feeds end with those of the controller.
+        api.app.state.closing.set()
+    wait_for_feeds()
 
 
-@pytest.fixture(scope="session")
+def wait_for_feeds() -> None:
+    wait_until(
+        lambda: not any(thread.name.startswith("feed-") for thread in threading.enumerate()),
+        "the feeds have closed their connections",
+    )
+
+
+@pytest.fixture
 def chromium():
-    """A real browser; Debian's package brings it."""
-    import shutil
-
+    """A real browser; Debian's package brings it. While it runs, no test of this process can run a loop."""
     sync_api = pytest.importorskip("playwright.sync_api")
     program = shutil.which("chromium")
     if program is None:

@@ -5,9 +5,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from elastane.cluster.controller.store import history
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob
-from tests.cluster.dashboard.conftest import Site, serve_dashboard
+from tests.cluster.controller import job_rows
+from tests.cluster.dashboard.conftest import Site, serve_dashboard, wait_for_feeds
 from tests.cluster.dashboard.run_records import write_run
 from tests.waiting import WAIT_S, wait_until
 
@@ -21,12 +23,14 @@ HOSTILE = "\"><script>document.title = 'broken'</script><img src=x onerror=\"doc
 @pytest.fixture
 def busy(site, make_spec, tmp_path):
     """A site with a job that trains, with the records of a run, and others that wait or have failed."""
-    operator = site.api.user("operator", user="op")
-    operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 8, "price": 2.5})
-    operator.put("/teams/vision", {"name": "vision", "quotas": [{"pool": "h100", "nominalQuota": 6}]})
-    ada = site.api.user()
-    for name in ("train", *(f"wait-{number}" for number in range(3)), "broken"):
-        assert ada.post("/jobs", make_spec(name)).status_code == 201
+    operator = site.ask("operator", user="op")
+    operator.put(
+        "/pools/h100", json={"name": "h100", "device": "h100", "devices": 8, "price": 2.5}
+    ).raise_for_status()
+    operator.put(
+        "/teams/vision", json={"name": "vision", "quotas": [{"pool": "h100", "nominalQuota": 6}]}
+    ).raise_for_status()
+    site.submit(*map(make_spec, ("train", "wait-0", "wait-1", "wait-2", "broken")))
     write_run(tmp_path / "train")
     observed = ObservedJob(held={"h100": HeldWorkers(workers=2)}, step=40, steps=100, loss=1.25)
     site.observe("train", state="running", observed=observed, run_dir=str(tmp_path / "train"), workers=2)
@@ -85,7 +89,7 @@ def test_a_person_signs_in_finds_a_job_and_pauses_it_with_the_keyboard_alone(bus
     assert page.evaluate("document.activeElement.textContent") == "Pause train"
     page.keyboard.press("Enter")
     page.get_by_text("train saves a checkpoint, and gives its devices back").wait_for()
-    assert busy.api.user().get("/jobs/train").json()["spec"]["runPolicy"]["suspend"] is True
+    assert busy.read("train")["spec"]["runPolicy"]["suspend"] is True
     assert page.errors == []
 
 
@@ -118,23 +122,32 @@ def test_no_script_of_a_job_runs(busy, open_page):
     assert page.errors == []
 
 
+def add_job(api, spec):
+    """Store a job while the controller does not answer."""
+    with api.store.begin_write() as tx:
+        job_rows.submit(tx, spec, "ada", api.clock())
+        history.append_event(tx, "job.submitted", "", api.clock(), team=spec.team, job=spec.name)
+
+
 @pytest.mark.long
 def test_open_pages_go_on_after_the_controller_was_away(api, served, make_spec, open_page):
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
         url = first.enter_context(served(api))
         dashboard = stack.enter_context(serve_dashboard(DashboardSettings(cluster_url=url)))
-        site = Site(api, *dashboard)
+        site = Site(api, url, *dashboard)
         page = open_page(site, "/jobs")
         first.close()
         page.get_by_text("The controller does not answer. Jobs go on").wait_for()
-        api.user().post("/jobs", make_spec("later"))
+        add_job(api, make_spec("later"))
         api.app.state.closing.clear()
         stack.enter_context(served(api, port=int(url.rpartition(":")[2])))
         page.get_by_role("link", name="later").wait_for()
         wait_until(
             lambda: page.get_by_text("The controller does not answer").count() == 0, "the notice is gone"
         )
+        api.app.state.closing.set()
+    wait_for_feeds()
 
 
 @pytest.mark.long
@@ -147,5 +160,5 @@ def test_a_page_shows_a_change_within_a_second(busy, open_page, make_spec):
         ".observe(document.body, {childList: true, subtree: true}))"
     )
     began = page.evaluate("performance.now()")
-    busy.api.user().post("/jobs", make_spec("newest"))
+    busy.submit(make_spec("newest"))
     assert page.evaluate("window.seen") - began < 5000  # a busy machine; benchmarks/dashboard.py measures it

@@ -13,9 +13,11 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u202e{
 
 
 def test_the_first_page_has_the_figures_the_pools_and_the_queue(site, make_spec):
-    operator = site.api.user("operator", user="op")
-    operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 8, "price": 2.5})
-    site.api.user().post("/jobs", make_spec())
+    operator = site.ask("operator", user="op")
+    operator.put(
+        "/pools/h100", json={"name": "h100", "device": "h100", "devices": 8, "price": 2.5}
+    ).raise_for_status()
+    site.submit(make_spec())
     browser = site.sign_in()
     page = wait_until(
         lambda: text if "30 days" in (text := browser.get("/").text) and "train" in text else "", "figures"
@@ -34,7 +36,7 @@ def test_the_first_page_has_the_figures_the_pools_and_the_queue(site, make_spec)
 
 
 def test_a_change_reaches_an_open_page_without_a_list_of_all_jobs(site, make_spec, monkeypatch):
-    site.api.user().post("/jobs", make_spec())
+    site.submit(make_spec())
     asked = []
     browser = site.sign_in()
     wait_until(lambda: 'href="/jobs/train"' in browser.get("/jobs").text, "the jobs are read")
@@ -52,7 +54,7 @@ def test_a_change_reaches_an_open_page_without_a_list_of_all_jobs(site, make_spe
         parts = read_parts(stream)
         first = next(parts)
         assert "jobs_rows" in first
-        site.api.user().post("/jobs", make_spec("another"))
+        site.submit(make_spec("another"))
         wait_until(lambda: "another" in next(parts).get("jobs_rows", ""), "the new job is on the page")
     assert all("state=running" in query or "state=queued" in query for query in asked)
 
@@ -64,7 +66,7 @@ def read_parts(stream):
 
 
 def test_a_hostile_text_stays_a_text_on_every_page(site, make_spec, tmp_path):
-    site.api.user().post("/jobs", make_spec())
+    site.submit(make_spec())
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker-0.log").write_text(HOSTILE)
     site.observe(
@@ -108,7 +110,7 @@ def test_odd_addresses_are_not_found(site, path):
 
 def test_a_token_that_is_revoked_ends_its_pages(site):
     browser = site.sign_in("team-admin", user="ada")
-    admin = site.api.user("operator", user="op")
+    admin = site.ask("operator", user="op")
     (token,) = [found for found in admin.get("/tokens").json()["items"] if found["user"] == "ada"]
     admin.delete(f"/tokens/{token['id']}")
     wait_until(lambda: browser.get("/").url.path == "/sign-in", "the revoked token is refused")

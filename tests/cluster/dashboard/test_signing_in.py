@@ -20,8 +20,7 @@ def test_without_a_session_every_page_leads_to_the_sign_in_and_back(site):
     "then", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x"]
 )
 def test_signing_in_never_leads_to_another_server(site, then):
-    browser = httpx.Client(base_url=site.url)
-    answer = browser.post("/sign-in", data={"token": site.api.token(), "next": then})
+    answer = httpx.post(f"{site.url}/sign-in", data={"token": site.api.token(), "next": then})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/")
 
 
@@ -71,32 +70,32 @@ def test_a_name_that_others_gave_this_address_is_refused(site):
     [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
 )
 def test_a_form_on_another_site_changes_nothing(site, make_spec, headers):
-    site.api.user().post("/jobs", make_spec())
+    site.submit(make_spec())
     browser = site.sign_in()
     tokens = dict(FORM.findall(browser.get("/jobs/train").text))
     answer = browser.post("/jobs/train/cancel", data={"page_token": tokens["cancel"]}, headers=headers)
     assert answer.status_code == 403
-    assert site.api.user().get("/jobs/train").json()["wanted"] == "run"
+    assert site.read("train")["wanted"] == "run"
 
 
 def test_a_change_needs_the_token_of_its_form(site, make_spec):
-    site.api.user().post("/jobs", make_spec())
+    site.submit(make_spec())
     browser = site.sign_in()
     tokens = dict(FORM.findall(browser.get("/jobs/train").text))
     assert tokens.keys() == {"scale", "priority", "pause", "cancel"}
     for forged in ("", tokens["pause"], "0" * 64):
         answer = browser.post("/jobs/train/cancel", data={"page_token": forged})
         assert "nothing was done" in answer.text
-    assert site.api.user().get("/jobs/train").json()["wanted"] == "run"
+    assert site.read("train")["wanted"] == "run"
     answer = browser.post("/jobs/train/scale", data={"page_token": tokens["scale"], "min": "2", "max": "3"})
     assert "train may now have 2 to 3 workers." in answer.text
     assert "train may now" not in browser.get("/jobs/train").text
-    policy = site.api.user().get("/jobs/train").json()["spec"]["elasticPolicy"]
+    policy = site.read("train")["spec"]["elasticPolicy"]
     assert (policy["minReplicas"], policy["maxReplicas"]) == (2, 3)
 
 
 def test_a_field_that_is_no_number_is_explained(site, make_spec):
-    site.api.user().post("/jobs", make_spec())
+    site.submit(make_spec())
     browser = site.sign_in()
     token = dict(FORM.findall(browser.get("/jobs/train").text))["scale"]
     answer = browser.post("/jobs/train/scale", data={"page_token": token, "min": "<b>", "max": "9" * 400})
@@ -104,24 +103,20 @@ def test_a_field_that_is_no_number_is_explained(site, make_spec):
 
 
 def test_a_viewer_is_offered_no_change_and_a_forged_one_is_refused(site, make_spec):
-    site.api.user().post("/jobs", make_spec())
+    site.submit(make_spec())
     viewer, other = site.sign_in("viewer", user="eve"), site.sign_in("submitter", user="bob")
     for browser in (viewer, other):
         assert FORM.findall(browser.get("/jobs/train").text) == []
     # The page tokens of its own session are all that an attacker with this role could have.
-    (session,) = [
-        found
-        for found in _list_sessions(site)
-        if site.api.with_secret(found.token).get("/me").json()["user"] == "eve"
-    ]
+    (session,) = [found for found in _list_sessions(site) if find_user(site, found.token) == "eve"]
     token = session.make_page_token("/jobs/train/cancel")
     answer = viewer.post("/jobs/train/cancel", data={"page_token": token})
     assert "may not" in answer.text or "not allowed" in answer.text
-    assert site.api.user().get("/jobs/train").json()["wanted"] == "run"
+    assert site.read("train")["wanted"] == "run"
 
 
 def test_a_team_sees_no_job_of_another_team(site, make_spec):
-    site.api.user().post("/jobs", make_spec())
+    site.submit(make_spec())
     stranger = site.sign_in("viewer", team="speech", user="eve")
     answer = stranger.get("/jobs/train")
     assert answer.status_code == 404
@@ -134,6 +129,10 @@ def test_signing_out_ends_the_session_for_every_copy_of_the_cookie(site):
     browser.post("/sign-out")
     answer = httpx.get(site.url, cookies=copied, follow_redirects=True)
     assert answer.url.path == "/sign-in"
+
+
+def find_user(site, token):
+    return httpx.get(f"{site.api_url}/v1/me", headers={"Authorization": f"Bearer {token}"}).json()["user"]
 
 
 def _list_sessions(site):

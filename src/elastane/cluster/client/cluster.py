@@ -95,19 +95,22 @@ class Cluster(ControllerConnection):
         self.tokens = ClusterTokens(self)
         self.claims = ClusterClaims(self)
 
-    def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
+    def watch(
+        self, *, job: str = "", after: int | None = None, is_over: Callable[[], bool] = bool
+    ) -> Iterator[Event]:
         """Yield events as they happen, without end, also across restarts of the controller.
 
         Args:
             job: only the events of this job; empty: all events that the token may see.
             after: number of the last known event; None: begin with the next event.
+            is_over: returns whether to end. It is asked at least every quarter of a minute.
 
         Raises:
             RequestRefused: the token may not watch or has become invalid, or there were too many watchers for
                 the whole timeout.
             ControllerUnreachable: the controller did not answer for the whole timeout.
         """
-        return self.follow("/watch", Event, params={"job": job}, after=after)
+        return self.follow("/watch", Event, params={"job": job}, after=after, is_over=is_over)
 
     def report(self, report: Report) -> None:
         """Report a capacity, a notice, a price or a metric from outside."""

@@ -24,7 +24,7 @@ from elastane.cluster.dashboard.streams import stream_page
 from elastane.cluster.dashboard.usage_page import read_usage_csv
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.common.connections.controller_connection import NotFound, RequestRefused
-from elastane.common.errors import ElastaneError, NoSuchRun
+from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 
 STATIC = {
     "page.css": ("elastane.run.observability", "text/css"),
@@ -103,7 +103,7 @@ class Dashboard:
         try:
             await to_thread.run_sync(self.feeds.find, token)
         except ElastaneError as error:
-            unknown = isinstance(error, RequestRefused) or not token
+            unknown = isinstance(error, BadInput)
             why = "This token is not known here." if unknown else error.what
             return self._render_sign_in(request, then, why, 403 if unknown else 502)
         answer = RedirectResponse(then, 303)
@@ -197,7 +197,7 @@ class Dashboard:
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A browser that follows a link on another site sends no strict cookie; it does on its second try.
             template = find_environment().get_template("again.html")
-            return HTMLResponse(template.render(target=target))
+            return HTMLResponse(template.render(title="One moment", target=target))
         return RedirectResponse(f"/sign-in?{urlencode({'next': target})}", 303)
 
     def _find_session(self, request: Request) -> Session | None:

@@ -58,10 +58,10 @@ def draw_pool_use(
 
 def draw_sizes(sizes: Sequence[tuple[float, int]], most: int, now_s: float) -> Markup:
     """Return the number of workers of a job over the time since its first change that was seen."""
-    if not sizes or most < 1:
+    if not any(workers for _, workers in sizes):
         return Markup("")
     begin_s = min(sizes[0][0], now_s - 1)
-    x, y = Axis(begin_s, now_s, 1, SIZES_WIDTH - 1), Axis(0, most, SIZES_HEIGHT - 2, 2)
+    x, y = Axis(begin_s, now_s, 1, SIZES_WIDTH - 1), Axis(0, max(most, 1), SIZES_HEIGHT - 2, 2)
     path = _draw_steps(x, y, [(since, float(workers)) for since, workers in sizes], now_s)
     return Markup(
         '<svg class="sizes" viewBox="0 0 {w} {h}" aria-hidden="true">'
@@ -86,7 +86,7 @@ def draw_days(title: str, days: Sequence[tuple[float, float]]) -> Markup:
         days: ``(begin, value)``, the oldest first.
     """
     most = max([value for _, value in days], default=0.0) or 1.0
-    x = Axis(0, max(1, len(days)), LEFT + 6, WIDTH - RIGHT)
+    x = Axis(0, max(1, len(days)), LEFT + 6, WIDTH - 2 * RIGHT)
     y = Axis(0, most * 1.08, BOTTOM, TOP)
     bars = [
         Markup(

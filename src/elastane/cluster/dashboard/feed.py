@@ -134,7 +134,7 @@ class ClusterFeed:
             return self._jobs.setdefault(name, WatchedJob(name, self.ask))
 
     def note_change(self, job: str = "") -> None:
-        """Say that a job, or the cluster, was changed from a page."""
+        """Say that a job, or the cluster, has changed."""
         with self._lock:
             self._changed.update({job} if job else ())
             self._cluster_changed = True
@@ -160,13 +160,9 @@ class ClusterFeed:
         with Cluster.from_context(self._context, timeout_s=PATIENCE_S) as cluster:
             while not self.is_over:
                 try:
-                    for event in cluster.watch(after=self._seen):
+                    for event in cluster.watch(after=self._seen, is_over=lambda: self.is_over):
                         self._seen = event.id
-                        with self._lock:
-                            self._changed.update({event.job} if event.job else ())
-                            self._cluster_changed = True
-                        if self.is_over:
-                            return
+                        self.note_change(event.job)
                 except ElastaneError as error:
                     self._explain(error)
                     self._closed.wait(LOOK_S)
@@ -203,7 +199,9 @@ class ClusterFeed:
         if self._cluster_changed and now_s >= due["pools"]:
             due["pools"] = now_s + SOON_S
             self._cluster_changed = False
-            self._set(pools=cluster.occupancy(), reasons=self._read_reasons(cluster, self.sight.reasons), trouble="")
+            self._set(
+                pools=cluster.occupancy(), reasons=self._read_reasons(cluster, self.sight.reasons), trouble=""
+            )
         if now_s >= due["running"]:
             due["running"] = now_s + RUNNING_S
             self._put(cluster.jobs.list(states=("running",), page=PAGE))

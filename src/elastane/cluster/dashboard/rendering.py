@@ -61,7 +61,7 @@ def find_environment() -> Environment:
         "short": lambda value: "\u2013" if value is None else f"{value:,.2f}".rstrip("0").rstrip("."),
         "share": lambda value: "\u2013" if value is None else f"{100 * value:.0f} %",
         "money": lambda value: "\u2013" if value is None else f"{value:,.2f}",
-        "hours": lambda seconds: f"{seconds / 3600:,.1f}",
+        "hours": format_hours,
         "size": format_size,
         "ms": format_ms,
         "state": find_shown_state,
@@ -70,6 +70,12 @@ def find_environment() -> Environment:
         "speed": format_job_speed,
     }
     return found
+
+
+def format_hours(seconds: float) -> str:
+    """Return seconds as hours: three digits of few, one decimal place of many."""
+    hours = seconds / 3600
+    return f"{hours:,.1f}" if hours >= 10 or not hours else f"{hours:.3g}"  # noqa: PLR2004
 
 
 def render_moment(time_s: float | None) -> Markup:

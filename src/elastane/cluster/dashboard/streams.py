@@ -45,7 +45,9 @@ async def _stream(
         feed.touch()
         now_s = time.monotonic()
         follows = isinstance(feed, RunFeed) or follows_run(path)
-        if now_s - drawn_s >= (FOLLOW_S if follows else LEAST_S) and (follows or feed.version != version or now_s - drawn_s > BEAT_S):
+        if now_s - drawn_s >= (FOLLOW_S if follows else LEAST_S) and (
+            follows or feed.version != version or now_s - drawn_s > BEAT_S
+        ):
             version, drawn_s = feed.version, now_s
             try:
                 parts = await to_thread.run_sync(draw_page, feed, path, params)

@@ -258,11 +258,20 @@ class ControllerConnection:
                     raise _decode_refusal(answer)
             time.sleep(pause_s)
 
-    def follow(self, path: str, kind: type[T], *, params: dict[str, Any], after: int | None) -> Iterator[T]:
+    def follow(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        params: dict[str, Any],
+        after: int | None,
+        is_over: Callable[[], bool] = bool,
+    ) -> Iterator[T]:
         """Yield the values of a stream as they happen, without end, also across restarts of the controller.
 
         Args:
             after: number of the last known value; None: begin with the next value.
+            is_over: returns whether to end. It is asked at least every quarter of a minute.
 
         Raises:
             RequestRefused: the token may not read the stream or has become invalid, or there were too many
@@ -270,12 +279,14 @@ class ControllerConnection:
             ControllerUnreachable: the controller did not answer for the whole timeout.
         """
         broken_since: float | None = None
-        while True:
+        while not is_over():
             try:
                 for seen, value in self._read_stream(path, kind, params, after):
                     after, broken_since = seen, None
                     if value is not None:
                         yield value
+                    if is_over():
+                        return
             except RequestRefused as refusal:
                 broken_since = broken_since or time.monotonic()
                 tried_s = time.monotonic() - broken_since
