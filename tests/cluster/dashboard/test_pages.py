@@ -43,7 +43,7 @@ def test_a_change_reaches_an_open_page_without_a_list_of_all_jobs(site, make_spe
     handle = site.api.app.middleware_stack
 
     async def count(scope, receive, send):
-        if scope["type"] == "http" and scope["path"] == "/v1/jobs":
+        if scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", "/v1/jobs"):
             asked.append(scope["query_string"].decode())
         await handle(scope, receive, send)
 

@@ -60,11 +60,9 @@ def build_policy_page(feed: ClusterFeed, form: Mapping[str, str]) -> PageContent
     Raises:
         ElastaneError: the reader may not see it, or the controller does not answer.
     """
-    text, problem, foreseen = form.get("config", ""), (), None
-    if not text:
-        text = feed.ask(lambda cluster: format_config(cluster.documents.config()))
-    else:
-        problem, foreseen = _foresee(feed, text)
+    text = form.get("config", "")
+    problem, foreseen = _foresee(feed, text) if text else ((), None)
+    text = text or feed.ask(lambda cluster: format_config(cluster.documents.config()))
     return PageContent(
         title="What if",
         template="policy.html",

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -159,10 +160,9 @@ class WatchedJob:
                 return text
             if len(self._logs) > MOST_PARTS:
                 self._logs.clear()
-        try:
+        data: bytes = b""
+        with suppress(NotFound):
             data, _ = self._ask(lambda cluster: cluster.jobs.logs(self.name, process, offset=-LOG_BYTES))
-        except NotFound:
-            data = b""
         text = data.decode(errors="replace")
         if len(data) >= LOG_BYTES:
             text = text.partition("\n")[2]

@@ -80,9 +80,12 @@ def format_hours(seconds: float) -> str:
 
 def render_moment(time_s: float | None) -> Markup:
     """Return a time, which the script of the page shows in the zone of the reader."""
-    if time_s is None:
+    try:
+        moment = None if time_s is None else datetime.fromtimestamp(time_s, UTC)
+    except (ValueError, OverflowError, OSError):
+        moment = None  # no year of four digits; a record of a job may have any number
+    if moment is None:
         return Markup("\u2013")
-    moment = datetime.fromtimestamp(time_s, UTC)
     return Markup('<time datetime="{}">{} UTC</time>').format(
         f"{moment:%Y-%m-%dT%H:%M:%SZ}", f"{moment:%Y-%m-%d %H:%M:%S}"
     )
