@@ -18,7 +18,7 @@ from elastane.cluster.dashboard.guards import LARGEST_BODY_BYTES, Guard, list_ho
 from elastane.cluster.dashboard.pages import PAGES, build_page, describe_reader, list_navigation
 from elastane.cluster.dashboard.rendering import find_environment, render_page
 from elastane.cluster.dashboard.requests import CHANGES, Form, change_job
-from elastane.cluster.dashboard.run_page import RunFeeds
+from elastane.cluster.dashboard.run_page import RunFeed, RunFeeds
 from elastane.cluster.dashboard.sessions import Session, Sessions
 from elastane.cluster.dashboard.streams import stream_page
 from elastane.cluster.dashboard.usage_page import read_usage_csv
@@ -101,7 +101,7 @@ class Dashboard:
 
     async def _begin(self, request: Request, token: str, then: str) -> Response:
         try:
-            await to_thread.run_sync(self.feeds.find, token)
+            await to_thread.run_sync(lambda: self.feeds.find(token))
         except ElastaneError as error:
             unknown = isinstance(error, BadInput)
             why = "This token is not known here." if unknown else error.what
@@ -136,7 +136,7 @@ class Dashboard:
             return self._show_error(request, session, error)
 
     def _render(self, request: Request, session: Session, form: Form | None = None) -> str:
-        feed = self.feeds.find(session.token)
+        feed = self._find_feed(session)
         if form is not None and isinstance(feed, ClusterFeed):
             content = build_policy_page(feed, form)
         else:
@@ -158,7 +158,7 @@ class Dashboard:
             return Response(status_code=204)  # a browser does not open such a stream again
         path = "/" + request.path_params["path"]
         try:
-            feed = await to_thread.run_sync(self.feeds.find, session.token)
+            feed = await to_thread.run_sync(self._find_feed, session)
         except ElastaneError:
             return Response(status_code=503)
 
@@ -200,6 +200,20 @@ class Dashboard:
             return HTMLResponse(template.render(title="One moment", target=target))
         return RedirectResponse(f"/sign-in?{urlencode({'next': target})}", 303)
 
+    def _find_feed(self, session: Session) -> ClusterFeed | RunFeed:
+        return self.feeds.find(session.token)
+
+    def _find_cluster_feed(self, session: Session) -> ClusterFeed:
+        """Return the feed of a cluster.
+
+        Raises:
+            NoSuchRun: this dashboard shows one run.
+        """
+        feed = self._find_feed(session)
+        if isinstance(feed, ClusterFeed):
+            return feed
+        raise NoSuchRun("this dashboard shows one run, and no cluster")
+
     def _find_session(self, request: Request) -> Session | None:
         return self.sessions.find(request.cookies.get(self._cookie, ""))
 
@@ -211,7 +225,7 @@ class Dashboard:
             return self._ask_to_sign_in(request)
         form, path = await read_form(request), request.url.path
         job, action = request.path_params["job"], request.path_params["action"]
-        if action not in CHANGES or self._is_run:
+        if action not in CHANGES:
             return self._show_error(request, session, ElastaneError(f"nothing is called {action}"), 404)
         if not session.knows(path, form.get("page_token", "")):
             session.message = ("The request did not come from a page of this session; nothing was done.",)
@@ -221,7 +235,7 @@ class Dashboard:
 
     def _change(self, session: Session, job: str, action: str, form: Form) -> tuple[str, ...]:
         try:
-            return change_job(self.feeds.find(session.token), job, action, form)
+            return change_job(self._find_cluster_feed(session), job, action, form)
         except ElastaneError as error:
             return tuple(filter(None, (error.what, error.means, error.do)))
 
@@ -249,10 +263,7 @@ class Dashboard:
         return Response(content, media_type="text/csv; charset=utf-8", headers=headers)
 
     def _read_usage(self, session: Session, params: Mapping[str, str]) -> tuple[str, str]:
-        feed = self.feeds.find(session.token)
-        if not isinstance(feed, ClusterFeed):
-            raise NoSuchRun("a run has no usage of its own")
-        return read_usage_csv(feed, params)
+        return read_usage_csv(self._find_cluster_feed(session), params)
 
     # -- files ---------------------------------------------------------------------------------------------
 
