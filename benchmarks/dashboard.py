@@ -154,9 +154,9 @@ def measure_change(page: Page, ready: DashboardReady, cluster: Cluster, number: 
     page.wait_for_timeout(500)
     name = f"fresh-{number}"
     page.evaluate(
-        f"window.seen = new Promise((found) => new MutationObserver(() => "
+        f"() => {{ window.seen = new Promise((found) => new MutationObserver(() => "
         f"document.body.textContent.includes('{name}') && found(Date.now()))"
-        f".observe(document.body, {{childList: true, subtree: true}}))"
+        f".observe(document.body, {{childList: true, subtree: true}})); }}"
     )
     policy = ElasticPolicy(min_replicas=1, max_replicas=4)
     cluster.jobs.submit(JobSpec(name=name, team="team-0", script="/train.py", elastic_policy=policy))

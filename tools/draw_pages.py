@@ -84,7 +84,7 @@ def prepare(cluster: Cluster) -> None:
 
 def train(cluster: Cluster, steps: int) -> None:
     """Run jobs until the first one has had a history."""
-    submit(cluster, "warm-up", "vision", 1, 2, steps=20)
+    submit(cluster, "warm-up", "vision", 1, 2, steps=40)
     wait_for(cluster, "warm-up", lambda job: job.state == "finished")
     submit(cluster, "gpt-base", "vision", 1, 2, steps=steps)
     submit(cluster, "asr-small", "speech", 1, 2, steps=4 * steps)

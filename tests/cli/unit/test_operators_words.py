@@ -18,8 +18,8 @@ from elastane.cli.operators.calendar import (
     parse_days,
 )
 from elastane.cli.operators.config import format_changes
-from elastane.cluster.client.config_file import format_config, parse_config, read_config
 from elastane.cli.option_values import read_duration_s, read_limit, read_past_time
+from elastane.cluster.client.config_file import format_config, parse_config, read_config
 from elastane.cluster.client.context import StartedController, save_running
 from elastane.cluster.nouns.config import (
     DAYS,

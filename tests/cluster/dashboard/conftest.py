@@ -74,7 +74,7 @@ class Site:
         return client
 
     def ask(self, role: str = "submitter", team: str = "vision", user: str = "ada") -> httpx.Client:
-        """Return a client of the API with a new token. Beside a browser, nothing may use an event loop here."""
+        """Return a client of the API with a new token; unlike `Api`, it can be used beside a browser."""
         token = self.api.token(role, team, user)
         client = httpx.Client(
             base_url=f"{self.api_url}/v1", headers={"Authorization": f"Bearer {token}"}, timeout=WAIT_S

@@ -155,9 +155,9 @@ def test_a_page_shows_a_change_within_a_second(busy, open_page, make_spec):
     page = open_page(busy, "/jobs")
     page.get_by_role("link", name="train", exact=True).wait_for()
     page.evaluate(
-        "window.seen = new Promise((found) => new MutationObserver(() => "
+        "() => { window.seen = new Promise((found) => new MutationObserver(() => "
         "document.body.textContent.includes('newest') && found(performance.now()))"
-        ".observe(document.body, {childList: true, subtree: true}))"
+        ".observe(document.body, {childList: true, subtree: true})); }"
     )
     began = page.evaluate("performance.now()")
     busy.submit(make_spec("newest"))

@@ -221,7 +221,13 @@ class ClusterJobs:
             prefix: only jobs with names that begin so.
             page: jobs of a page, at most 1,000; 0: as many as the controller sends.
         """
-        params: dict[str, Any] = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
+        params: dict[str, Any] = {
+            "team": team,
+            "state": list(states),
+            "user": user,
+            "queue": queue,
+            "prefix": prefix,
+        }
         params |= {"limit": page} if page else {}
         yield from self._connection.list_pages("/jobs", Page[JobSummary], params)
 

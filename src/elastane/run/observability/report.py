@@ -306,7 +306,8 @@ def render_evaluation_table(run: Recorded) -> Iterable[str]:
     means = [read_evaluation_means(event) for event in evaluations]
     names = list(dict.fromkeys(name for found in means for name in found))
     head = "".join(f'<th class="n">{escape(name)}</th>' for name in names)
-    yield '<h2>Evaluations</h2><div class="card scroll" tabindex="0"><table><thead><tr><th class="n">step</th>'
+    yield '<h2>Evaluations</h2><div class="card scroll" tabindex="0"><table><thead><tr>'
+    yield '<th class="n">step</th>'
     yield f'<th class="n">samples</th>{head}</tr></thead><tbody>'
     for event, found in zip(evaluations, means, strict=True):
         cells = "".join(
@@ -348,7 +349,8 @@ def render_phase_bar(facts: Facts) -> Iterable[str]:
 def render_proof(verdict: Verdict | None) -> Iterable[str]:
     if verdict is None:
         return
-    yield '<h2>Samples of each epoch</h2><div class="card scroll" tabindex="0"><table><thead><tr><th class="n">epoch</th>'
+    yield '<h2>Samples of each epoch</h2><div class="card scroll" tabindex="0"><table><thead><tr>'
+    yield '<th class="n">epoch</th>'
     yield '<th class="n">trained once</th><th class="n">repeated</th><th class="n">skipped</th><th></th>'
     yield "</tr></thead><tbody>"
     for epoch in verdict.epochs:
