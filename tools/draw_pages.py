@@ -86,7 +86,7 @@ def train(cluster: Cluster, steps: int) -> None:
     """Run jobs until the first one has had a history."""
     submit(cluster, "warm-up", "vision", 1, 2, steps=40)
     wait_for(cluster, "warm-up", lambda job: job.state == "finished")
-    submit(cluster, "gpt-base", "vision", 1, 2, steps=steps)
+    submit(cluster, "gpt-base", "vision", 1, 2, steps=2 * steps)
     submit(cluster, "asr-small", "speech", 1, 2, steps=4 * steps)
     submit(cluster, "typo", "speech", 1, 1, steps=-1, words=("--epochs=3",))
     for number in range(1, 6):
