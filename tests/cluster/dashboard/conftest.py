@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import uvicorn
 
-from elastane.cluster.dashboard.app import build_application
+from elastane.cluster.dashboard.app import build_dashboard
 from elastane.cluster.dashboard.sessions import Sessions
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.job_records import ObservedJob
@@ -35,7 +35,7 @@ def serve_dashboard(settings: DashboardSettings, key: str = "") -> Iterator[tupl
     """Serve a dashboard on a free port of loopback, and yield its address and its sessions."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    app = build_application(settings, port=port, key=key)
+    app = build_dashboard(settings, port=port, key=key)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

@@ -1,4 +1,4 @@
-"""Records of a run are read on, whatever happens to the files in between."""
+"""Records of a run are read on, also after their files were cut, torn or damaged in between."""
 
 import msgspec
 import pytest

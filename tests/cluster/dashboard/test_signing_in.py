@@ -1,4 +1,4 @@
-"""Who sees and changes something: sessions, page tokens, origins, names of the server, and roles."""
+"""Rights to see and change something: sessions, page tokens, origins, names of the server, and roles."""
 
 import re
 

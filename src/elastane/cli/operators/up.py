@@ -134,7 +134,7 @@ def up(*, options: UpOptions, as_json: AsJson = False) -> None:
 
 
 def _start_dashboard_beside(settings: ControllerSettings, ready: ControllerReady) -> ControllerReady:
-    """Start a dashboard that ends with the controller, and return what is known with its address.
+    """Start a dashboard that ends with the controller, and return the facts with its address.
 
     Raises:
         BadInput: it cannot listen on the next port, or its packages are not installed.

@@ -21,9 +21,9 @@ def _serve(settings: bytes, report: Callable[[msgspec.Struct], None]) -> None:
     # It would log every request to the controller.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     require("dashboard", "a dashboard needs its packages")
-    from elastane.cluster.dashboard.server import serve
+    from elastane.cluster.dashboard.server import serve_pages
 
-    serve(msgspec.json.decode(settings, type=DashboardSettings), report)
+    serve_pages(msgspec.json.decode(settings, type=DashboardSettings), report)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from elastane.cluster.dashboard.feed import ClusterFeed, ClusterFeeds
 from elastane.cluster.dashboard.guards import LARGEST_BODY_BYTES, Guard, list_host_names
 from elastane.cluster.dashboard.pages import PAGES, build_page, describe_reader, list_navigation
 from elastane.cluster.dashboard.rendering import find_environment, render_page
-from elastane.cluster.dashboard.requests import CHANGES, Form, change_job
+from elastane.cluster.dashboard.requests import CHANGES, Form, apply_change
 from elastane.cluster.dashboard.run_page import RunFeed, RunFeeds
 from elastane.cluster.dashboard.sessions import Session, Sessions
 from elastane.cluster.dashboard.streams import stream_page
@@ -37,7 +37,7 @@ STATIC = {
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def build_application(settings: DashboardSettings, *, port: int, key: str = "") -> Starlette:
+def build_dashboard(settings: DashboardSettings, *, port: int, key: str = "") -> Starlette:
     """Build the dashboard of a cluster, or of one run.
 
     Args:
@@ -235,7 +235,7 @@ class Dashboard:
 
     def _change(self, session: Session, job: str, action: str, form: Form) -> tuple[str, ...]:
         try:
-            return change_job(self._find_cluster_feed(session), job, action, form)
+            return apply_change(self._find_cluster_feed(session), job, action, form)
         except ElastaneError as error:
             return tuple(filter(None, (error.what, error.means, error.do)))
 

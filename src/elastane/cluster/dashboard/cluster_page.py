@@ -22,7 +22,7 @@ def build_cluster_page(feed: ClusterFeed) -> PageContent:
         facts={
             "sight": sight,
             "now_s": now_s,
-            "tiles": list_tiles(feed),
+            "tiles": list_figure_tiles(feed),
             "pools": [
                 (
                     pool,
@@ -39,7 +39,7 @@ def build_cluster_page(feed: ClusterFeed) -> PageContent:
     )
 
 
-def list_tiles(feed: ClusterFeed) -> list[Tile]:
+def list_figure_tiles(feed: ClusterFeed) -> list[Tile]:
     """Return the figures of the last day, with those of 30 days below."""
     sight = feed.sight
     day, month = sight.day, sight.month

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from elastane.cluster.dashboard.rendering import PageContent, Part, render_parts
+from elastane.cluster.dashboard.rendering import PageContent, PagePart, render_parts
 
 FRESH_S = 0.9
 KEPT = 64
@@ -16,9 +16,9 @@ class DrawnPages:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._drawn: dict[str, tuple[int, float, tuple[Part, ...]]] = {}
+        self._drawn: dict[str, tuple[int, float, tuple[PagePart, ...]]] = {}
 
-    def draw(self, key: str, version: int, build: Callable[[], PageContent]) -> tuple[Part, ...]:
+    def draw(self, key: str, version: int, build: Callable[[], PageContent]) -> tuple[PagePart, ...]:
         """Return the parts of a page as they are now; only one of its readers draws it.
 
         Args:

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known besides the jobs; None: not known yet.
+    """The facts about a cluster besides its jobs; None: not known yet.
 
     Args:
         trouble: why the facts may be old; empty: they are not.

@@ -95,7 +95,7 @@ class RecordTail(Generic[T]):
 
 
 class JobSight(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job.
+    """The facts about a job.
 
     Args:
         events: of the job in the cluster, oldest first.
@@ -113,7 +113,7 @@ class JobSight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchedJob:
-    """A job that pages show. Its pages share what is known; only one of them asks at a time.
+    """A job that pages show. Its pages share the facts; only one of them asks at a time.
 
     Args:
         ask: asks the controller.
@@ -136,7 +136,7 @@ class WatchedJob:
         return now_s - self._used_s > IDLE_S
 
     def look(self) -> JobSight:
-        """Return what is known, asked for less than a second ago.
+        """Return the facts, asked for less than a second ago.
 
         Raises:
             ElastaneError: there is no such job, or the controller does not answer.

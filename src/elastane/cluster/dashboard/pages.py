@@ -10,7 +10,7 @@ from elastane.cluster.dashboard.cluster_page import build_cluster_page
 from elastane.cluster.dashboard.feed import ClusterFeed
 from elastane.cluster.dashboard.job_page import build_job_page
 from elastane.cluster.dashboard.jobs_page import build_jobs_page
-from elastane.cluster.dashboard.rendering import PageContent, Part
+from elastane.cluster.dashboard.rendering import PageContent, PagePart
 from elastane.cluster.dashboard.run_page import RunFeed, build_run_page
 from elastane.cluster.dashboard.usage_page import build_usage_page
 from elastane.common.errors import NoSuchRun
@@ -46,7 +46,7 @@ def build_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]
     raise NoSuchRun(f"there is no page {path[:100]}")
 
 
-def draw_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]) -> tuple[Part, ...]:
+def draw_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]) -> tuple[PagePart, ...]:
     """Return the parts of the page of an address, which all its readers share.
 
     Raises:

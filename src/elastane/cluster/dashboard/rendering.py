@@ -75,7 +75,7 @@ def find_environment() -> Environment:
 def format_hours(seconds: float) -> str:
     """Return seconds as hours: three digits of few, one decimal place of many."""
     hours = seconds / 3600
-    return f"{hours:,.1f}" if hours >= 10 or not hours else f"{hours:.3g}"  # noqa: PLR2004
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"  # noqa: PLR2004
 
 
 def render_moment(time_s: float | None) -> Markup:
@@ -91,7 +91,7 @@ def render_moment(time_s: float | None) -> Markup:
     )
 
 
-class Part(msgspec.Struct, frozen=True):
+class PagePart(msgspec.Struct, frozen=True):
     """A drawn part of a page, and a digest by which the page tells whether it has it."""
 
     name: str
@@ -99,12 +99,12 @@ class Part(msgspec.Struct, frozen=True):
     digest: str
 
 
-def render_parts(content: PageContent) -> tuple[Part, ...]:
+def render_parts(content: PageContent) -> tuple[PagePart, ...]:
     environment = find_environment()
     found = []
     for name in content.parts:
         html = environment.get_template(f"parts/{name}.html").render(content.facts)
-        found.append(Part(name, html, hashlib.sha256(html.encode()).hexdigest()[:16]))
+        found.append(PagePart(name, html, hashlib.sha256(html.encode()).hexdigest()[:16]))
     return tuple(found)
 
 

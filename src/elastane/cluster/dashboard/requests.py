@@ -10,7 +10,7 @@ Form = Mapping[str, str]
 LARGEST = 1_000_000
 
 
-def change_job(feed: ClusterFeed, job: str, action: str, form: Form) -> tuple[str, ...]:
+def apply_change(feed: ClusterFeed, job: str, action: str, form: Form) -> tuple[str, ...]:
     """Make a change, and return sentences about it.
 
     Args:

@@ -7,7 +7,7 @@ from types import FrameType
 
 import uvicorn
 
-from elastane.cluster.dashboard.app import build_application
+from elastane.cluster.dashboard.app import build_dashboard
 from elastane.cluster.nouns.dashboard import DashboardReady, DashboardSettings
 from elastane.common.connections.http_listener import format_url, open_http_listener
 
@@ -24,7 +24,7 @@ class _PageServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(settings: DashboardSettings, ready: Callable[[DashboardReady], None]) -> None:
+def serve_pages(settings: DashboardSettings, ready: Callable[[DashboardReady], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
@@ -33,7 +33,7 @@ def serve(settings: DashboardSettings, ready: Callable[[DashboardReady], None]) 
     listener = open_http_listener(settings.host, settings.port, settings.certificate, settings.key)
     url = format_url(listener, encrypted=bool(settings.certificate))
     key = secrets.token_urlsafe(24) if settings.run_dir else ""
-    app = build_application(settings, port=listener.getsockname()[1], key=key)
+    app = build_dashboard(settings, port=listener.getsockname()[1], key=key)
     server = _PageServer(
         uvicorn.Config(
             app,

@@ -25,7 +25,7 @@ class UseHistory:
         self._whole: dict[int, tuple[UsageRow, ...]] = {}
 
     def read(self, cluster: Cluster, now_s: float, is_over: Callable[[], bool]) -> float:
-        """Ask for what is missing, and return after how many seconds to ask again."""
+        """Ask for the missing stretches, and return after how many seconds to ask again."""
         present = int(now_s // STRETCH_S)
         self._whole = {number: rows for number, rows in self._whole.items() if number > present - STRETCHES}
         for number in range(present - STRETCHES + 1, present + 1):

@@ -18,7 +18,7 @@
   };
   const under = (svg, event) =>
     new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
-  // A page that goes on replaces its charts, so what is read from one is kept with it.
+  // A page that goes on replaces its charts, so the data of a chart are kept with it.
   const read = new WeakMap();
   const once = (element, reading) => {
     if (!read.has(element)) read.set(element, reading());

@@ -22,7 +22,7 @@ The description of the API is at /v1/openapi.json.
 
 @router.get("/", include_in_schema=False)
 def get_front_page() -> Response:
-    """Lead to the dashboard of this cluster, or say how to start it."""
+    """Send the browser to the dashboard of this cluster, or say how to start it."""
     # The address comes from files of the controller's user, never from the request.
     running = read_running()
     url = "" if running is None else find_dashboard_url(running.url)
