@@ -34,12 +34,12 @@ FUNCTIONS = {
 CONFINED = ("files.open", "ConfinedDirectory(")
 ALLOWED = {
     "a file that this user has named, or of the machine": """
-        cli/devices.py cli/jobs/job_file.py cli/operators/config_file.py cli/runs/accelerate_settings.py
+        cli/devices.py cli/jobs/job_file.py cli/runs/accelerate_settings.py
         cli/scripts.py run/attempts/software.py run/attempts/interrupts.py run/nouns/machine_address.py
         run/attempts/resumption.py:_check_unchanged run/worker/finished/environment.py
         run/machines/joining/shipped_code.py:list_code""",
     "a file in the home of this user, or of the package": """
-        cli/operators/controller_process.py cli/operators/up.py
+        cli/operators/service_process.py cli/operators/up.py
         run/machines/visits/visits.py:get_admission run/observability/run_files.py:list_run_names
         run/observability/report.py:render_report run/worker/finished/text_files.py""",
     "a run writes into its own directory, see `refuse_links`; an export or a mirror into its own": """
