@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -45,14 +46,14 @@ def test_a_dashboard_beside_the_controller_is_found_and_ends_with_it(ready):
 
 def test_a_run_without_a_controller_has_a_page_for_the_one_that_has_its_key(home, tmp_path):
     write_run(tmp_path / "train")
-    with subprocess.Popen(
-        [
-            *(sys.executable, "-m", "elastane", "dashboard", str(tmp_path / "train")),
-            *("--json", "--listen=127.0.0.1:0"),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    words = ("dashboard", str(tmp_path / "train"), "--json", "--listen=127.0.0.1:0")
+    with (
+        subprocess.Popen(
+            (sys.executable, "-m", "elastane", *words), stdout=subprocess.PIPE, text=True
+        ) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         found = json.loads(process.stdout.readline())
         with httpx.Client(base_url=found["url"], follow_redirects=True, timeout=WAIT_S) as browser:
             assert "elastane dashboard" in browser.get("/").text

@@ -178,7 +178,7 @@ class Dashboard:
     ) -> Response:
         if isinstance(error, RequestRefused) and error.problem.status == 401:  # noqa: PLR2004
             return self._ask_to_sign_in(request)
-        status = status or (404 if isinstance(error, NotFound) else 502)
+        status = status or (404 if isinstance(error, NotFound | NoSuchRun) else 502)
         template = find_environment().get_template("error.html")
         page = template.render(
             title="Not found" if status == 404 else "No answer",  # noqa: PLR2004
