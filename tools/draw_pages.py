@@ -153,7 +153,7 @@ def shoot(
     page.keyboard.press("Enter")
     page.wait_for_url(f"{url}/")
     page.goto(url + path)
-    page.wait_for_function("!document.body.textContent.includes('Reading the jobs')")
+    page.get_by_text("Reading the jobs").wait_for(state="detached")
     page.wait_for_timeout(3000)
     page.screenshot(path=file, full_page=whole)
     print(file)

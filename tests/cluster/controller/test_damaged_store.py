@@ -21,8 +21,8 @@ from elastane.cluster.controller.store.monitor import Monitor
 from elastane.cluster.nouns.controller import (
     ControllerReady,
     ControllerSettings,
-    StartFailure,
 )
+from elastane.common.services import StartFailure
 from tests.waiting import WAIT_S, wait_until
 
 QUICK = """
