@@ -1,5 +1,6 @@
 """Jobs on agents: the real store, API, loop, scheduler and fleet, over an engine without machines."""
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -216,6 +217,42 @@ def test_pending_agents_of_a_job_that_is_cancelled_are_withdrawn(make_yard, make
     cluster.pass_time(3)
     assert cluster.yard.agents == {}
     assert cluster.living() == ()
+
+
+def test_an_attempt_that_began_while_engines_were_asked_is_judged_although_its_job_is_cancelled(
+    make_yard, make_spec, monkeypatch
+):
+    cluster = make_yard(leave_s=5.0)
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: cluster.yard.agents)
+    shown = cluster.yard.list_agents
+
+    def begin_and_cancel():
+        while not cluster.yard.runs:
+            cluster.yard.go_on(1.0)
+        assert cluster.api.user("operator").post("/jobs/train/cancel").is_success
+
+    async def show():
+        answer = await shown()
+        if not cluster.yard.runs:
+            await asyncio.to_thread(begin_and_cancel)
+        return answer
+
+    monkeypatch.setattr(cluster.yard, "list_agents", show)
+    cluster.until(lambda: cluster.job("train").has_ended)
+    assert (cluster.job("train").state, cluster.job("train").attempts) == ("cancelled", 1)
+    assert cluster.yard.runs["train"].outcome is not None
+    assert cluster.living() == ()
+
+
+def test_no_attempt_begins_once_its_job_is_to_end(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: any(agent.state == "running" for agent in cluster.yard.agents.values()))
+    assert cluster.api.user("operator").post("/jobs/train/cancel").is_success
+    cluster.yard.go_on(1.0)
+    assert cluster.members() == 0
+    assert all(isinstance(agent.told, NotWanted | None) for agent in cluster.yard.agents.values())
 
 
 # -- trouble -------------------------------------------------------------------------------------------------

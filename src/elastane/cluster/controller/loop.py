@@ -268,7 +268,7 @@ class Loop:
     def _choose_orders(self) -> list[Order]:
         now_s = self._clock()
         with self._store.begin_read() as tx:
-            known = jobs.find_jobs(tx, self._observer.seen.keys() | jobs.list_unsettled_jobs(tx))
+            known = jobs.find_jobs(tx, self._observer.seen.keys() | jobs.map_unsettled_jobs(tx).keys())
             # The engine was not asked about jobs with a new grant: these have no processes yet.
             seen = ((job, self._observer.seen.get(job.name) or Observation(job=job.name)) for job in known)
             found = [(job, order) for job, sight in seen if (order := _choose_order(job, sight, now_s))]

@@ -16,10 +16,11 @@ from elastane.cluster.controller.jobs.observation_record import (
     observe_job,
 )
 from elastane.cluster.controller.jobs.stored_job import StoredJob
-from elastane.cluster.controller.jobs.unreadable_jobs import RELEASED, release_job
+from elastane.cluster.controller.jobs.unreadable_jobs import ENDS, RELEASED, release_job
 from elastane.cluster.controller.store import history, jobs, nodes, rows
 from elastane.cluster.controller.store.database import Store, count_change
 from elastane.cluster.nouns.engine import JobEngine, Observation
+from elastane.cluster.nouns.job_records import Wanted
 
 NODES_S = 15.0
 """Nodes are observed this often: on machines that others use too, devices become free at any time."""
@@ -55,6 +56,8 @@ class Observer:
         self._engine = engine
         self._clock = clock
         self._left_out: dict[str, str] = {}
+        self._wanted: Mapping[str, Wanted] = {}
+        """The wanted states of jobs when the newest observation began."""
         self._nodes_s = float("-inf")
         self.seen: Mapping[str, Observation] = {}
         self.has_news = False
@@ -67,8 +70,8 @@ class Observer:
         """Observe the jobs and the nodes, and record what has changed."""
         self.has_news = False
         with self._store.begin_read() as tx:
-            unsettled = jobs.list_unsettled_jobs(tx)
-        self.seen = await self._engine.observe(unsettled)
+            self._wanted = jobs.map_unsettled_jobs(tx)
+        self.seen = await self._engine.observe(frozenset(self._wanted))
         now_s = self._clock()
         with self._store.begin_read() as tx:
             known = jobs.find_jobs(tx, self.seen.keys())
@@ -103,7 +106,7 @@ class Observer:
         """Return the changes of these jobs that are worth storing."""
         found = []
         for job in known:
-            if not job.has_ended and not job.unreadable:
+            if not job.has_ended and not job.unreadable and not self._ends_since(job):
                 seen = self.seen[job.name]
                 after = observe_job(job, seen, now_s)
                 end = None if after.has_ended else check_end_rules(job, seen.progress, now_s)
@@ -112,6 +115,13 @@ class Observer:
                     if storable is not None:
                         found.append(_Change(job, storable, end))
         return found
+
+    def _ends_since(self, job: StoredJob) -> bool:
+        """Return whether a job was asked to end since the observation began.
+
+        Then it may have begun an attempt since, which the observation does not show. The next one does.
+        """
+        return job.wanted in ENDS and self._wanted.get(job.name) != job.wanted
 
     def _make_storable(
         self, job: StoredJob, after: StoredJob, seen: Observation, now_s: float

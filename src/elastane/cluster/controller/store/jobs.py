@@ -14,7 +14,7 @@ from elastane.cluster.controller.store import code_rows, rows
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.controller.store.database import count_change
 from elastane.cluster.controller.store.tables import decisions, events, forgotten, jobs, usage
-from elastane.cluster.nouns.job_records import State
+from elastane.cluster.nouns.job_records import State, Wanted
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.usage import Use
 from elastane.common.bodies import Page
@@ -178,10 +178,14 @@ def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJ
     return tuple(rows.decode_job(row) for row in tx.execute(query))
 
 
-def list_unsettled_jobs(tx: Connection) -> frozenset[str]:
-    """Return the names of jobs that have not ended and may hold devices. A job that never began cannot."""
+def map_unsettled_jobs(tx: Connection) -> dict[str, Wanted]:
+    """Return the wanted states of jobs that have not ended and may hold devices, by name.
+
+    A job that never began can hold none.
+    """
     nothing = (jobs.c.state.in_(("queued", "paused"))) & (jobs.c.granted == "{}") & (jobs.c.run_dir == "")
-    return frozenset(tx.execute(select(jobs.c.name).where(jobs.c.ended_s.is_(None), ~nothing)).scalars())
+    query = select(jobs.c.name, jobs.c.wanted).where(jobs.c.ended_s.is_(None), ~nothing)
+    return {row.name: row.wanted for row in tx.execute(query)}
 
 
 def list_jobs_in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
