@@ -415,6 +415,25 @@ def test_a_ticket_of_a_job_that_has_ended_is_not_wanted(make_yard, make_spec):
     assert isinstance(agent.told, NotWanted)
 
 
+def test_a_machine_that_its_engine_lists_no_more_keeps_its_agents_and_gets_no_other(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.yard.nodes = [SeenNode(name=f"n{number}", pool="a100", devices=1) for number in range(1, 4)]
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    cluster.yard.nodes = cluster.yard.nodes[:1]
+    cluster.pass_time(60)
+    assert cluster.members() == 3
+    cluster.yard.lose(cluster.yard.started[2])
+    cluster.until(lambda: cluster.job("train").grant.workers == {"a100": 2})
+    cluster.pass_time(60)
+    # One more was asked for before the nodes were looked at again.
+    assert set(cluster.yard.agents) == set(cluster.yard.started[:2])
+    devices = {
+        node["name"]: node["devices"] for node in cluster.api.user("operator").get("/nodes").json()["items"]
+    }
+    assert devices == {"hpc.n1": 1, "hpc.n2": 1, "hpc.n3": 0}
+
+
 # -- controllers that die -----------------------------------------------------------------------------------
 
 

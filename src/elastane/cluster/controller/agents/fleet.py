@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
@@ -527,8 +527,12 @@ class Fleet:
         """Return the machines in pools of engines."""
         with self._store.begin_read() as tx:
             (config, _), known = documents.read_declared_documents(tx), nodes.list_nodes(tx)
+            living = agent_rows.list_living_agents(tx)
         before = [ObservedNode(name=node.name, pool=node.pool, devices=node.devices) for node in known]
-        return await self._engines.list_nodes(config, before)
+        held = Counter[tuple[str, str]]()
+        for agent in living:
+            held[f"{agent.engine}.{agent.node}", agent.pool] += agent.devices
+        return await self._engines.list_nodes(config, before, held)
 
     async def close(self) -> None:
         """Close the connections; jobs continue."""
