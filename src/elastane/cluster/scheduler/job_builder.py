@@ -20,7 +20,7 @@ from elastane.cluster.scheduler.limits import (
 from elastane.cluster.scheduler.planned_job import PlannedJob
 from elastane.cluster.scheduler.quota_ledger import QuotaLedger
 from elastane.cluster.scheduler.quota_tree import Path
-from elastane.cluster.scheduler.sizes import Sizes, find_smallest_size, list_legal_sizes
+from elastane.cluster.scheduler.sizes import Sizes, find_smallest_size, list_legal_sizes, round_down_to_size
 from elastane.cluster.scheduler.speed_model import ONE_NODE, SpeedModel, build_speed_model
 
 PoolKey = TypeVar("PoolKey", int, str)
@@ -104,6 +104,7 @@ class JobBuilder:
             held_workers=held_workers,
             held_minimum=choose_minimum(held.by_pool, minimum),
             live_workers=held_workers - held.dead,
+            promised=_find_promised_size(state, sizes, limit.workers),
             cooling_down=is_cooling_down(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
             # The job cannot use the rest that a reservation leaves before the reservation is over.
@@ -257,6 +258,12 @@ def choose_minimum(held: Mapping[PoolKey, int], minimum: int) -> dict[PoolKey, i
             chosen[pool] = min(workers, minimum)
             minimum -= workers
     return chosen
+
+
+def _find_promised_size(state: JobState, sizes: Sizes, most: int) -> int:
+    """Return the size that the last plan promised to a running job; 0: none, or no more than it has."""
+    is_owed = 0 < state.workers < state.promised <= most
+    return state.promised if is_owed and round_down_to_size(sizes, state.promised) == state.promised else 0
 
 
 def _find_needed_workers(state: JobState, sizes: Sizes, speed_model: SpeedModel, now_s: float) -> float:
