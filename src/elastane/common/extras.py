@@ -21,6 +21,7 @@ Extra: TypeAlias = Literal[
     "lightning",
     "trackers",
     "nodes",
+    "notify",
 ]
 
 MODULES: dict[Extra, tuple[str, ...]] = {
@@ -36,6 +37,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "lightning": ("lightning",),
     "trackers": ("mlflow", "tensorboard", "wandb"),
     "nodes": ("cryptography",),
+    "notify": ("apprise",),
 }
 """The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
 assert tuple(MODULES) == get_args(Extra)

@@ -27,6 +27,7 @@ from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
 from elastane.cluster.controller.loop import Loop
+from elastane.cluster.controller.notifications.notifier import Notifier
 from elastane.cluster.controller.planner import Planner
 from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.rest.app import build_application
@@ -140,11 +141,13 @@ def _serve(
     follower = ElasticJobFollower(
         store, site.home, wake=loop.wake, check_team=controller.check_team, clock=clock
     )
+    notifier = Notifier(store, site.home, clock)
     app = build_application(controller)
     server = _Server(configure_server(app, settings))
     threads = [
         threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop"),
         threading.Thread(target=asyncio.run, args=(follower.run(),), name="elastic-jobs"),
+        threading.Thread(target=notifier.run, name="notifications"),
     ]
     ending, lost = threading.Event(), threading.Event()
 
@@ -157,6 +160,7 @@ def _serve(
         # Stop decisions before requests: another controller may have the store.
         loop.close()
         follower.close()
+        notifier.close()
         end()
 
     server.farewell = app.state.closing.set
@@ -179,6 +183,7 @@ def _serve(
         end()
         loop.close()
         follower.close()
+        notifier.close()
         for thread in threads:
             thread.join()
         if not lost.is_set():

@@ -26,6 +26,9 @@ Action: TypeAlias = Literal[
     "reports.write",
     "claims.read",
     "claims.write",
+    "notifications.read",
+    "notifications.write",
+    "notifications.anywhere",
 ]
 
 DEEDS: dict[Action, str] = {
@@ -46,6 +49,9 @@ DEEDS: dict[Action, str] = {
     "reports.write": "send reports",
     "claims.read": "read claim lists",
     "claims.write": "change claim lists",
+    "notifications.read": "read notification targets",
+    "notifications.write": "change notification targets",
+    "notifications.anywhere": "add a notification target with a host of their choice",
 }
 """The actions in words, for messages of refusals."""
 
@@ -58,7 +64,9 @@ OF_ONE_USER: frozenset[Action] = frozenset({"job.change", "claims.write"})
 IN_TEAM: dict[Role, frozenset[Action]] = {
     "viewer": READS,
     "submitter": READS | CHANGES,
-    "team-admin": READS | CHANGES | {"tokens.read", "tokens.write", "audit.read"},
+    "team-admin": READS
+    | CHANGES
+    | {"tokens.read", "tokens.write", "audit.read", "notifications.read", "notifications.write"},
     "operator": frozenset(),
     "reporter": frozenset(),
 }
@@ -80,6 +88,9 @@ EVERYWHERE: dict[Role, frozenset[Action]] = {
         "tokens.write",
         "audit.read",
         "reports.write",
+        "notifications.read",
+        "notifications.write",
+        "notifications.anywhere",
     },
     "reporter": frozenset({"reports.write"}),
 }

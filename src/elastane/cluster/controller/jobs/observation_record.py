@@ -215,6 +215,7 @@ def _add_progress(before: ObservedJob, progress: JobProgress, now_s: float) -> O
     return msgspec.structs.replace(
         known,
         step=progress.step,
+        stepped_s=before.stepped_s if progress.step == before.step else now_s,
         steps=progress.steps,
         virtual_ranks=progress.virtual_ranks,
         loss=progress.loss,

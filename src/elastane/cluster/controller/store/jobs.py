@@ -98,7 +98,7 @@ def find_job(tx: Connection, name: str) -> StoredJob | None:
 def find_jobs(tx: Connection, names: Collection[str]) -> tuple[StoredJob, ...]:
     """Return the jobs of these names, ended or not."""
     found: list[StoredJob] = []
-    for some in _split(names):
+    for some in split_names(names):
         found += (rows.decode_job(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
     return tuple(found)
 
@@ -260,7 +260,9 @@ def map_planned_sizes(tx: Connection, names: Collection[str] | None = None) -> d
     if names is None:
         found = list(tx.execute(columns.where(jobs.c.ended_s.is_(None))))
     else:
-        found = [row for some in _split(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))]
+        found = [
+            row for some in split_names(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))
+        ]
     return {row.name: PlannedSize(rows.decode_reason(row.explained), row.promised) for row in found}
 
 
@@ -273,7 +275,8 @@ def map_uses(tx: Connection) -> dict[str, tuple[Use, ...]]:
     return {row.name: uses for row in tx.execute(query) if (uses := rows.decode_uses(row.using))}
 
 
-def _split(names: Collection[str]) -> Iterator[list[str]]:
+def split_names(names: Collection[str]) -> Iterator[list[str]]:
+    """Yield names in lists that a query may have."""
     left = iter(names)
     while some := list(islice(left, MOST_NAMES)):
         yield some
