@@ -187,6 +187,7 @@ class Notifier:
                 title=write_title(batch.messages),
                 body=write_body(batch.messages, batch.target.left_out),
                 receipt=receipt,
+                longest_s=LONGEST_S,
                 left_out=batch.target.left_out,
             )
             self._senders[name] = (start_sender(order), time.monotonic())

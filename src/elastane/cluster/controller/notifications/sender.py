@@ -22,7 +22,6 @@ from elastane.common.errors import ElastaneError
 
 LONGEST_S = 20.0
 """A service has this long to answer."""
-NO_ANSWER = f"the service did not answer within {LONGEST_S:.0f} s"
 
 
 class ExamineUrl(msgspec.Struct, frozen=True, tag=True):
@@ -37,6 +36,7 @@ class SendMessage(msgspec.Struct, frozen=True, tag=True):
 
     Args:
         receipt: descriptor of its receipt.
+        longest_s: time that the service has to answer.
         left_out: see `Outcome`.
     """
 
@@ -45,6 +45,7 @@ class SendMessage(msgspec.Struct, frozen=True, tag=True):
     title: str
     body: str
     receipt: int
+    longest_s: float = LONGEST_S
     left_out: int = 0
 
 
@@ -102,7 +103,8 @@ def send(order: SendMessage) -> Outcome:
 
 def end_late(order: SendMessage) -> None:
     """End this process, which waits for a service that does not answer."""
-    write_receipt(order.receipt, msgspec.json.encode(Outcome(result="unknown", why=NO_ANSWER)))
+    late = Outcome(result="unknown", why=f"the service did not answer within {order.longest_s:g} s")
+    write_receipt(order.receipt, msgspec.json.encode(late))
     os._exit(1)
 
 
@@ -113,7 +115,7 @@ def main() -> None:
         sys.stdout.buffer.write(msgspec.json.encode(examine(order)))
         return
     # A thread, because the lookup of a name cannot be interrupted.
-    limit = threading.Timer(LONGEST_S, end_late, (order,))
+    limit = threading.Timer(order.longest_s, end_late, (order,))
     limit.daemon = True
     limit.start()
     try:
