@@ -91,10 +91,11 @@ class Notifier:
                 known = isinstance(error, ElastaneError)
                 self._record_failure(str(error) if known else f"{type(error).__name__}: {error}")
             self._closing.wait(AFTER_FAILURE_S if self._failing else LOOK_S)
+        until_s = time.monotonic() + FAREWELL_S
         for process, _ in self._senders.values():
             # It writes its receipt without us, for the next controller.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(FAREWELL_S)
+                process.wait(max(0.0, until_s - time.monotonic()))
 
     def _record_failure(self, why: str) -> None:
         if why and why != self._failing:
@@ -178,6 +179,10 @@ class Notifier:
         receipt = make_receipt(self._home, name)
         try:
             with self._store.begin_write() as tx:
+                if notification_rows.find_target(tx, batch.target.id) is None:
+                    # It was removed a moment ago.
+                    remove_receipt(self._home, name)
+                    return
                 for entry in batch.messages:
                     sending = msgspec.structs.replace(entry, state="sending", batch=name)
                     notification_rows.write_notification(tx, sending)

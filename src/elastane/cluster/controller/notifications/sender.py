@@ -95,8 +95,14 @@ def send(order: SendMessage) -> Outcome:
 
     sender = Apprise(asset=service.asset)
     sender.add(service)
+    # A thread, because the lookup of a name cannot be interrupted.
+    limit = threading.Timer(order.longest_s, end_late, (order,))
+    limit.daemon = True
+    limit.start()
     # As text: it has no markup, and services that take HTML get it escaped.
-    if sender.notify(title=order.title, body=order.body, body_format=NotifyFormat.TEXT):
+    is_sent = sender.notify(title=order.title, body=order.body, body_format=NotifyFormat.TEXT)
+    limit.cancel()
+    if is_sent:
         return Outcome(result="sent", left_out=order.left_out)
     return Outcome(result="failed", why="the service could not be reached, or it has refused the message")
 
@@ -114,17 +120,12 @@ def main() -> None:
     if isinstance(order, ExamineUrl):
         sys.stdout.buffer.write(msgspec.json.encode(examine(order)))
         return
-    # A thread, because the lookup of a name cannot be interrupted.
-    limit = threading.Timer(order.longest_s, end_late, (order,))
-    limit.daemon = True
-    limit.start()
     try:
         outcome = send(order)
     except ElastaneError as error:
         outcome = Outcome(result="failed", why=error.what)
     except Exception as error:  # noqa: BLE001 - the text of apprise's errors may have the URL
-        outcome = Outcome(result="failed", why=f"apprise has failed ({type(error).__name__})")
-    limit.cancel()
+        outcome = Outcome(result="unknown", why=f"apprise has failed ({type(error).__name__})")
     write_receipt(order.receipt, msgspec.json.encode(outcome))
 
 

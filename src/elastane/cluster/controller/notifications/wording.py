@@ -5,6 +5,7 @@ into links. A job chooses its name and the reason of its end, so only characters
 of these are kept of such a text.
 """
 
+import re
 from collections.abc import Sequence
 
 from elastane.cluster.controller.notifications.stored_target import Message, StoredNotification
@@ -14,14 +15,16 @@ LARGEST_BYTES = 2000
 """Limit of a message with its title: some services refuse longer ones."""
 LONGEST_REASON = 300
 """Characters of a text that a job has written."""
-PLAIN = frozenset(" .,:;+=%'\"-/")
-"""The characters besides letters and digits that no service takes for markup."""
-AGAIN = "Some of this may have been sent before: the controller ended while it sent it."
+PLAIN = frozenset(" .,:;+=%'\"-/_")
+"""The characters besides letters and digits that no service takes for markup; `_` only within a word."""
+AGAIN = "Some of this may have been sent before: an earlier attempt ended without an answer."
+_LOOSE = re.compile(r"(?<![^\W_])_+|_+(?![^\W_])")
+"""Underscores that are not within a word, as they are in names."""
 
 
 def remove_markup(text: str, longest: int = LONGEST_REASON) -> str:
     """Return a text of others in one line, with a space for every character that could be markup."""
-    plain = "".join(c if c.isalnum() or c in PLAIN else " " for c in text[: 4 * longest])
+    plain = "".join(c if c.isalnum() or c in PLAIN else " " for c in _LOOSE.sub(" ", text[: 4 * longest]))
     # An address becomes a link in most services; so does a domain after www.
     broken = plain.replace("://", ": //").replace("www.", "www .")
     joined = " ".join(broken.split())
