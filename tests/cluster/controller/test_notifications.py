@@ -1,4 +1,4 @@
-"""Messages to other services: each event once, whatever dies; no slow service holds up others, no secret shows."""
+"""Messages to other services: each event once, whatever dies; no wait for a service; no secret that shows."""
 
 import json
 import logging

@@ -134,7 +134,7 @@ class Notifier:
             events = history.list_events_after(tx, first, EVENTS_AT_ONCE)
             last = events[-1].id if events else first
             made: dict[str, list[Message]] = {
-                target.id: list(list_event_messages(target, events)) for target in targets
+                one.id: list(list_event_messages(one, events)) for one in targets
             }
             if is_time:
                 begun = notification_rows.list_begun_jobs(tx, _list_teams(targets, "stuck", "budget"))
@@ -142,13 +142,10 @@ class Notifier:
                 waiting = tuple(
                     notification_rows.list_waiting_jobs(tx, _list_teams(targets, "waits"), since_s)
                 )
-                for target in targets:
-                    found = [
-                        *list_job_messages(target, begun, now_s),
-                        *list_wait_messages(target, waiting, now_s),
-                    ]
+                for one in targets:
+                    found = [*list_job_messages(one, begun, now_s), *list_wait_messages(one, waiting, now_s)]
                     # A job that waits has the same message in every look.
-                    made[target.id] += notification_rows.choose_new(tx, target.id, found)
+                    made[one.id] += notification_rows.choose_new(tx, one.id, found)
         # Events without a message are read again for a while, which costs less than to store their number.
         if any(made.values()) or (events and (is_time or len(events) >= EVENTS_AT_ONCE // 2)):
             with self._store.begin_write() as tx:

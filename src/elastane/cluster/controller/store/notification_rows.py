@@ -158,11 +158,11 @@ def map_waiting(tx: Connection) -> Mapping[str, list[StoredNotification]]:
 def count_waiting(tx: Connection) -> Mapping[str, int]:
     """Return the number of messages of each target that have not been sent yet."""
     query = (
-        select(notifications.c.target, func.count().label("count"))
+        select(notifications.c.target, func.count().label("messages"))
         .where(notifications.c.state.in_(("waiting", "sending")))
         .group_by(notifications.c.target)
     )
-    return {row.target: row.count for row in tx.execute(query)}
+    return {row.target: row.messages for row in tx.execute(query)}
 
 
 def list_batches(tx: Connection) -> Mapping[str, str]:
