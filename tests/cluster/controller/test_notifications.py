@@ -1,4 +1,4 @@
-"""Messages to other services: each event once, whatever dies; no wait for a service; no secret that shows."""
+"""Messages to other services: each event once, whatever dies; no wait for a service; no secret in sight."""
 
 import json
 import logging
