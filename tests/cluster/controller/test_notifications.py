@@ -1,4 +1,4 @@
-"""Messages to other services: each event once, whatever dies; no wait for a service; no secret in sight."""
+"""Messages to other services: each event once, whenever a process dies; no secret is shown."""
 
 import json
 import logging
@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from elastane.cli.main import app
-from elastane.cluster.controller.notifications import notifier as notifier_module
 from elastane.cluster.controller.notifications.deliveries import FIRST_PAUSE_S, MOST_WAITING
 from elastane.cluster.controller.notifications.notifier import JUDGE_S, Notifier
 from elastane.cluster.controller.notifications.stored_target import Message, StoredTarget
@@ -215,7 +214,7 @@ def test_a_message_is_given_up_after_a_day(site):
 
 
 def test_a_service_that_hangs_holds_up_neither_others_nor_a_look(site, receiver, monkeypatch):
-    monkeypatch.setattr(notifier_module, "LONGEST_S", 1.0)
+    monkeypatch.setattr("elastane.cluster.controller.notifications.notifier.LONGEST_S", 1.0)
     with Receiver() as slow:
         slow.may_answer.clear()
         hangs = site.add(f"json://127.0.0.1:{slow.port}")

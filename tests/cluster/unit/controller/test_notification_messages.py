@@ -12,8 +12,8 @@ from elastane.cluster.controller.notifications.deliveries import (
     LONGEST_PAUSE_S,
     OF_ONE_TEAM,
     Outcome,
+    apply_outcome,
     choose_batches,
-    record_outcome,
     record_result,
 )
 from elastane.cluster.controller.notifications.occasions import (
@@ -251,13 +251,13 @@ def test_a_message_names_its_events_and_doubts() -> None:
 def test_pauses_double_up_to_an_hour_and_end_with_a_success() -> None:
     failing, pauses = target(), []
     for _ in range(12):
-        failing = record_outcome(failing, Outcome(result="failed", why="no"), 100.0)
+        failing = apply_outcome(failing, Outcome(result="failed", why="no"), 100.0)
         pauses.append(failing.retry_at_s - 100.0)
     assert pauses[:4] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S, 8 * FIRST_PAUSE_S]
     assert pauses[-1] == LONGEST_PAUSE_S
     assert (failing.failures, failing.why) == (12, "no")
     left = msgspec.structs.replace(failing, left_out=5)
-    sent = record_outcome(left, Outcome(result="sent", left_out=3), 200.0)
+    sent = apply_outcome(left, Outcome(result="sent", left_out=3), 200.0)
     assert (sent.failures, sent.retry_at_s, sent.why, sent.sent_s, sent.left_out) == (0, 0.0, "", 200.0, 2)
 
 

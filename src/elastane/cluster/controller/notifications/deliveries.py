@@ -36,7 +36,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class MessageBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of one attempt."""
 
     target: StoredTarget
@@ -48,7 +48,7 @@ def choose_batches(
     waiting: Mapping[str, Sequence[StoredNotification]],
     busy: Iterable[StoredTarget],
     now_s: float,
-) -> tuple[Batch, ...]:
+) -> tuple[MessageBatch, ...]:
     """Return the attempts that begin now. The message that waits for longest comes first.
 
     Args:
@@ -63,16 +63,16 @@ def choose_batches(
         for target in targets
         if waiting.get(target.id) and target.id not in taken and target.retry_at_s <= now_s
     ]
-    batches: list[Batch] = []
+    batches: list[MessageBatch] = []
     for target in sorted(due, key=lambda target: waiting[target.id][0].id):
         if len(batches) < free and teams[target.team] < OF_ONE_TEAM:
             teams[target.team] += 1
             messages = tuple(choose_fitting(waiting[target.id], target.left_out))
-            batches.append(Batch(target=target, messages=messages))
+            batches.append(MessageBatch(target=target, messages=messages))
     return tuple(batches)
 
 
-def record_outcome(target: StoredTarget, outcome: Outcome, now_s: float) -> StoredTarget:
+def apply_outcome(target: StoredTarget, outcome: Outcome, now_s: float) -> StoredTarget:
     """Return a target after an attempt."""
     match outcome.result:
         case "sent":

@@ -21,10 +21,10 @@ import msgspec
 from elastane.cluster.controller.access.roles import EVERY_TEAM
 from elastane.cluster.controller.clock import has_elapsed
 from elastane.cluster.controller.notifications.deliveries import (
-    Batch,
+    MessageBatch,
     Outcome,
+    apply_outcome,
     choose_batches,
-    record_outcome,
     record_result,
 )
 from elastane.cluster.controller.notifications.occasions import (
@@ -171,7 +171,7 @@ class Notifier:
         for batch in choose_batches(targets.values(), waiting, busy_targets, now_s):
             self._begin_batch(batch)
 
-    def _begin_batch(self, batch: Batch) -> None:
+    def _begin_batch(self, batch: MessageBatch) -> None:
         name = f"batch-{secrets.token_hex(8)}"
         receipt = make_receipt(self._home, name)
         try:
@@ -234,7 +234,7 @@ class Notifier:
                 notification_rows.write_notification(tx, record_result(entry, outcome, now_s))
             target = notification_rows.find_target(tx, target_id)
             if target is not None:
-                notification_rows.write_target(tx, record_outcome(target, outcome, now_s))
+                notification_rows.write_target(tx, apply_outcome(target, outcome, now_s))
         if outcome.result == "failed":
             logger.info("a message to %s was not sent, which is tried again: %s", target_id, outcome.why)
 
@@ -267,6 +267,6 @@ def _list_limits(targets: tuple[StoredTarget, ...], kind: str) -> list[float]:
 
 
 def _list_teams(targets: tuple[StoredTarget, ...], *kinds: str) -> set[str] | None:
-    """Return the teams whose jobs must be judged; None: all."""
+    """Return the teams with jobs that must be judged; None: all."""
     teams = {target.team for target in targets if any(occasion.kind in kinds for occasion in target.on)}
     return None if EVERY_TEAM in teams else teams

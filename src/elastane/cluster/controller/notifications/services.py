@@ -1,4 +1,4 @@
-"""The services that a URL of apprise may name, and who may name them. It is loaded in the sender only.
+"""The services that a URL of apprise may name, and the users that may add them. It is loaded in the sender only.
 
 apprise knows some hundred services. Some act on this machine, and these are refused. Some connect to a host
 that the URL names, from the network of the controller: only operators may add these. A team's admin may add
@@ -40,7 +40,7 @@ SHOW_HOST = frozenset(
     for scheme in ("apprise", "form", "gotify", "json", "mailto", "mmost", "rocket", "workflow", "xml")
     for end in ("", "s")
 )
-"""Services whose host is shown in lists. In other URLs, its place may have a part of the secret."""
+"""Services with a host that lists show. In other URLs, its place may have a part of the secret."""
 LONGEST_URL = 2000
 HOST = re.compile(r"[A-Za-z0-9.-]*", re.ASCII)
 

@@ -166,7 +166,7 @@ def count_waiting(tx: Connection) -> Mapping[str, int]:
 
 
 def list_batches(tx: Connection) -> Mapping[str, str]:
-    """Return the target of each attempt whose outcome is not stored yet, by name of the attempt."""
+    """Return the target of each attempt without a stored outcome, by name of the attempt."""
     query = (
         select(notifications.c.batch, notifications.c.target)
         .where(notifications.c.state == "sending")
@@ -212,7 +212,7 @@ def write_notification(tx: Connection, entry: StoredNotification) -> None:
 
 
 def forget_old_notifications(tx: Connection) -> None:
-    """Delete messages that have ended and whose keys cannot occur again, except the newest of each target.
+    """Delete messages that have ended, with keys that cannot occur again, except the newest of each target.
 
     Events are made into messages once. A job that has not ended may have the same message again.
     """
