@@ -1,4 +1,4 @@
-"""The services that a URL of apprise may name, and the users that may add them. It is loaded in the sender only.
+"""The services that a URL of apprise may name, and the rights to add them. It is loaded in the sender only.
 
 apprise knows some hundred services. Some act on this machine, and these are refused. Some connect to a host
 that the URL names, from the network of the controller: only operators may add these. A team's admin may add
