@@ -16,13 +16,14 @@ from elastane.cli.main import app
 from elastane.cluster.controller.notifications.deliveries import FIRST_PAUSE_S, MOST_WAITING
 from elastane.cluster.controller.notifications.notifier import JUDGE_S, Notifier
 from elastane.cluster.controller.notifications.stored_target import Message, StoredTarget
+from elastane.cluster.controller.rest import notifications
 from elastane.cluster.controller.rest.team_limits import MOST_TARGETS
 from elastane.cluster.controller.store import history, notification_rows
 from elastane.cluster.nouns.jobs import ElasticPolicy
 from elastane.cluster.nouns.notifications import NotificationTarget, parse_occasions
 from elastane.common.bodies import Page
 from elastane.run.nouns.attempts import AttemptOutcome
-from tests.waiting import pause, wait_until
+from tests.waiting import WAIT_S, pause, wait_until
 
 from .conftest import _served
 from .receiver import Receiver
@@ -86,8 +87,10 @@ class Site:
 
 
 @pytest.fixture
-def site(api_over, sqlite_store, tmp_path):
-    made = Site(api_over, sqlite_store, tmp_path / "home")
+def site(api_over, store, tmp_path, monkeypatch):
+    # On a busy machine a process takes its time to start.
+    monkeypatch.setattr(notifications, "LONGEST_S", WAIT_S)
+    made = Site(api_over, store, tmp_path / "home")
     yield made
     for process, _ in made.notifier._senders.values():
         process.wait()
@@ -214,13 +217,13 @@ def test_a_message_is_given_up_after_a_day(site):
 
 
 def test_a_service_that_hangs_holds_up_neither_others_nor_a_look(site, receiver, monkeypatch):
-    monkeypatch.setattr("elastane.cluster.controller.notifications.notifier.LONGEST_S", 1.0)
     with Receiver() as slow:
         slow.may_answer.clear()
         hangs = site.add(f"json://127.0.0.1:{slow.port}")
         site.end_job()
-        site.notifier.look()
-        monkeypatch.undo()
+        with monkeypatch.context() as briefly:
+            briefly.setattr("elastane.cluster.controller.notifications.notifier.LONGEST_S", 1.0)
+            site.notifier.look()
         works = site.add(f"json://127.0.0.1:{receiver.port}")
         site.end_job()
         site.look_until(lambda: site.states(works) == ["sent"], "the other one gets its message")

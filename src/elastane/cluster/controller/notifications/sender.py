@@ -93,6 +93,8 @@ def send(order: SendMessage) -> Outcome:
     write_receipt(order.receipt, BEGUN)
     from apprise import Apprise, NotifyFormat
 
+    # The end of our time counts: after a shorter one, the message would seem not to have arrived.
+    service.socket_read_timeout = order.longest_s + 10
     sender = Apprise(asset=service.asset)
     sender.add(service)
     # A thread, because the lookup of a name cannot be interrupted.

@@ -38,7 +38,8 @@ from elastane.common.field_checks import check_name
 from elastane.common.untrusted_data import Decoder, Malformed
 
 router = APIRouter(prefix="/v1/notification-targets", tags=["notifications"])
-LONGEST_S = 20.0
+LONGEST_S = 25.0
+"""Less than the time that a client waits for an answer."""
 URL = re.compile(r"[A-Za-z][A-Za-z0-9]{1,19}://[!-~]{1,2000}", re.ASCII)
 """The form of every URL of apprise; the process that examines one knows the rest."""
 TESTS_WAITING = 5
