@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from elastane import __version__
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, Away, SeenAgent, SeenNode, StartRefusal
 from elastane.cluster.nouns.arrivals import Begin, Instruction, Join, NotWanted
 from elastane.cluster.nouns.engine import JobProgress
@@ -68,6 +69,7 @@ class Yard:
         self.started: list[str] = []
         self.ended: list[AgentEnd] = []
         self.asked: list[Ask] = []
+        self.version = __version__
         self.starts_fail = ""
         """Why agents that begin an attempt end; empty: they do not."""
 
@@ -144,7 +146,7 @@ class Yard:
         return caller.post(f"/agents/{ticket.agent}/{what}", body)
 
     def _arrive(self, id_: str, agent: YardAgent) -> None:
-        answer = self._send(agent, "arrival", host=agent.node)
+        answer = self._send(agent, "arrival", host=agent.node, version=self.version)
         if not answer.is_success:
             self._depart(id_, 2, answer.text)
             return

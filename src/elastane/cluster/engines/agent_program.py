@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from elastane import __version__
 from elastane.cluster.engines.code_download import fetch_code
 from elastane.cluster.engines.local.preflight import check_disk_space, check_job_files
 from elastane.cluster.engines.own_run import (
@@ -145,11 +146,11 @@ class _Agent:
 
         Raises:
             ControllerUnreachable: it does not answer now.
-            RequestRefused: the ticket is not valid any more.
+            RequestRefused: the ticket is not valid any more, or the controller has another version.
         """
         path, arrival = (
             f"/agents/{self._ticket.agent}/arrival",
-            Arrival(host=socket.gethostname()[:LONGEST_HOST]),
+            Arrival(host=socket.gethostname()[:LONGEST_HOST], version=__version__),
         )
         return self._controller.request("POST", path, Instruction, body=arrival)  # type: ignore[arg-type]
 

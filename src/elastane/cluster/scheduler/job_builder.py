@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from elastane.cluster.nouns.cluster import JobState, Snapshot
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.plans import NeverFits, NoSuchPool, PoolChanged, Why
@@ -164,9 +166,10 @@ class JobBuilder:
         wanted, data = spec.resources_per_worker, spec.data
         where = tuple(sorted(holding.pool for holding in state.holds)) if state.holds else ()
         labels = tuple(sorted(data.labels.items())) if data.labels else ()
-        key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where, needs_one_machine(spec))
+        terms = (spec.spot, spec.image, needs_one_machine(spec))
+        key = (wanted.kinds, wanted.devices, data.regions, labels, where, terms)
         if key not in self._groups:
-            found = find_pool_groups(spec, self._snapshot.pools)
+            found = find_pool_groups(spec, self._snapshot.pools, self._snapshot.engines)
             if where:
                 indices = {self._pools[name] for name in where if name in self._pools}
                 found = tuple(group for group in found if indices & set(group.for_minimum))
@@ -182,8 +185,11 @@ class JobBuilder:
         return found
 
     def _make_no_such_pool(self, state: JobState) -> NoSuchPool:
-        has_engines = any(pool.engine for pool in self._snapshot.pools)
-        return NoSuchPool(one_machine=has_engines and needs_one_machine(state.spec))
+        spec, pools = state.spec, self._snapshot.pools
+        if spec.image and find_pool_groups(msgspec.structs.replace(spec, image=""), pools):
+            return NoSuchPool(image=spec.image)
+        has_engines = any(pool.engine for pool in pools)
+        return NoSuchPool(one_machine=has_engines and needs_one_machine(spec))
 
     def _count_node_workers(self, spec: JobSpec, groups: tuple[PoolGroup, ...]) -> int:
         """Return the workers that fit on one node, in each pool of the group that the job tries first."""

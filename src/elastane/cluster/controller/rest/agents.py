@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
+from elastane import __version__
 from elastane.cluster.controller.agents.agent_job import read_agent_job
 from elastane.cluster.controller.agents.decisions import choose_instruction
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
@@ -23,7 +24,7 @@ from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.arrivals import AgentDeparture, Arrival, Begin, Instruction, Join
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.job_tickets import encode_credentials
-from elastane.common.safe_text import escape_text
+from elastane.common.safe_text import escape_line, escape_text
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 LONGEST_WHY = 4000
@@ -104,7 +105,11 @@ AgentParameter = Annotated[AgentCaller, Depends(_authenticate_agent)]
 
 @router.post("/{agent}/arrival", **describe_route(Instruction, takes=Arrival))  # noqa: FAST003 - of the caller
 def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(Arrival)]) -> Response:
-    """Say that an agent has begun on a machine, and ask what it should do; ask again as often as needed."""
+    """Say that an agent has begun on a machine, and ask what it should do; ask again as often as needed.
+
+    An agent with another version of Elastane is refused.
+    """
+    _check_version(caller, arrival.version)
     with caller.controller.store.begin_read() as tx:
         here, told = _find_instruction(caller, tx)
     # Many agents may wait at once. Only what changes something takes the one turn for writing.
@@ -118,6 +123,28 @@ def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(
             if isinstance(told, Begin | Join):
                 agent_rows.write_agents(tx, [msgspec.structs.replace(here, attempt=told.attempt)])
     return respond(told)
+
+
+def _check_version(caller: AgentCaller, version: str) -> None:
+    """Refuse an agent with another version of Elastane: the messages of a run have no common form.
+
+    Raises:
+        Refusal: it has one.
+    """
+    if version == __version__:
+        return
+    with caller.controller.store.begin_read() as tx:
+        here = caller.read(tx)
+        found = jobs.find_jobs(tx, [here.job])
+    image = found[0].spec.image if found else ""
+    place = f"image {image}" if image else f"environment of engine {here.engine}"
+    raise Refusal(
+        HTTPStatus.CONFLICT,
+        f"the {place} has Elastane {escape_line(version) or 'of an earlier version'}, and the controller has "
+        f"{__version__}",
+        means="agents of another version cannot take part in a run; nothing has been trained there",
+        do=f"install elastane=={__version__} there",
+    )
 
 
 def _record_arrival(agent: StoredAgent, arrival: Arrival, now_s: float) -> StoredAgent:
