@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elastane import __version__
 from elastane.cli.jobs.describe import list_agent_facts
 from elastane.cluster.controller.agents.all_engines import AllEngines
 from elastane.cluster.controller.agents.fleet import Fleet
@@ -47,6 +48,14 @@ class YardCluster(Cluster):
         )
         with api.store.begin_write() as tx:
             changes = diff_configs(documents.read_declared_config(tx), config)
+            documents.write_documents(tx, changes, self.clock())
+
+    def declare_container(self) -> None:
+        """Let the engine run images."""
+        with self.api.store.begin_write() as tx:
+            before = documents.read_declared_config(tx)
+            able = DeclaredEngine(name="hpc", kind="slurm", options={"container": "apptainer"})
+            changes = diff_configs(before, msgspec.structs.replace(before, engines=(able,)))
             documents.write_documents(tx, changes, self.clock())
 
     def make_engine(self, api, world):
@@ -374,6 +383,44 @@ def test_agents_that_end_before_they_arrive_are_told_and_replaced_ever_more_rare
         cluster.pass_time(1)
     assert 2 < len(cluster.yard.started) < 8
     assert "elastane: command not found" in cluster.events("job.held_up")[0]
+
+
+def test_what_a_container_could_not_start_is_told_in_the_words_of_its_log(make_yard, make_spec):
+    cluster = make_yard(wait_s=1e9)
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: cluster.yard.agents)
+    (id_,) = cluster.yard.agents
+    log = cluster.where / "agents" / f"{id_}.log"
+    log.write_text("INFO: Converting image\nFATAL: connection refused\n")
+    cluster.yard.lose(id_, "it ended with exit code 255", 255)
+    cluster.until(lambda: cluster.events("job.held_up"), 30)
+    assert "exit code 255; its log says: FATAL: connection refused" in cluster.events("job.held_up")[0]
+    # What the log says is not taken from a link to a file of another user.
+    cluster.until(lambda: cluster.yard.agents, 30)
+    (id_,) = cluster.yard.agents
+    (cluster.where / "agents" / f"{id_}.log").symlink_to(log)
+    cluster.yard.lose(id_, "it ended with exit code 1", 1)
+    cluster.pass_time(1)
+    with cluster.api.store.begin_read() as tx:
+        assert "refused" not in agent_rows.find_agent(tx, int(id_.rpartition("-")[2])).why
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("0.0.9", "Elastane 0.0.9, and"), ("", "Elastane of an earlier version, and")]
+)
+def test_an_agent_with_another_version_takes_no_part_and_its_job_says_so(make_yard, make_spec, version, said):
+    cluster = make_yard(wait_s=1.0)
+    cluster.declare_container()
+    cluster.yard.version = version
+    cluster.submit(make_spec, high=1, image="team/train:1")
+    cluster.until(lambda: cluster.events("job.held_up"), 30)
+    (event,) = cluster.events("job.held_up")
+    assert f"the image team/train:1 has {said} the controller has {__version__}" in event
+    assert cluster.members() == 0
+    cluster.yard.version = __version__
+    cluster.until(lambda: cluster.members() == 1, 60)
+    (agent,) = cluster.yard.agents.values()
+    assert (agent.ask.image, agent.ask.home) == ("team/train:1", str(cluster.where))
 
 
 def test_agents_that_the_store_does_not_know_are_ended_once_they_were_seen_twice(make_yard, make_spec):

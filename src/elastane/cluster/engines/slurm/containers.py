@@ -45,8 +45,8 @@ trap 'notice=1; kill -USR1 "$step"' USR1 TERM
 while notice=; wait "$step"; code=$?; [[ $notice ]]; do :; done
 exit "$code"
 """
-"""Waits for the step of the agent. A notice for the script reaches the agent as SIGUSR1, which srun passes on.
-At SIGTERM it kills its step."""
+"""Waits for the step of the agent. A notice for the script reaches the agent as SIGUSR1: srun passes it on,
+and kills its step at SIGTERM."""
 _MOUNTABLE = re.compile(r"/[^\s:,\x00-\x1f\x7f]*")
 
 
