@@ -30,7 +30,7 @@ CONTAINER = """\
 for image; do [[ $image == /* ]] && break; done
 [[ -d $image ]] || { echo "FATAL:   could not open image $image" >&2; exit 255; }
 while [[ $1 != "$image" ]]; do shift; done
-PATH="$image/sbin:$PATH" exec "${@:2}"
+PATH="$image/sbin:/usr/bin:/bin" exec "${@:2}"
 """
 SRUN = """\
 #!/bin/bash
@@ -42,7 +42,7 @@ for word; do
   esac
 done
 [[ -d $image ]] || { echo "pyxis:     [ERROR] No such file or directory: $image" >&2; exit 1; }
-PATH="$image/sbin:$PATH" exec SRUN "${words[@]}"
+PATH="$image/sbin:/usr/bin:/bin" exec SRUN "${words[@]}"
 """
 
 
@@ -154,4 +154,4 @@ def test_a_job_says_that_its_image_is_missing_or_has_no_elastane(run_elastane, s
     submit_training(run_elastane, "empty", "--image", str(tmp_path / "image.sqsh"))
     wait_until(lambda: find_reason("empty"), "it is held up", state=slurm.read_outputs)
     assert "127" in find_reason("empty")
-    assert "elastane" in find_reason("empty").partition("its log says: env: ")[2]
+    assert "elastane" in find_reason("empty").partition("its log says: ")[2]

@@ -41,7 +41,7 @@ from elastane.common.connections.controller_connection import (
 from elastane.common.errors import BadInput, ElastaneError, NoCoordinator, NoSuchRun
 from elastane.common.exit_codes import ExitCode
 from elastane.common.extras import require
-from elastane.common.safe_text import escape_text
+from elastane.common.safe_text import fold_text
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.attempts.display import LogDisplay
 from elastane.run.attempts.interrupts import Interrupts, watch_signals
@@ -103,7 +103,7 @@ def run_agent(ticket: JobTicket) -> int:
 
 def _depart(controller: ControllerConnection, ticket: JobTicket, end: AgentEnding) -> None:
     """Tell the controller how this agent ends; its engine says so too, in fewer words."""
-    why = escape_text(end.why, LONGEST_WHY)
+    why = fold_text(end.why, LONGEST_WHY)
     try:
         controller.send(
             "POST", f"/agents/{ticket.agent}/departure", body=AgentDeparture(code=end.code, why=why)

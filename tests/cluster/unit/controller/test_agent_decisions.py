@@ -88,6 +88,8 @@ srun: error: n1: task 0: Exited with exit code 1
         (ENROOT, "URL https://r/v2 returned error code: 401 Unauthorized"),
         ("\x1b[91mFATAL: red\x1b[0m\nlast\n", "its log says: FATAL: red"),
         ("env: 'elastane': No such file\n\n", "its log says: env: 'elastane': No such file"),
+        ("env: no such file\nsrun: error: n1: task 0: Exited\n", "its log says: env: no such file"),
+        ("srun: error: Unable to create step\n", "its log says: srun: error: Unable to create step"),
         ("\x1b]0;title\x07\x00", "\\x1b]0;title"),
         ("x" * 9000, "xxx"),
     ],

@@ -91,10 +91,11 @@ def add_last_words(seen: SeenAgent, log: str) -> SeenAgent:
     lines = [
         folded for line in log.splitlines() if (folded := fold_text(_TERMINAL_CODE.sub("", line)).strip())
     ]
-    words = next((line for mark in ERROR_MARKS for line in reversed(lines) if mark in line), "")
-    words = words or (lines[-1] if lines else "")
-    if not words:
+    # What srun says at the end is only that its step has failed.
+    causes = [line for line in lines if not line.startswith("srun: ")] or lines
+    if not causes:
         return seen
+    words = next((line for mark in ERROR_MARKS for line in reversed(causes) if mark in line), causes[-1])
     why = f"{seen.why}; its log says: {words}" if seen.why else f"its log says: {words}"
     return msgspec.structs.replace(seen, why=why[:LONGEST_WHY])
 
