@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from elastane import __version__
 from elastane.cli.jobs.describe import list_agent_facts
 from elastane.cluster.controller.agents.all_engines import AllEngines
 from elastane.cluster.controller.agents.fleet import Fleet
@@ -406,18 +406,18 @@ def test_what_a_container_could_not_start_is_told_in_the_words_of_its_log(make_y
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("0.0.9", "Elastane 0.0.9, and"), ("", "Elastane of an earlier version, and")]
+    ("theirs", "said"), [("0.0.9", "Elastane 0.0.9, and"), ("", "Elastane of an earlier version, and")]
 )
-def test_an_agent_with_another_version_takes_no_part_and_its_job_says_so(make_yard, make_spec, version, said):
-    cluster = make_yard(wait_s=1.0)
+def test_an_agent_with_another_version_takes_no_part_and_its_job_says_so(make_yard, make_spec, theirs, said):
+    own, cluster = version("elastane"), make_yard(wait_s=1.0)
     cluster.declare_container()
-    cluster.yard.version = version
+    cluster.yard.version = theirs
     cluster.submit(make_spec, high=1, image="team/train:1")
     cluster.until(lambda: cluster.events("job.held_up"), 30)
     (event,) = cluster.events("job.held_up")
-    assert f"the image team/train:1 has {said} the controller has {__version__}" in event
+    assert f"the image team/train:1 has {said} the controller has {own}" in event
     assert cluster.members() == 0
-    cluster.yard.version = __version__
+    cluster.yard.version = own
     cluster.until(lambda: cluster.members() == 1, 60)
     (agent,) = cluster.yard.agents.values()
     assert (agent.ask.image, agent.ask.home) == ("team/train:1", str(cluster.where))

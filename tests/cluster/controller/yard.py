@@ -5,10 +5,10 @@ Nothing takes real time: `Yard.go_on` moves agents and runs on by a second.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 import msgspec
 
-from elastane import __version__
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, Away, SeenAgent, SeenNode, StartRefusal
 from elastane.cluster.nouns.arrivals import Begin, Instruction, Join, NotWanted
 from elastane.cluster.nouns.engine import JobProgress
@@ -69,7 +69,7 @@ class Yard:
         self.started: list[str] = []
         self.ended: list[AgentEnd] = []
         self.asked: list[Ask] = []
-        self.version = __version__
+        self.version = version("elastane")
         self.starts_fail = ""
         """Why agents that begin an attempt end; empty: they do not."""
 

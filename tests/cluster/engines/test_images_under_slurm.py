@@ -90,7 +90,7 @@ def container(request) -> str:
 
 @pytest.fixture
 def run_elastane(stage, tmp_path, monkeypatch, slurm, container, programs):
-    """Run a command of a cluster with one pool, in a Slurm whose agents are in images."""
+    """Run a command of a cluster with one pool, with agents in images."""
     paths = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
     command = ("env", f"PYTHONPATH={paths}", *stage.build_command("elastane.cli.main"))
     seen = list_seen_paths(tmp_path)

@@ -8,11 +8,11 @@ import os
 import socket
 import time
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from elastane import __version__
 from elastane.cluster.engines.code_download import fetch_code
 from elastane.cluster.engines.local.preflight import check_disk_space, check_job_files
 from elastane.cluster.engines.own_run import (
@@ -150,7 +150,7 @@ class _Agent:
         """
         path, arrival = (
             f"/agents/{self._ticket.agent}/arrival",
-            Arrival(host=socket.gethostname()[:LONGEST_HOST], version=__version__),
+            Arrival(host=socket.gethostname()[:LONGEST_HOST], version=version("elastane")),
         )
         return self._controller.request("POST", path, Instruction, body=arrival)  # type: ignore[arg-type]
 

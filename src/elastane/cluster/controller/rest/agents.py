@@ -2,6 +2,7 @@
 
 import hmac
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -9,7 +10,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
-from elastane import __version__
 from elastane.cluster.controller.agents.agent_job import read_agent_job
 from elastane.cluster.controller.agents.decisions import choose_instruction
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
@@ -125,13 +125,14 @@ def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(
     return respond(told)
 
 
-def _check_version(caller: AgentCaller, version: str) -> None:
+def _check_version(caller: AgentCaller, theirs: str) -> None:
     """Refuse an agent with another version of Elastane: the messages of a run have no common form.
 
     Raises:
         Refusal: it has one.
     """
-    if version == __version__:
+    own = version("elastane")
+    if theirs == own:
         return
     with caller.controller.store.begin_read() as tx:
         here = caller.read(tx)
@@ -140,10 +141,10 @@ def _check_version(caller: AgentCaller, version: str) -> None:
     place = f"image {image}" if image else f"environment of engine {here.engine}"
     raise Refusal(
         HTTPStatus.CONFLICT,
-        f"the {place} has Elastane {escape_line(version) or 'of an earlier version'}, and the controller has "
-        f"{__version__}",
+        f"the {place} has Elastane {escape_line(theirs) or 'of an earlier version'}, and the controller has "
+        f"{own}",
         means="agents of another version cannot take part in a run; nothing has been trained there",
-        do=f"install elastane=={__version__} there",
+        do=f"install elastane=={own} there",
     )
 
 
