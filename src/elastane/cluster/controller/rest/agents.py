@@ -105,10 +105,7 @@ AgentParameter = Annotated[AgentCaller, Depends(_authenticate_agent)]
 
 @router.post("/{agent}/arrival", **describe_route(Instruction, takes=Arrival))  # noqa: FAST003 - of the caller
 def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(Arrival)]) -> Response:
-    """Say that an agent has begun on a machine, and ask what it should do; ask again as often as needed.
-
-    An agent with another version of Elastane is refused.
-    """
+    """Say that an agent has begun on a machine, and ask what it should do; ask again as often as needed."""
     _check_version(caller, arrival.version)
     with caller.controller.store.begin_read() as tx:
         here, told = _find_instruction(caller, tx)
