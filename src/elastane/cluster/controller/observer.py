@@ -13,6 +13,7 @@ from elastane.cluster.controller.jobs.observation_record import (
     changes_the_plan,
     is_worth_storing,
     list_events,
+    measure_arrival,
     observe_job,
 )
 from elastane.cluster.controller.jobs.stored_job import StoredJob
@@ -45,16 +46,24 @@ class Observer:
 
     Args:
         clock: seconds since 1970.
+        count_arrival: called with the seconds after which all workers of a job train.
 
     Attributes:
         seen: the newest observation of each job.
         has_news: the newest observations change the plan, also if recording the rest of them has failed.
     """
 
-    def __init__(self, store: Store, engine: JobEngine, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engine: JobEngine,
+        clock: Callable[[], float],
+        count_arrival: Callable[[float], None],
+    ) -> None:
         self._store = store
         self._engine = engine
         self._clock = clock
+        self._count_arrival = count_arrival
         self._left_out: dict[str, str] = {}
         self._wanted: Mapping[str, Wanted] = {}
         """The wanted states of jobs when the newest observation began."""
@@ -100,6 +109,9 @@ class Observer:
                     history.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             if changes:
                 count_change(tx)
+        for job, after, _ in changes:
+            if (took_s := measure_arrival(job, after, now_s)) is not None:
+                self._count_arrival(took_s)
         return any(changes_the_plan(change.job, change.after) or change.end for change in changes)
 
     def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:

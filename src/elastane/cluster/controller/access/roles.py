@@ -26,6 +26,7 @@ Action: TypeAlias = Literal[
     "reports.write",
     "claims.read",
     "claims.write",
+    "metrics.read",
     "notifications.read",
     "notifications.write",
     "notifications.anywhere",
@@ -49,6 +50,7 @@ DEEDS: dict[Action, str] = {
     "reports.write": "send reports",
     "claims.read": "read claim lists",
     "claims.write": "change claim lists",
+    "metrics.read": "read metrics",
     "notifications.read": "read notification targets",
     "notifications.write": "change notification targets",
     "notifications.anywhere": "add a notification target with a host of their choice",
@@ -69,6 +71,7 @@ IN_TEAM: dict[Role, frozenset[Action]] = {
     | {"tokens.read", "tokens.write", "audit.read", "notifications.read", "notifications.write"},
     "operator": frozenset(),
     "reporter": frozenset(),
+    "scraper": frozenset(),
 }
 """The actions of a role in its team."""
 
@@ -88,11 +91,13 @@ EVERYWHERE: dict[Role, frozenset[Action]] = {
         "tokens.write",
         "audit.read",
         "reports.write",
+        "metrics.read",
         "notifications.read",
         "notifications.write",
         "notifications.anywhere",
     },
     "reporter": frozenset({"reports.write"}),
+    "scraper": frozenset({"metrics.read"}),
 }
 """The actions of a role on things of no team, such as pools. For an operator: on everything."""
 
@@ -106,7 +111,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The authenticated sender of a request: the user of a token, in a role.
 
     Args:
-        team: in which the role counts; ``*``: every team; empty for operators and reporters.
+        team: in which the role counts; ``*``: every team; empty for roles of no team.
     """
 
     token: str
@@ -221,6 +226,8 @@ def _explain_cluster_denial(role: Role, action: Action) -> str:
     """Explain why this role may not do this with things of no team."""
     if role == "reporter":
         return f"a reporter may not {DEEDS[action]}: its token may only report"
+    if role == "scraper":
+        return f"a scraper may not {DEEDS[action]}: its token may only read metrics"
     others = [f"a {role}" for role in EVERYWHERE if role != "operator" and action in EVERYWHERE[role]]
     return f"only {' or '.join(['an operator', *others])} may {DEEDS[action]}"
 
