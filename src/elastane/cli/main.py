@@ -29,6 +29,7 @@ from elastane.cli.operators.doctor import doctor
 from elastane.cli.operators.engine import engine
 from elastane.cli.operators.kubernetes import kubernetes
 from elastane.cli.operators.node import node
+from elastane.cli.operators.notify import notify
 from elastane.cli.operators.owners import cohort, quota, team
 from elastane.cli.operators.pool import pool, trigger
 from elastane.cli.operators.priority import priority
@@ -164,6 +165,7 @@ for group in (
     node,
     token,
     claims,
+    notify,
     config,
     policy,
     tell,

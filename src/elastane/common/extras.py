@@ -22,6 +22,9 @@ Extra: TypeAlias = Literal[
     "lightning",
     "trackers",
     "nodes",
+    "notify",
+    "metrics",
+    "traces",
 ]
 
 MODULES: dict[Extra, tuple[str, ...]] = {
@@ -30,7 +33,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "text": ("pyarrow", "tokenizers"),
     "streams": ("torchdata",),
     "client": ("httpx", "ruamel"),
-    "controller": ("alembic", "fastapi", "h11", "sqlalchemy", "uvicorn"),
+    "controller": ("alembic", "fastapi", "fastapi_offline", "h11", "sqlalchemy", "uvicorn"),
     "dashboard": ("jinja2", "starlette"),
     "postgres": ("psycopg",),
     "recipes": ("accelerate", "peft", "transformers"),
@@ -38,6 +41,9 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "lightning": ("lightning",),
     "trackers": ("mlflow", "tensorboard", "wandb"),
     "nodes": ("cryptography",),
+    "notify": ("apprise",),
+    "metrics": ("prometheus_client",),
+    "traces": ("opentelemetry",),
 }
 """The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
 assert tuple(MODULES) == get_args(Extra)

@@ -16,7 +16,14 @@ from elastane.common.extras import MODULES, MissingExtra, find_extra, require, r
 
 SOURCES = Path(elastane.__file__).parents[1]
 PROJECT = SOURCES.parent / "pyproject.toml"
-IMPORTED_AS = {"mlflow-skinny": "mlflow", "ruamel.yaml": "ruamel"}
+IMPORTED_AS = {
+    "fastapi-offline": "fastapi_offline",
+    "mlflow-skinny": "mlflow",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
+    "opentelemetry-sdk": "opentelemetry",
+    "prometheus-client": "prometheus_client",
+    "ruamel.yaml": "ruamel",
+}
 
 JOB = "name: j\nteam: t\nscript: /train.py\n"
 WITHOUT = [
@@ -27,6 +34,7 @@ WITHOUT = [
     ("sqlalchemy", ("up",), "controller"),
     ("fastapi", ("up",), "controller"),
     ("uvicorn", ("up",), "controller"),
+    ("fastapi_offline", ("up",), "controller"),
     ("alembic", ("up",), "controller"),
     ("h11", ("up",), "controller"),
     ("psycopg", ("up", "--store", "postgresql://nobody@127.0.0.1:1/none"), "postgres"),

@@ -8,7 +8,7 @@ from elastane.cluster.controller.rest.app import describe_api
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 ROW = re.compile(r"^\| `(GET|POST|PUT|DELETE) (/v1/[^`]*)` \| ([\d, ]+) \| (.*) \|$", re.MULTILINE)
 MENTION = re.compile(r"`(GET|POST|PUT|DELETE)\s+(/v1/[^`? ]*)")
-PLACES = re.compile(r"/(JOB|NAME|NODE|TOKEN|KIND|TEAM|LIST|DIGEST)\b")
+PLACES = re.compile(r"/(JOB|NAME|NODE|TOKEN|KIND|TEAM|LIST|DIGEST|TARGET)\b")
 
 
 def read_description():

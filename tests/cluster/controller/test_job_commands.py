@@ -323,6 +323,24 @@ def test_a_wrong_job_is_refused_by_the_controller_with_its_field(elastane, scrip
     assert "priorityClass: there is no class 'highest'" in json.loads(answer.stdout)["error"]["what"]
 
 
+def test_an_image_that_no_engine_runs_is_refused_and_one_that_runs_is_a_fact_of_its_job(
+    elastane, cluster, script
+):
+    operator = cluster.api.user("operator", user="olga")
+    operator.put("/engines/ray", {"name": "ray", "kind": "ray"})
+    answer = elastane("submit", script, "--image", "team/train:1")
+    assert answer.exit_code == 2
+    assert "image: no engine of the cluster can run team/train:1" in answer.stderr
+    assert "Train" in elastane("submit", script, "--image", "Train").stderr
+    operator.put("/engines/hpc", {"name": "hpc", "kind": "slurm", "options": {"container": "pyxis"}})
+    assert elastane("submit", script, "--image", "/shared/train.sif").exit_code == 2
+    assert elastane("submit", script, "--image", "team/train:1", "--name", "far").exit_code == 0
+    cluster.pass_time(1)
+    assert "team/train:1" in elastane("describe", "far").stdout
+    # There is a pool on the controller's machine only.
+    assert "can run its image team/train:1" in elastane("explain", "far").stdout
+
+
 def test_unfinished_jobs_are_listed_and_with_all_the_ended_ones_too(elastane, cluster, submitted):
     submitted("one")
     submitted("two", "--workers", "4:4")

@@ -1,6 +1,8 @@
 """Jobs on agents: the real store, API, loop, scheduler and fleet, over an engine without machines."""
 
+import asyncio
 import contextlib
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -46,6 +48,14 @@ class YardCluster(Cluster):
         )
         with api.store.begin_write() as tx:
             changes = diff_configs(documents.read_declared_config(tx), config)
+            documents.write_documents(tx, changes, self.clock())
+
+    def declare_container(self) -> None:
+        """Let the engine run images."""
+        with self.api.store.begin_write() as tx:
+            before = documents.read_declared_config(tx)
+            able = DeclaredEngine(name="hpc", kind="slurm", options={"container": "apptainer"})
+            changes = diff_configs(before, msgspec.structs.replace(before, engines=(able,)))
             documents.write_documents(tx, changes, self.clock())
 
     def make_engine(self, api, world):
@@ -218,6 +228,42 @@ def test_pending_agents_of_a_job_that_is_cancelled_are_withdrawn(make_yard, make
     assert cluster.living() == ()
 
 
+def test_an_attempt_that_began_while_engines_were_asked_is_judged_although_its_job_is_cancelled(
+    make_yard, make_spec, monkeypatch
+):
+    cluster = make_yard(leave_s=5.0)
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: cluster.yard.agents)
+    shown = cluster.yard.list_agents
+
+    def begin_and_cancel():
+        while not cluster.yard.runs:
+            cluster.yard.go_on(1.0)
+        assert cluster.api.user("operator").post("/jobs/train/cancel").is_success
+
+    async def show():
+        answer = await shown()
+        if not cluster.yard.runs:
+            await asyncio.to_thread(begin_and_cancel)
+        return answer
+
+    monkeypatch.setattr(cluster.yard, "list_agents", show)
+    cluster.until(lambda: cluster.job("train").has_ended)
+    assert (cluster.job("train").state, cluster.job("train").attempts) == ("cancelled", 1)
+    assert cluster.yard.runs["train"].outcome is not None
+    assert cluster.living() == ()
+
+
+def test_no_attempt_begins_once_its_job_is_to_end(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: any(agent.state == "running" for agent in cluster.yard.agents.values()))
+    assert cluster.api.user("operator").post("/jobs/train/cancel").is_success
+    cluster.yard.go_on(1.0)
+    assert cluster.members() == 0
+    assert all(isinstance(agent.told, NotWanted | None) for agent in cluster.yard.agents.values())
+
+
 # -- trouble -------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +385,44 @@ def test_agents_that_end_before_they_arrive_are_told_and_replaced_ever_more_rare
     assert "elastane: command not found" in cluster.events("job.held_up")[0]
 
 
+def test_what_a_container_could_not_start_is_told_in_the_words_of_its_log(make_yard, make_spec):
+    cluster = make_yard(wait_s=1e9)
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: cluster.yard.agents)
+    (id_,) = cluster.yard.agents
+    log = cluster.where / "agents" / f"{id_}.log"
+    log.write_text("INFO: Converting image\nFATAL: connection refused\n")
+    cluster.yard.lose(id_, "it ended with exit code 255", 255)
+    cluster.until(lambda: cluster.events("job.held_up"), 30)
+    assert "exit code 255; its log says: FATAL: connection refused" in cluster.events("job.held_up")[0]
+    # What the log says is not taken from a link to a file of another user.
+    cluster.until(lambda: cluster.yard.agents, 30)
+    (id_,) = cluster.yard.agents
+    (cluster.where / "agents" / f"{id_}.log").symlink_to(log)
+    cluster.yard.lose(id_, "it ended with exit code 1", 1)
+    cluster.pass_time(1)
+    with cluster.api.store.begin_read() as tx:
+        assert "refused" not in agent_rows.find_agent(tx, int(id_.rpartition("-")[2])).why
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"), [("0.0.9", "Elastane 0.0.9, and"), ("", "Elastane of an earlier version, and")]
+)
+def test_an_agent_with_another_version_takes_no_part_and_its_job_says_so(make_yard, make_spec, theirs, said):
+    own, cluster = version("elastane"), make_yard(wait_s=1.0)
+    cluster.declare_container()
+    cluster.yard.version = theirs
+    cluster.submit(make_spec, high=1, image="team/train:1")
+    cluster.until(lambda: cluster.events("job.held_up"), 30)
+    (event,) = cluster.events("job.held_up")
+    assert f"the image team/train:1 has {said} the controller has {own}" in event
+    assert cluster.members() == 0
+    cluster.yard.version = own
+    cluster.until(lambda: cluster.members() == 1, 60)
+    (agent,) = cluster.yard.agents.values()
+    assert (agent.ask.image, agent.ask.home) == ("team/train:1", str(cluster.where))
+
+
 def test_agents_that_the_store_does_not_know_are_ended_once_they_were_seen_twice(make_yard, make_spec):
     cluster = make_yard()
     cluster.submit(make_spec)
@@ -376,6 +460,25 @@ def test_a_ticket_of_a_job_that_has_ended_is_not_wanted(make_yard, make_spec):
     cluster.until(lambda: cluster.job("train").state == "cancelled")
     cluster.until(lambda: agent.told is not None)
     assert isinstance(agent.told, NotWanted)
+
+
+def test_a_machine_that_its_engine_lists_no_more_keeps_its_agents_and_gets_no_other(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.yard.nodes = [SeenNode(name=f"n{number}", pool="a100", devices=1) for number in range(1, 4)]
+    cluster.submit(make_spec)
+    cluster.until(lambda: cluster.members() == 3)
+    cluster.yard.nodes = cluster.yard.nodes[:1]
+    cluster.pass_time(60)
+    assert cluster.members() == 3
+    cluster.yard.lose(cluster.yard.started[2])
+    cluster.until(lambda: cluster.job("train").grant.workers == {"a100": 2})
+    cluster.pass_time(60)
+    # One more was asked for before the nodes were looked at again.
+    assert set(cluster.yard.agents) == set(cluster.yard.started[:2])
+    devices = {
+        node["name"]: node["devices"] for node in cluster.api.user("operator").get("/nodes").json()["items"]
+    }
+    assert devices == {"hpc.n1": 1, "hpc.n2": 1, "hpc.n3": 0}
 
 
 # -- controllers that die -----------------------------------------------------------------------------------

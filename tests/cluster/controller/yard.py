@@ -5,6 +5,7 @@ Nothing takes real time: `Yard.go_on` moves agents and runs on by a second.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 import msgspec
 
@@ -68,6 +69,7 @@ class Yard:
         self.started: list[str] = []
         self.ended: list[AgentEnd] = []
         self.asked: list[Ask] = []
+        self.version = version("elastane")
         self.starts_fail = ""
         """Why agents that begin an attempt end; empty: they do not."""
 
@@ -144,7 +146,7 @@ class Yard:
         return caller.post(f"/agents/{ticket.agent}/{what}", body)
 
     def _arrive(self, id_: str, agent: YardAgent) -> None:
-        answer = self._send(agent, "arrival", host=agent.node)
+        answer = self._send(agent, "arrival", host=agent.node, version=self.version)
         if not answer.is_success:
             self._depart(id_, 2, answer.text)
             return

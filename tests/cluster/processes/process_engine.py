@@ -34,7 +34,7 @@ class ProcessEngine:
 
     def list_own_runs(self) -> list[str]:
         """Return the agents that have left a run directory of their own."""
-        return [path.name for path in self._where.glob("*/agent-runs/*")]
+        return [path.name for path in self._where.glob("*/agent-runs/*/*")]
 
     async def list_agents(self) -> Sequence[SeenAgent] | Away:
         return [

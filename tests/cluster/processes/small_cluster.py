@@ -25,6 +25,7 @@ from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
 from elastane.cluster.controller.loop import Loop, Scheduler
+from elastane.cluster.controller.metrics.meters import Meters
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller
 from elastane.cluster.controller.store import documents
@@ -82,13 +83,18 @@ def open_cluster(
         config = Config(pools=(pool,), rules=rules, engines=engines)
         documents.write_documents(tx, diff_configs(Config(), config), time.time())
         token = make_first_token(tx, "ada", time.time())
+        meters = Meters(time.time)
+        meters.begin(tx)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     local = LocalEngine(home, agent=stage.build_command("elastane.run.attempts.__main__"))
     fleet = Fleet(store, Site(home, url), lambda document, cluster: open_engine(cluster))
-    loop = Loop(store, AllEngines(local, fleet), Scheduler(plan=plan, explain=explain_decision))
+    scheduler = Scheduler(plan=plan, explain=explain_decision)
+    loop = Loop(store, AllEngines(local, fleet), scheduler, meters=meters)
     follower = ElasticJobFollower(store, home, wake=loop.wake)
-    controller = Controller(store, wake=loop.wake, plan=plan, explain=explain_decision, home=home)
+    controller = Controller(
+        store, wake=loop.wake, plan=plan, explain=explain_decision, home=home, meters=meters
+    )
     api = build_application(controller)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning"))
     threads = [

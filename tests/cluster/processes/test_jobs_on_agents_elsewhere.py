@@ -233,12 +233,15 @@ KILLS = int(os.environ.get("ELASTANE_KILLS", "2"))
 @pytest.mark.long
 @pytest.mark.parametrize("home_option", ["own", "shared"])
 def test_the_machine_in_charge_dies_again_and_again(
-    run_elastane, engine, read_training, stage, tmp_path, capsys, home_option
+    run_elastane, engine, read_training, stage, tmp_path, capsys, monkeypatch, home_option
 ):
+    # Machines that die soon after they have joined are replaced ever more rarely.
+    monkeypatch.setattr("elastane.cluster.controller.agents.decisions.YOUNG_S", 0.0)
     steps = STEPS * KILLS
     args = (f"--steps={steps}", "--seconds=0.1")
     submit_training(run_elastane, "far", "--workers", "3", "--checkpoint-every", "never", args=args)
     run_dir, killed_s = RunDir(tmp_path / "home/runs/far"), []
+    wait_until(lambda: read_last_step(run_dir), "a step is recorded")
     for _ in range(KILLS):
         wait_for_members(run_elastane, "far", 3)
         charged = read_endpoint(run_dir).node or find_beginner(engine)

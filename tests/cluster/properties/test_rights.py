@@ -28,7 +28,7 @@ roles = st.sampled_from(get_args(Role))
 @st.composite
 def principals(draw, role=roles):
     drawn = draw(role)
-    team = "" if drawn in {"operator", "reporter"} else draw(names | st.just(EVERY_TEAM))
+    team = "" if drawn in {"operator", "reporter", "scraper"} else draw(names | st.just(EVERY_TEAM))
     return Principal(token=ID, user=draw(st.sampled_from(["ada", "bob"])), role=drawn, team=team)
 
 
@@ -64,6 +64,14 @@ def test_a_reporter_only_reports(principal, action, target):
         )
 
 
+@given(principals(), actions, targets)
+def test_a_scraper_only_reads_metrics(principal, action, target):
+    if principal.role == "scraper":
+        assert (authorize(principal, action, target) == Allowed()) == (
+            action == "metrics.read" and not target.team
+        )
+
+
 @given(principals(role=st.just("submitter")), targets)
 def test_a_submitter_changes_only_the_jobs_of_its_user(principal, target):
     if authorize(principal, "job.change", target) == Allowed():
@@ -75,7 +83,7 @@ def test_only_an_operator_gives_a_role_in_another_team(principal, target):
     if principal.role == "operator" or authorize(principal, "tokens.write", target) != Allowed():
         return
     assert principal.role == "team-admin"
-    assert target.role not in {"operator", "reporter"}
+    assert target.role not in {"operator", "reporter", "scraper"}
     assert target.team
     assert principal.team in {target.team, EVERY_TEAM}
 
@@ -98,7 +106,7 @@ def test_a_hidden_target_is_shown_only_with_the_right(principal, action, target)
 
 @given(principals(), actions, targets)
 def test_only_operators_change_things_of_the_cluster(principal, action, target):
-    if target.team or principal.role in {"operator", "reporter"}:
+    if target.team or principal.role in {"operator", "reporter", "scraper"}:
         return
     if authorize(principal, action, target) == Allowed():
         assert action == "documents.read"

@@ -1,6 +1,5 @@
 """A cluster at rest stays at rest, and every job has what it is entitled to."""
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -46,14 +45,16 @@ def rested(cluster):
 @example(3428074291, {"plain": True})
 @example(2154515, {"odd": False})
 @example(2548829, {"odd": False})
+@example(3257, {"jobs": 14})
 @settings(max_examples=75)
 def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind):
     """The examples did not.
 
     Two jobs could change places only by being stopped. And a job started where a teammate had grown; the
     teammate grew there again, so that the job became a borrower, and was stopped for another team's. In the
-    last three, a promise was larger only for the sake of a running job, and another job took its place there;
-    without the running one, the promise was smaller again, and neither fitted.
+    next three, a promise was larger only for the sake of a running job, and another job took its place there;
+    without the running one, the promise was smaller again, and neither fitted. In the last one, two jobs gave
+    places to each other, and took back their own.
     """
     cluster = loaded(seed, **kind)
     rested(cluster)
@@ -61,29 +62,15 @@ def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind)
         assert all(decision.action in ("keep", "wait") for decision in cluster.tick().decisions)
 
 
-@pytest.mark.xfail(strict=True, reason="a defect: two jobs shrink for a third one, which then does not start")
-def test_jobs_do_not_give_way_in_vain_again_and_again():
-    """A draw found it: every 90 s both shrink, and grow back in the next cycle."""
-    rested(loaded(3257, jobs=14))
-
-
-GIVES_WAY_IN_VAIN = 19271
-
-
-@given(seeds.filter(lambda seed: seed != GIVES_WAY_IN_VAIN))
+@given(seeds)
+@example(19271)
 @settings(max_examples=30)
 def test_noise_in_measurements_resizes_no_job_again_and_again(seed):
-    """Where noise matters, the intervals double: at most seven times there and back in an hour."""
+    """Where noise matters, the intervals double: at most seven times there and back in an hour.
+
+    In the example, a job gave way to another one that then seemed too slow to grow: 26 times in the hour.
+    """
     cluster = loaded(seed)
-    rested(cluster)
-    hour = changes_in_a_noisy_hour(cluster)
-    assert max(hour.values()) <= 14, hour
-
-
-@pytest.mark.xfail(strict=True, reason="a defect: such a shrink does not double the interval")
-def test_a_job_does_not_give_way_again_and_again_to_one_that_does_not_grow():
-    """Noise lets one job want a device of another, which shrinks for it and grows back: 26 times an hour."""
-    cluster = loaded(GIVES_WAY_IN_VAIN)
     rested(cluster)
     hour = changes_in_a_noisy_hour(cluster)
     assert max(hour.values()) <= 14, hour

@@ -24,7 +24,8 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(stage, assert_equals_r
     # Each worker computes three microbatches before the run begins, and spot checks some once more.
     checks = sum(line.agreed for line in ended.run.ledger)
     assert checks == (0 if workers == 1 else min(FIRST_STEPS, 8 // workers))
-    assert sum(sum(ranks.values()) for ranks in ended.assignments.values()) == 30 * 8 + 3 * workers + checks
+    computed = sum(sum(ranks.values()) for ranks in ended.assignments.values())
+    assert computed == 30 * 8 + 3 * workers + checks, f"{ended.assignments}\n{ended.describe()}"
 
 
 def test_plain_python_trains_to_the_same_bytes(play_reference):

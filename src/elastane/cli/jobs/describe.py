@@ -100,6 +100,7 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("by workers", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
         *list_agent_facts(job),
         ("program", " ".join(spec.program)),
+        ("image", spec.image),
         ("directory", spec.working_dir),
         ("code", f"{spec.code}, sent with the job" if spec.code else ""),
         ("data", format_data(job)),

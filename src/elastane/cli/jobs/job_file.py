@@ -122,7 +122,7 @@ def _read_mapping(path: Path) -> dict[str, object]:
     if "apiVersion" in document or ("kind" in document and "spec" in document):
         raise BadInput(
             f"{path} is a file for Kubernetes: {_describe_kind(document)}",
-            means="a job of Elastane has other fields, and needs no images and pods",
+            means="a job of Elastane has other fields, and needs no pods",
             do="write name, script, args and elasticPolicy, as docs/concepts/job.md shows; or print a job to "
             "begin with: elastane submit SCRIPT --dry-run",
         )

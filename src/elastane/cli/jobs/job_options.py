@@ -59,6 +59,14 @@ class JobOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="Container image of the agents, with elastane and torch. Default: that of the pool.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
     spot: Annotated[
         bool | None,
         typer.Option(

@@ -88,6 +88,7 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
         team=options.team,
         queue=options.queue,
         priority_class=options.priority,
+        image=options.image,
         spot=options.spot,
         borrow=options.borrow,
         deadline=deadline,

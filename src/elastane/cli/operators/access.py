@@ -25,7 +25,7 @@ def create_token(
         str,
         typer.Option(
             metavar="TEAM",
-            help="Team in which the role holds; '*': every team. Not for operators and reporters.",
+            help="Team in which the role holds; '*': every team. Not for operators, reporters and scrapers.",
         ),
     ] = "",
     note: Annotated[str, typer.Option(metavar="TEXT", help="A note, shown in the list of tokens.")] = "",

@@ -34,6 +34,7 @@ from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.history import AuditLine, Event
 from elastane.cluster.nouns.job_records import State
 from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.notifications import NewNotificationTarget, Notification, NotificationTarget
 from elastane.cluster.nouns.pools import Node, Pool, Report
 from elastane.cluster.nouns.rest import (
     Bounds,
@@ -72,6 +73,7 @@ PATHS: dict[type[Document], str] = {
     Reservation: "reservations",
     Trigger: "triggers",
 }
+PATH_OF_TARGETS = "/notification-targets"
 NO_VERSION = '"0"'
 """Version of a document that does not exist."""
 
@@ -85,6 +87,7 @@ class Cluster(ControllerConnection):
         nodes: ``cluster.nodes.drain("gpu-07", "new disk")``.
         tokens: ``cluster.tokens.revoke("tok-0123456789ab")``.
         claims: ``for claims in cluster.claims.list(): ...``
+        notifications: ``cluster.notifications.test("ntf-0123456789ab")``.
     """
 
     def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
@@ -94,6 +97,7 @@ class Cluster(ControllerConnection):
         self.nodes = ClusterNodes(self)
         self.tokens = ClusterTokens(self)
         self.claims = ClusterClaims(self)
+        self.notifications = ClusterNotifications(self)
 
     def watch(
         self, *, job: str = "", after: int | None = None, is_over: Callable[[], bool] = bool
@@ -453,6 +457,32 @@ class ClusterClaims:
     def forget(self, team: str, run: str) -> None:
         """Delete the claim list of a run that will never go on."""
         self._connection.send_change("DELETE", f"/claims/{check_path_name(team)}/{check_path_name(run)}")
+
+
+class ClusterNotifications:
+    """Adds, lists, tests and removes notification targets."""
+
+    def __init__(self, connection: ControllerConnection) -> None:
+        self._connection = connection
+
+    def list(self) -> tuple[NotificationTarget, ...]:
+        return self._connection.request("GET", PATH_OF_TARGETS, Page[NotificationTarget]).items
+
+    def add(self, new: NewNotificationTarget) -> NotificationTarget:
+        return self._connection.request("POST", PATH_OF_TARGETS, NotificationTarget, body=new)
+
+    def remove(self, target: str) -> None:
+        self._connection.send_change("DELETE", f"{PATH_OF_TARGETS}/{check_path_name(target)}")
+
+    def test(self, target: str) -> Notification:
+        """Have a test message sent to a target, and return it as it waits; see `newest`."""
+        path = f"{PATH_OF_TARGETS}/{check_path_name(target)}/test"
+        return self._connection.request("POST", path, Notification)
+
+    def newest(self, target: str) -> tuple[Notification, ...]:
+        """Return the newest messages of a target, newest first."""
+        path = f"{PATH_OF_TARGETS}/{check_path_name(target)}/notifications"
+        return self._connection.request("GET", path, Page[Notification]).items
 
 
 def _build_usage_query(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The admission of a job: the checks of its spec, and of changes of its size. Pure."""
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from pathlib import PurePosixPath
 
 import msgspec
 
+from elastane.cluster.nouns.config import DeclaredEngine
+from elastane.cluster.nouns.images import can_run_image
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.common.field_checks import MOST_WORKERS, check_name, make_field_error
@@ -65,6 +67,23 @@ def check_priority_class(spec: JobSpec, priorities: Container[str]) -> None:
             f"there is no class {spec.priority_class!r}",
             "write one that `elastane priority list` shows, or leave it out",
         )
+
+
+def check_image(spec: JobSpec, engines: Iterable[DeclaredEngine]) -> None:
+    """Check that some engine could run the image of a job.
+
+    Raises:
+        BadField: none of these can, so the job would wait until an operator declares another one.
+    """
+    if any(can_run_image(spec.image, engine) for engine in (None, *engines)):
+        return
+    raise make_field_error(
+        "image",
+        f"no engine of the cluster can run {spec.image}",
+        "leave it out; or have an operator declare an engine of kind kubernetes, or of kind slurm with the "
+        "option container (pyxis takes .sqsh files, and kubernetes takes no files)",
+        means="the machine of the controller and Ray run no images; the job was not submitted",
+    )
 
 
 def check_virtual_ranks(policy: ElasticPolicy, virtual_ranks: int) -> None:

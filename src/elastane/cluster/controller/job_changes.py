@@ -5,11 +5,17 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from elastane.cluster.controller.admission import check_priority_class, check_spec, check_virtual_ranks
+from elastane.cluster.controller.admission import (
+    check_image,
+    check_priority_class,
+    check_spec,
+    check_virtual_ranks,
+)
 from elastane.cluster.controller.jobs.requests import cancel_job, change_job_spec, create_job
 from elastane.cluster.controller.jobs.stored_job import JobNameTaken, StoredJob
 from elastane.cluster.controller.rest import team_limits
 from elastane.cluster.controller.store import documents, history, jobs
+from elastane.cluster.nouns.config import Config
 from elastane.cluster.nouns.jobs import JobSpec
 
 
@@ -24,7 +30,9 @@ def add_job(
     Raises:
         ElastaneError: the job is refused, in the words of the error.
     """
-    check_priority_class(spec, _list_classes(tx))
+    config = documents.read_declared_config(tx)
+    check_priority_class(spec, _list_classes(config))
+    check_image(spec, config.engines or ())
     team_limits.check_jobs(tx, spec, user)
     check_team(spec.team)
     _claim_name(tx, spec.name)
@@ -41,7 +49,7 @@ def change_job(tx: Connection, before: StoredJob, spec: JobSpec) -> StoredJob:
         ElastaneError: the change is refused, in the words of the error.
     """
     check_spec(spec)
-    check_priority_class(spec, _list_classes(tx))
+    check_priority_class(spec, _list_classes(documents.read_declared_config(tx)))
     if spec.elastic_policy != before.spec.elastic_policy:
         check_virtual_ranks(spec.elastic_policy, before.observed.virtual_ranks)
     team_limits.check_growth(tx, before.spec, spec)
@@ -80,5 +88,5 @@ def _claim_name(tx: Connection, name: str) -> None:
     jobs.release_name(tx, name)
 
 
-def _list_classes(tx: Connection) -> set[str]:
-    return {priority.name for priority in documents.read_declared_config(tx).priorities or ()}
+def _list_classes(config: Config) -> set[str]:
+    return {priority.name for priority in config.priorities or ()}

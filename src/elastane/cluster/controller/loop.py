@@ -18,6 +18,7 @@ from elastane.cluster.controller.jobs.lifecycle import read_lifecycle
 from elastane.cluster.controller.jobs.reconciliation import choose_order, choose_order_after_end
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.jobs.unreadable_jobs import choose_kill
+from elastane.cluster.controller.metrics.meters import Meters
 from elastane.cluster.controller.observer import Observer
 from elastane.cluster.controller.planner import Planner
 from elastane.cluster.controller.planning import (
@@ -61,6 +62,7 @@ class Loop:
         clock: seconds since 1970.
         planner: plans for many jobs in another process; None: every plan is made in this one.
         code: the archives of code that jobs bring with them; None: no job brings any.
+        meters: get the durations of plans and of arrivals; None: new ones that no page shows.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Loop:
         *,
         planner: Planner | None = None,
         code: CodeFiles | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -79,7 +82,8 @@ class Loop:
         self._clock = clock
         self._planner = planner
         self._code = code
-        self._observer = Observer(store, engine, clock)
+        self._meters = Meters(clock) if meters is None else meters
+        self._observer = Observer(store, engine, clock, self._meters.arrival_times.add)
         self._refused: Mapping[str, str] = {}
         self._held_up: Mapping[str, str] = {}
         self._wrong: Mapping[str, str] = {}
@@ -245,6 +249,7 @@ class Loop:
             raise
         finally:
             self._plan_took_s = time.monotonic() - begin_s
+            self._meters.plan_times.add(self._plan_took_s)
 
     async def _make_plan(self, now_s: float) -> PlannedChanges:
         with self._store.begin_read() as tx:
@@ -268,7 +273,7 @@ class Loop:
     def _choose_orders(self) -> list[Order]:
         now_s = self._clock()
         with self._store.begin_read() as tx:
-            known = jobs.find_jobs(tx, self._observer.seen.keys() | jobs.list_unsettled_jobs(tx))
+            known = jobs.find_jobs(tx, self._observer.seen.keys() | jobs.map_unsettled_jobs(tx).keys())
             # The engine was not asked about jobs with a new grant: these have no processes yet.
             seen = ((job, self._observer.seen.get(job.name) or Observation(job=job.name)) for job in known)
             found = [(job, order) for job, sight in seen if (order := _choose_order(job, sight, now_s))]

@@ -13,13 +13,15 @@ from elastane.cluster.controller.jobs.observation_record import (
     changes_the_plan,
     is_worth_storing,
     list_events,
+    measure_arrival,
     observe_job,
 )
 from elastane.cluster.controller.jobs.stored_job import StoredJob
-from elastane.cluster.controller.jobs.unreadable_jobs import RELEASED, release_job
+from elastane.cluster.controller.jobs.unreadable_jobs import ENDS, RELEASED, release_job
 from elastane.cluster.controller.store import history, jobs, nodes, rows
 from elastane.cluster.controller.store.database import Store, count_change
 from elastane.cluster.nouns.engine import JobEngine, Observation
+from elastane.cluster.nouns.job_records import Wanted
 
 NODES_S = 15.0
 """Nodes are observed this often: on machines that others use too, devices become free at any time."""
@@ -44,17 +46,27 @@ class Observer:
 
     Args:
         clock: seconds since 1970.
+        count_arrival: called with the seconds after which all workers of a job train.
 
     Attributes:
         seen: the newest observation of each job.
         has_news: the newest observations change the plan, also if recording the rest of them has failed.
     """
 
-    def __init__(self, store: Store, engine: JobEngine, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engine: JobEngine,
+        clock: Callable[[], float],
+        count_arrival: Callable[[float], None],
+    ) -> None:
         self._store = store
         self._engine = engine
         self._clock = clock
+        self._count_arrival = count_arrival
         self._left_out: dict[str, str] = {}
+        self._wanted: Mapping[str, Wanted] = {}
+        """The wanted states of jobs when the newest observation began."""
         self._nodes_s = float("-inf")
         self.seen: Mapping[str, Observation] = {}
         self.has_news = False
@@ -67,8 +79,8 @@ class Observer:
         """Observe the jobs and the nodes, and record what has changed."""
         self.has_news = False
         with self._store.begin_read() as tx:
-            unsettled = jobs.list_unsettled_jobs(tx)
-        self.seen = await self._engine.observe(unsettled)
+            self._wanted = jobs.map_unsettled_jobs(tx)
+        self.seen = await self._engine.observe(frozenset(self._wanted))
         now_s = self._clock()
         with self._store.begin_read() as tx:
             known = jobs.find_jobs(tx, self.seen.keys())
@@ -97,13 +109,16 @@ class Observer:
                     history.append_event(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             if changes:
                 count_change(tx)
+        for job, after, _ in changes:
+            if (took_s := measure_arrival(job, after, now_s)) is not None:
+                self._count_arrival(took_s)
         return any(changes_the_plan(change.job, change.after) or change.end for change in changes)
 
     def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:
         """Return the changes of these jobs that are worth storing."""
         found = []
         for job in known:
-            if not job.has_ended and not job.unreadable:
+            if not job.has_ended and not job.unreadable and not self._ends_since(job):
                 seen = self.seen[job.name]
                 after = observe_job(job, seen, now_s)
                 end = None if after.has_ended else check_end_rules(job, seen.progress, now_s)
@@ -112,6 +127,13 @@ class Observer:
                     if storable is not None:
                         found.append(_Change(job, storable, end))
         return found
+
+    def _ends_since(self, job: StoredJob) -> bool:
+        """Return whether a job was asked to end since the observation began.
+
+        Then it may have begun an attempt since, which the observation does not show. The next one does.
+        """
+        return job.wanted in ENDS and self._wanted.get(job.name) != job.wanted
 
     def _make_storable(
         self, job: StoredJob, after: StoredJob, seen: Observation, now_s: float

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from elastane.cluster.controller.cluster.uses import charge_jobs
 from elastane.cluster.controller.jobs.accounts import charge
 from elastane.cluster.controller.jobs.grants import apply_decision
-from elastane.cluster.controller.jobs.size_history import AT_REST, is_stop
+from elastane.cluster.controller.jobs.size_history import AT_REST, is_reclaimed, is_stop
 from elastane.cluster.controller.jobs.stored_job import SizeReason, require_alive
 from elastane.cluster.controller.snapshot import take_cluster_snapshot
 from elastane.cluster.controller.store import history, jobs
@@ -164,6 +164,9 @@ def _write_size(tx: Connection, entry: WordedDecision, number: int, now_s: float
     after = apply_decision(before, decision, _state_reason(entry, now_s), now_s)
     jobs.write_job(tx, before, after, always=("grant", "observed", "reason"))
     history.insert_decision(tx, decision, entry.sentences, number, now_s)
+    detail: history.Detail = {"from": before.workers, "to": after.workers}
+    if is_reclaimed(decision) and after.workers < before.workers:
+        detail["reclaimed"] = True
     history.append_event(
         tx,
         "job.stopping" if is_stop(decision) else f"job.{EVENTS[decision.action]}",
@@ -171,5 +174,5 @@ def _write_size(tx: Connection, entry: WordedDecision, number: int, now_s: float
         now_s,
         team=before.team,
         job=before.name,
-        detail={"from": before.workers, "to": after.workers},
+        detail=detail,
     )

@@ -25,6 +25,8 @@ from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
 from elastane.cluster.controller.loop import Loop
+from elastane.cluster.controller.metrics.meters import Meters
+from elastane.cluster.controller.notifications.notifier import Notifier
 from elastane.cluster.controller.planner import Planner
 from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.rest.app import build_application
@@ -36,6 +38,7 @@ from elastane.cluster.controller.store.failures import StoreError
 from elastane.cluster.controller.store.lease import Lease
 from elastane.cluster.controller.store.monitor import Monitor
 from elastane.cluster.controller.store.tokens import make_first_token
+from elastane.cluster.controller.traces.follower import TraceFollower, wants_traces
 from elastane.cluster.engines.kinds import examine_engine, open_engine
 from elastane.cluster.engines.local.accounts import find_team_account
 from elastane.cluster.engines.local.engine import LocalEngine
@@ -128,7 +131,10 @@ def _serve(
     with store.begin_read() as tx:
         # No request is answered yet.
         code.clean(code_rows.list_digests(tx), clock())
-    loop = _build_loop(store, settings, site, clock, code)
+    meters = Meters(clock)
+    with store.begin_read() as tx:
+        meters.begin(tx)
+    loop = _build_loop(store, settings, site, clock, code, meters)
     controller = Controller(
         store,
         wake=loop.wake,
@@ -138,15 +144,19 @@ def _serve(
         examine=partial(examine_engine, url=site.url),
         check_team=partial(find_team_account, settings.run_as),
         clock=clock,
+        meters=meters,
     )
     follower = ElasticJobFollower(
         store, site.home, wake=loop.wake, check_team=controller.check_team, clock=clock
     )
+    tracer = TraceFollower(store, clock=clock)
+    notifier = Notifier(store, site.home, clock)
     app = build_application(controller)
     server = _Server(configure_server(app, settings))
     threads = [
         threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop"),
         threading.Thread(target=asyncio.run, args=(follower.run(),), name="elastic-jobs"),
+        threading.Thread(target=notifier.run, name="notifications"),
     ]
     ending, lost = threading.Event(), threading.Event()
 
@@ -159,6 +169,8 @@ def _serve(
         # Stop decisions before requests: another controller may have the store.
         loop.close()
         follower.close()
+        tracer.close()
+        notifier.close()
         end()
 
     server.farewell = app.state.closing.set
@@ -174,6 +186,9 @@ def _serve(
         thread.start()
     watch = partial(_watch_lease, lease, ending, end_without_lease)
     threading.Thread(target=watch, name="lease", daemon=True).start()
+    if wants_traces(os.environ):
+        # The end of the controller does not wait for a collector.
+        threading.Thread(target=tracer.run, name="traces", daemon=True).start()
     threading.Thread(target=write_refusals, args=(controller, ending), name="refusals", daemon=True).start()
     try:
         server.run(sockets=[listener])
@@ -181,6 +196,8 @@ def _serve(
         end()
         loop.close()
         follower.close()
+        tracer.close()
+        notifier.close()
         for thread in threads:
             thread.join()
         if not lost.is_set():
@@ -190,13 +207,18 @@ def _serve(
 
 
 def _build_loop(
-    store: Store, settings: ControllerSettings, site: Site, clock: Callable[[], float], code: CodeFiles
+    store: Store,
+    settings: ControllerSettings,
+    site: Site,
+    clock: Callable[[], float],
+    code: CodeFiles,
+    meters: Meters,
 ) -> Loop:
     node = ObservedNode(name=socket.gethostname(), pool="local", devices=settings.devices)
     local = LocalEngine(Path(settings.home), node=node, run_as=settings.run_as)
     engine = AllEngines(local, Fleet(store, site, open_engine, clock))
     scheduler = Scheduler(plan=plan, explain=explain_decision)
-    return Loop(store, engine, scheduler, clock, planner=Planner(settings.store), code=code)
+    return Loop(store, engine, scheduler, clock, planner=Planner(settings.store), code=code, meters=meters)
 
 
 def _describe_ready(

@@ -52,6 +52,7 @@ def take_cluster_snapshot(
         Snapshot(
             now_s=now_s,
             pools=pools,
+            engines=config.engines or (),
             teams=config.teams or (),
             cohorts=config.cohorts or (),
             priorities=config.priorities or (),

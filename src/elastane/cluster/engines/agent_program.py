@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -40,7 +41,7 @@ from elastane.common.connections.controller_connection import (
 from elastane.common.errors import BadInput, ElastaneError, NoCoordinator, NoSuchRun
 from elastane.common.exit_codes import ExitCode
 from elastane.common.extras import require
-from elastane.common.safe_text import escape_text
+from elastane.common.safe_text import fold_text
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.attempts.display import LogDisplay
 from elastane.run.attempts.interrupts import Interrupts, watch_signals
@@ -102,7 +103,7 @@ def run_agent(ticket: JobTicket) -> int:
 
 def _depart(controller: ControllerConnection, ticket: JobTicket, end: AgentEnding) -> None:
     """Tell the controller how this agent ends; its engine says so too, in fewer words."""
-    why = escape_text(end.why, LONGEST_WHY)
+    why = fold_text(end.why, LONGEST_WHY)
     try:
         controller.send(
             "POST", f"/agents/{ticket.agent}/departure", body=AgentDeparture(code=end.code, why=why)
@@ -145,11 +146,11 @@ class _Agent:
 
         Raises:
             ControllerUnreachable: it does not answer now.
-            RequestRefused: the ticket is not valid any more.
+            RequestRefused: the ticket is not valid any more, or the controller has another version.
         """
         path, arrival = (
             f"/agents/{self._ticket.agent}/arrival",
-            Arrival(host=socket.gethostname()[:LONGEST_HOST]),
+            Arrival(host=socket.gethostname()[:LONGEST_HOST], version=version("elastane")),
         )
         return self._controller.request("POST", path, Instruction, body=arrival)  # type: ignore[arg-type]
 

@@ -1,16 +1,18 @@
 """The run directory of an agent that shares none: fetched at the beginning, and sent as it grows."""
 
+import os
 import shutil
+import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
 
 from elastane.cluster.nouns.job_tickets import JobTicket, encode_credentials
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.common.home import find_home, make_home
+from elastane.run.agent.presence import hold_presence, is_any_process_present
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.connections.record_store import (
     RecordSender,
@@ -23,6 +25,7 @@ from elastane.run.connections.result_sender import ResultSender
 from elastane.run.machines.claims.history import find_newest_term
 from elastane.run.machines.claims.urls import open_claims
 from elastane.run.nouns.checkpoint_policy import parse_checkpoint_policy
+from elastane.run.nouns.hosts import derive_node_name
 from elastane.run.nouns.record_parts import APPENDED, ENDPOINT, REPLACED, RecordPart
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_record
@@ -50,27 +53,30 @@ def open_own_run(ticket: JobTicket, names: Iterable[str], node: str) -> Iterator
         ElastaneError: the controller does not answer.
         BadInput: the directory cannot be written.
     """
-    run_dir = RunDir(find_home() / FOLDER / ticket.agent, node)
+    # Machines may have one home on a network disk, and each cleans up only after its own agents.
+    run_dir = RunDir(find_home() / FOLDER / derive_node_name(socket.gethostname()) / ticket.agent, node)
     access = StoreAccess(
         ticket.url, f"/agents/{ticket.agent}", encode_credentials(ticket.key), ticket.certificate
     )
-    try:
-        _make_anew(run_dir.root)
-        write_store_access(run_dir, access)
-        store = RecordStore(access, timeout_s=FETCH_S)
-        store.fetch(run_dir, names)
-    except OSError as error:
-        raise BadInput(
-            f"this machine cannot write {run_dir.root}: {error.strerror}",
-            means="its part of the run is written there",
-            do="set ELASTANE_HOME to a directory on a disk of this machine",
-        ) from error
-    try:
-        with ResultSender(store, run_dir):
-            yield run_dir
-    finally:
-        if _send_last_records(run_dir):
-            shutil.rmtree(run_dir.root, ignore_errors=True)
+    with ExitStack() as held:
+        try:
+            make_home()
+            held.callback(os.close, make_own_run_dir(run_dir))
+            write_store_access(run_dir, access)
+            store = RecordStore(access, timeout_s=FETCH_S)
+            store.fetch(run_dir, names)
+        except OSError as error:
+            raise BadInput(
+                f"this machine cannot write {run_dir.root}: {error.strerror}",
+                means="its part of the run is written there",
+                do="set ELASTANE_HOME to a directory on a disk of this machine",
+            ) from error
+        try:
+            with ResultSender(store, run_dir):
+                yield run_dir
+        finally:
+            if _send_last_records(run_dir):
+                shutil.rmtree(run_dir.root, ignore_errors=True)
 
 
 def check_fits_own_home(spec: JobSpec) -> None:
@@ -94,12 +100,30 @@ def check_fits_own_home(spec: JobSpec) -> None:
         )
 
 
-def _make_anew(root: Path) -> None:
-    make_home()
-    root.parent.mkdir(mode=0o700, exist_ok=True)
-    # This agent may have taken part before.
-    shutil.rmtree(root, ignore_errors=True)
-    (root / "logs").mkdir(parents=True)
+def make_own_run_dir(run_dir: RunDir) -> int:
+    """Make a run directory of an agent, and remove those beside it of which no process is left.
+
+    An agent that was killed has left its own, with the keys of its run.
+
+    Returns:
+        A descriptor that tells others that a process is there, until it is closed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder = run_dir.root.parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for left in folder.iterdir():
+        with suppress(OSError):
+            if not left.name.startswith(".") and not is_any_process_present(RunDir(left)):
+                shutil.rmtree(left)
+    # The others see it only once its lock is held.
+    new = folder / f".{run_dir.root.name}"
+    shutil.rmtree(new, ignore_errors=True)
+    (new / "logs").mkdir(parents=True)
+    descriptor = hold_presence(RunDir(new))
+    new.rename(run_dir.root)
+    return descriptor
 
 
 def _send_last_records(run_dir: RunDir) -> bool:

@@ -49,6 +49,9 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: how much memory it holds; 0: as much as the engine gives.
         grace_s: how long before the end of its time the agent wants a notice.
         until_s: when it must have ended, in seconds since 1970; None: whenever the engine says.
+        image: of the container in which it runs, see `elastane.cluster.nouns.images`; empty: that of the
+            pool, or none.
+        home: directory that it shares with the controller, so that a container has to show it; empty: none.
         log: file for what the agent writes; empty: wherever the engine keeps it, or nowhere.
         ticket: secret; the agent reads it as one line of its standard input.
     """
@@ -62,6 +65,8 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     grace_s: float
     until_s: float | None = None
+    image: str = ""
+    home: str = ""
     log: str = ""
     ticket: str
 

@@ -13,9 +13,11 @@ class Arrival(RequestBody, frozen=True, kw_only=True):
 
     Args:
         host: the name of the machine, for people.
+        version: of Elastane there; empty: one from before agents said it.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    version: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
 class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):

@@ -2,7 +2,14 @@
 
 import msgspec
 
-from elastane.cluster.nouns.config import Cohort, PriorityClass, Reservation, SchedulingRules, Team
+from elastane.cluster.nouns.config import (
+    Cohort,
+    DeclaredEngine,
+    PriorityClass,
+    Reservation,
+    SchedulingRules,
+    Team,
+)
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.plans import Cause
 from elastane.cluster.nouns.pools import Departure, Pool, Restriction
@@ -119,6 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         pools: with unique names.
+        engines: of the pools; one that is not among them runs no container images.
         teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
         cohorts: with unique names.
         priorities: with unique names.
@@ -130,6 +138,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     now_s: float
     pools: tuple[Pool, ...] = ()
+    engines: tuple[DeclaredEngine, ...] = ()
     teams: tuple[Team, ...] = ()
     cohorts: tuple[Cohort, ...] = ()
     priorities: tuple[PriorityClass, ...] = ()

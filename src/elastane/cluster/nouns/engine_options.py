@@ -47,6 +47,8 @@ def is_time_limit(text: str) -> bool:
 
 
 WORD = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}"
+_MOUNTED = r"/[A-Za-z0-9_./+@=-]{0,1000}"
+_MOUNT = rf"{_MOUNTED}(?::{_MOUNTED}(?::r[ow])?)?"
 NAME = make_form("a name of Slurm", WORD)
 NAMES = make_form("a name of Slurm, or several with commas between them", rf"{WORD}(?:,{WORD}){{0,63}}")
 NODES = make_form("names of nodes with commas between them", rf"{WORD}(?:,{WORD}){{0,63}}")
@@ -58,11 +60,33 @@ GRES = make_form(
     "NAME or NAME:TYPE, without a number of them", rf"[A-Za-z][A-Za-z0-9_]{{0,63}}(?::(?!\d+\Z){WORD})?"
 )
 
+CONTAINER = EngineOption(
+    name="container",
+    metavar="pyxis|apptainer|singularity",
+    help="Program that runs the agents of jobs with an image; pyxis: by srun. Default: none, so that these "
+    "jobs do not run here.",
+    example="apptainer",
+    form=make_form("pyxis, apptainer or singularity", "pyxis|apptainer|singularity"),
+)
+CONTAINER_MOUNTS = EngineOption(
+    name="containerMounts",
+    metavar="PATH[:PATH[:ro]]",
+    help="Directories of the nodes that agents in images see, with commas between them; $ELASTANE_HOME is "
+    "always one.",
+    example="/shared,/scratch/data:/data:ro",
+    form=make_form(
+        "PATH, PATH:PATH or PATH:PATH:ro, or several with commas between them",
+        rf"{_MOUNT}(?:,{_MOUNT}){{0,31}}",
+    ),
+)
+
 SLURM = KindOptions(
     engine=(
         ELASTANE,
         SETUP,
         HOME,
+        CONTAINER,
+        CONTAINER_MOUNTS,
         EngineOption(
             name="output",
             metavar="FILE",

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from elastane.cluster.nouns.images import parse_image
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.common.document_parser import parse_document
 from elastane.common.field_checks import (
@@ -65,6 +66,8 @@ def check_job_spec(spec: JobSpec) -> JobSpec:
     check_name("team", spec.team)
     _check_program(spec)
     _check_code(spec)
+    if spec.image:
+        parse_image(spec.image)
     check_numbers(spec)
     return spec
 

@@ -59,6 +59,7 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
         seen_s: when; 0: never.
         held: the workers it has, by pool. A job uses the larger of this and its grant.
         step: last committed step.
+        stepped_s: when it was first observed; 0: unknown.
         steps: planned steps of the job; 0: unknown.
         virtual_ranks: pinned for the whole run, and the most workers that the job may have; 0: not pinned
             yet.
@@ -82,6 +83,7 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
     seen_s: Moment = 0.0
     held: dict[str, HeldWorkers] = msgspec.field(default_factory=dict)
     step: Steps = 0
+    stepped_s: Moment = 0.0
     steps: Steps = 0
     virtual_ranks: Count = 0
     loss: float | None = None

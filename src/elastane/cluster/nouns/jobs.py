@@ -174,6 +174,8 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
             `elastane.run.machines.joining.shipped_code.compute_code_digest`. ``script`` and ``working_dir``
             are then paths in the code, from its root, where its processes start if ``working_dir`` is empty.
             Empty: the paths are those of the machines.
+        image: the container image of its agents, see `elastane.cluster.nouns.images.parse_image`. It has
+            Elastane and torch, and counts for more than that of a pool. Empty: that of the pool, or none.
         env: additional environment variables.
         team: the team that owns it and that provides its quota.
         queue: a label within the team, for sorting.
@@ -203,6 +205,7 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
     stall_timeout_seconds: float | None = None
     working_dir: str = ""
     code: str = ""
+    image: str = ""
     env: dict[str, str] = {}
     team: str
     queue: str = ""

@@ -42,7 +42,7 @@ _LABEL_VALUE = make_form("a name of a queue", LABEL_NAME)
 IMAGE = EngineOption(
     name="image",
     metavar="IMAGE",
-    help="Image of the agents, with elastane and torch; that of a pool counts for more.",
+    help="Image of the agents, with elastane and torch. That of a job counts for most, then that of a pool.",
     example="team/train:1",
     form=_IMAGE,
 )

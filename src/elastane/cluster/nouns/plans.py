@@ -161,9 +161,11 @@ class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
 
     Args:
         one_machine: all its workers must be on one machine, so that pools of engines are out of the question.
+        image: its container image, if pools fit but their engines cannot run it; otherwise empty.
     """
 
     one_machine: bool = False
+    image: str = ""
 
 
 class NeverFits(Reason, frozen=True, kw_only=True, gc=False):

@@ -230,7 +230,7 @@ class Me(AnswerBody, frozen=True, kw_only=True):
     Args:
         user: owner of the token.
         role: the user's rights.
-        team: the team in which the role holds; ``*``: every team; empty for operators and reporters.
+        team: the team in which the role holds; ``*``: every team; empty for roles of no team.
     """
 
     user: str
@@ -243,3 +243,18 @@ class Version(AnswerBody, frozen=True, kw_only=True):
 
     elastane: str
     api: Literal["v1"] = "v1"
+
+
+# -- metrics -----------------------------------------------------------------------------------------------
+
+
+class ScrapeTarget(AnswerBody, frozen=True, kw_only=True):
+    """A group of pages of metrics, as Prometheus reads it from an HTTP service discovery.
+
+    Args:
+        targets: host and port of each.
+        labels: of all their series; names with two underscores in front say how to scrape.
+    """
+
+    targets: tuple[str, ...]
+    labels: dict[str, str]

@@ -151,6 +151,8 @@ def _earns_back_resize(job: PlannedJob, size: int) -> bool:
         # A job leaves an illegal size at any cost.
         or round_down_to_size(job.sizes, held) != held
         or size <= held
+        # Other jobs have already given their workers up for it.
+        or size == job.promised
         or job.speed_model.compute_gain(held, size) >= job.resize_log
     )
 

@@ -1,8 +1,10 @@
 """The pools that a job may use, in the order in which it tries them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from elastane.cluster.nouns.config import DeclaredEngine
+from elastane.cluster.nouns.images import can_run_image
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.pools import ENGINE_LABEL, Pool
 
@@ -19,12 +21,18 @@ class PoolGroup(NamedTuple):
     for_growth: tuple[int, ...]
 
 
-def find_pool_groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[PoolGroup, ...]:
-    """Return the groups that a job may use, best first: by its preferred kinds, then by price and name."""
-    wanted = spec.resources_per_worker
+def find_pool_groups(
+    spec: JobSpec, pools: Sequence[Pool], engines: Iterable[DeclaredEngine] = ()
+) -> tuple[PoolGroup, ...]:
+    """Return the groups that a job may use, best first: by its preferred kinds, then by price and name.
+
+    Args:
+        engines: of the pools; they are needed for jobs with an image only.
+    """
+    wanted, declared = spec.resources_per_worker, {engine.name: engine for engine in engines}
     found: dict[tuple[str, tuple[str, str]], list[int]] = {}
     for i, pool in enumerate(pools):
-        if _is_suitable(spec, pool):
+        if _is_suitable(spec, pool) and can_run_image(spec.image, declared.get(pool.engine)):
             found.setdefault((pool.device, pool.place), []).append(i)
 
     def rank(members: list[int]) -> tuple[int, float, str]:

@@ -88,6 +88,11 @@ def suggest_remedy(why: Why) -> str:
         case NeverFits(most=most):
             smaller = f"a minimum of at most {format_count(most, 'device')}, or " if most else ""
             return f"This changes with {smaller}more quota or devices."
+        case NoSuchPool(image=image) if image:
+            return (
+                "This changes with a pool of an engine that runs it: of kind kubernetes, or slurm with the "
+                "option container."
+            )
         case NoSuchPool():
             return "This changes with other resourcesPerWorker or data, with spot, or with a new pool."
         case AtLargestUsefulSize():

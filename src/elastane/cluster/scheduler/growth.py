@@ -24,7 +24,7 @@ from elastane.cluster.nouns.plans import NotWorth, ResizeTooDear
 from elastane.cluster.scheduler.allocation import Allocation
 from elastane.cluster.scheduler.minimums import explain_no_room
 from elastane.cluster.scheduler.order import compute_shares
-from elastane.cluster.scheduler.placement import find_spared_pools, place_growth
+from elastane.cluster.scheduler.placement import fill_held, find_spared_pools, place_growth
 from elastane.cluster.scheduler.planned_job import PlannedJob
 from elastane.cluster.scheduler.sizes import find_next_size, round_down_to_size
 
@@ -113,6 +113,9 @@ def _grant_step(
     """Grant a step if it fits, and return the job's next one."""
     level = job.path.index(node)
     parts = place_growth(allocation, job, step.workers, level, held=step.held)
+    if parts is None and step.held and level < job.level:
+        # The rest of the step may stay on a quota further up. If a teammate grew here now, it could not.
+        parts = fill_held(allocation, job, step.workers, level) or None
     if parts is not None:
         allocation.grant(job, node, parts, growth=True)
         return _find_next_step(job, node, rules, new_only=not step.held)
@@ -155,25 +158,29 @@ def _find_next_step(
     if size is None or size > job.max_workers:
         job.stop_reason = job.limit_reason
         return None
-    efficiency = model.compute_efficiency(now, size)
+    # A quota further down may have kept a part of the step. The rest is worth as much as the whole.
+    begin = round_down_to_size(job.sizes, now)
+    efficiency = model.compute_efficiency(begin, size)
+    # Other jobs may already have given up what the last plan promised, so it counts like what the job holds.
+    owed = held or size <= job.promised
     # A prediction alone takes no worker away: noise in it would take and give the same one again and again.
-    keeps = held and (job.cooling_down or size > model.largest)
-    if efficiency < rules.worth * (HELD_EFFICIENCY if held else 1.0) and not keeps:
+    keeps = owed and (job.cooling_down or size > model.largest)
+    if efficiency < rules.worth * (HELD_EFFICIENCY if owed else 1.0) and not keeps:
         job.stop_reason = NotWorth(workers=size, efficiency=efficiency)
         return None
     if not held and now == job.held_workers == job.size:
         # The first step beyond what it has pays for the resize.
-        size = _find_size_worth_resize(job, size)
+        size = _find_size_worth_resize(job, size) or (job.promised if owed else None)
         if size is None:
             job.stop_reason = ResizeTooDear(cost_s=job.state.resize_s, horizon_s=rules.horizon_s)
             return None
-    worth = job.weight * model.compute_gain(now, size) / (size - now)
-    if held:
-        gain = job.held_weight * HELD_WORTH * model.compute_gain(now, size) + job.resize_log
-        worth = gain / (size - now)
+    worth = job.weight * model.compute_gain(begin, size) / (size - begin)
+    if owed:
+        gain = job.held_weight * HELD_WORTH * model.compute_gain(begin, size) + job.resize_log
+        worth = gain / (size - begin)
     key = (
         -job.priority,
-        now >= job.needed_workers,
+        begin >= job.needed_workers,
         not (held and job.cooling_down),
         -worth / job.devices,
         job.number,
@@ -209,7 +216,7 @@ def _choose_size(job: PlannedJob, now: int, following: int, most: int) -> int:
         following: the next legal size.
         most: the largest size to consider beside it.
     """
-    model = job.speed_model
+    model, now = job.speed_model, round_down_to_size(job.sizes, now)
     beyond = model.sizes[bisect_right(model.sizes, following) : bisect_right(model.sizes, most)]
     if not beyond:
         return following

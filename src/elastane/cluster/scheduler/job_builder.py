@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from elastane.cluster.nouns.cluster import JobState, Snapshot
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.plans import NeverFits, NoSuchPool, PoolChanged, Why
@@ -20,7 +22,7 @@ from elastane.cluster.scheduler.limits import (
 from elastane.cluster.scheduler.planned_job import PlannedJob
 from elastane.cluster.scheduler.quota_ledger import QuotaLedger
 from elastane.cluster.scheduler.quota_tree import Path
-from elastane.cluster.scheduler.sizes import Sizes, find_smallest_size, list_legal_sizes
+from elastane.cluster.scheduler.sizes import Sizes, find_smallest_size, list_legal_sizes, round_down_to_size
 from elastane.cluster.scheduler.speed_model import ONE_NODE, SpeedModel, build_speed_model
 
 PoolKey = TypeVar("PoolKey", int, str)
@@ -104,6 +106,7 @@ class JobBuilder:
             held_workers=held_workers,
             held_minimum=choose_minimum(held.by_pool, minimum),
             live_workers=held_workers - held.dead,
+            promised=_find_promised_size(state, sizes, limit.workers),
             cooling_down=is_cooling_down(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
             # The job cannot use the rest that a reservation leaves before the reservation is over.
@@ -163,9 +166,10 @@ class JobBuilder:
         wanted, data = spec.resources_per_worker, spec.data
         where = tuple(sorted(holding.pool for holding in state.holds)) if state.holds else ()
         labels = tuple(sorted(data.labels.items())) if data.labels else ()
-        key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where, needs_one_machine(spec))
+        terms = (spec.spot, spec.image, needs_one_machine(spec))
+        key = (wanted.kinds, wanted.devices, data.regions, labels, where, terms)
         if key not in self._groups:
-            found = find_pool_groups(spec, self._snapshot.pools)
+            found = find_pool_groups(spec, self._snapshot.pools, self._snapshot.engines)
             if where:
                 indices = {self._pools[name] for name in where if name in self._pools}
                 found = tuple(group for group in found if indices & set(group.for_minimum))
@@ -181,8 +185,11 @@ class JobBuilder:
         return found
 
     def _make_no_such_pool(self, state: JobState) -> NoSuchPool:
-        has_engines = any(pool.engine for pool in self._snapshot.pools)
-        return NoSuchPool(one_machine=has_engines and needs_one_machine(state.spec))
+        spec, pools = state.spec, self._snapshot.pools
+        if spec.image and find_pool_groups(msgspec.structs.replace(spec, image=""), pools):
+            return NoSuchPool(image=spec.image)
+        has_engines = any(pool.engine for pool in pools)
+        return NoSuchPool(one_machine=has_engines and needs_one_machine(spec))
 
     def _count_node_workers(self, spec: JobSpec, groups: tuple[PoolGroup, ...]) -> int:
         """Return the workers that fit on one node, in each pool of the group that the job tries first."""
@@ -257,6 +264,12 @@ def choose_minimum(held: Mapping[PoolKey, int], minimum: int) -> dict[PoolKey, i
             chosen[pool] = min(workers, minimum)
             minimum -= workers
     return chosen
+
+
+def _find_promised_size(state: JobState, sizes: Sizes, most: int) -> int:
+    """Return the size that the last plan promised to a running job; 0: none, or no more than it has."""
+    is_owed = 0 < state.workers < state.promised <= most
+    return state.promised if is_owed and round_down_to_size(sizes, state.promised) == state.promised else 0
 
 
 def _find_needed_workers(state: JobState, sizes: Sizes, speed_model: SpeedModel, now_s: float) -> float:

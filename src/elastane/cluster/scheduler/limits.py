@@ -180,19 +180,25 @@ def is_cooling_down(state: JobState, rules: SchedulingRules, now_s: float) -> bo
 
 
 def find_size_for_speed(state: JobState, sizes: Sizes, speed_model: SpeedModel, speed: float) -> float:
-    """Return the workers for a speed in samples per second: those it has if these will do, else the fewest.
+    """Return the workers for a speed in samples per second: those it has or was promised, else the fewest.
 
     Infinite if no legal size reaches the speed.
     """
     return _keep_within_tolerance(
-        state.workers, speed, lambda wanted: _find_fewest_for_speed(sizes, speed_model, wanted)
+        state, speed, lambda wanted: _find_fewest_for_speed(sizes, speed_model, wanted)
     )
 
 
-def _keep_within_tolerance(now: int, asked: float, size_for: Callable[[float], float]) -> float:
-    """Return the size for the asked value; the present size if it is right within `TOLERANCE`."""
-    within = size_for(asked * (1 - TOLERANCE)) <= now <= size_for(asked * (1 + TOLERANCE))
-    return now if now and within else size_for(asked)
+def _keep_within_tolerance(state: JobState, asked: float, size_for: Callable[[float], float]) -> float:
+    """Return the size for the asked value; the promised or present one if that is right within `TOLERANCE`.
+
+    Other jobs may already have given up what was promised.
+    """
+    fewest, most = size_for(asked * (1 - TOLERANCE)), size_for(asked * (1 + TOLERANCE))
+    for size in (max(state.promised, state.workers), state.workers) if state.workers else ():
+        if fewest <= size <= most:
+            return size
+    return size_for(asked)
 
 
 def _find_fewest_for_speed(sizes: Sizes, speed_model: SpeedModel, speed: float) -> float:
@@ -242,7 +248,7 @@ def _limit_by_budget(
         workers = bisect_right(range(1, most + 1), budget, key=compute_cost)
         return max(find_smallest_size(sizes), round_down_to_size(sizes, workers))
 
-    workers = int(_keep_within_tolerance(state.workers, left, find_affordable_size))
+    workers = int(_keep_within_tolerance(state, left, find_affordable_size))
     return [WorkerLimit(workers, BudgetAllows(workers=workers, left=left))] if workers < most else []
 
 
@@ -257,6 +263,9 @@ def _limit_by_sizes(policy: ElasticPolicy, largest: int) -> WorkerLimit:
 def _limit_by_measurements(state: JobState, sizes: Sizes, speed_model: SpeedModel) -> WorkerLimit:
     """Limit growth to sizes that the measured speeds can predict."""
     present = max(state.workers, find_smallest_size(sizes))
+    if state.workers:
+        # It was promised only what it had, or what could be predicted then.
+        present = max(present, round_down_to_size(sizes, state.promised))
     workers = max(present, round_down_to_size(sizes, int(speed_model.reach)))
     largest = speed_model.largest
     if speed_model.reach == largest:

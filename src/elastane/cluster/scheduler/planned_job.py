@@ -54,6 +54,7 @@ class PlannedJob:
         held_workers: sum of ``held``.
         held_minimum: those of ``held`` that make up its minimum, by pool.
         live_workers: those of ``held`` that are not known to be dead.
+        promised: the size that the last plan promised it, if that is legal and more than it has; else 0.
         cooling_down: it was resized less than its cooldown ago.
         protected: it was started less than ``minRunTimeS`` ago, so only an owner may stop it.
         out_of_patience: it has waited for longer than ``patienceS``, and so holds its place.
@@ -95,6 +96,7 @@ class PlannedJob:
     held_workers: int
     held_minimum: dict[int, int]
     live_workers: int
+    promised: int
     cooling_down: bool
     protected: bool
     out_of_patience: bool

@@ -152,6 +152,11 @@ def _describe_standstill(why: StandstillReason) -> str:
             return f"it crashed and is retried at {format_time(at_s)}"
         case BudgetSpent(spent=spent, budget=budget):
             return f"it has spent {format_money(spent)} of its budget of {format_money(budget)}"
+        case NoSuchPool(image=image) if image:
+            return (
+                "of the pools that have what one of its workers asks for, none belongs to an engine that can "
+                f"run its image {image}"
+            )
         case NoSuchPool(one_machine=one_machine):
             if not one_machine:
                 return "no pool has what one of its workers asks for"

@@ -42,8 +42,8 @@ class Pages(Protocol):
     async def admit(self, authorization: str) -> Response | None:
         """Return the answer to a ticket, with the status 200 if it admits; None: it presents no ticket."""
 
-    async def show(self, path: str) -> Response:
-        """Return a page for a client with the secret of the run."""
+    async def show(self, path: str, accept: str) -> Response:
+        """Return a page for a client with the secret of the run, in a media type that it accepts."""
 
 
 class Authenticator:
@@ -132,7 +132,7 @@ class Authenticator:
         if request.path == PATH:
             return None
         if self._pages is not None:
-            return await self._pages.show(request.path)
+            return await self._pages.show(request.path, ",".join(request.headers.get_all("Accept")))
         return make_page_response(HTTPStatus.NOT_FOUND, f"this server answers at {PATH} only\n".encode())
 
     async def _answer_ticket(self, connection: "GuardedConnection", presented: list[str]) -> Response:
@@ -151,13 +151,15 @@ class Authenticator:
         self._unproven.discard(connection)
 
 
-def make_page_response(status: HTTPStatus, body: bytes) -> Response:
+def make_page_response(
+    status: HTTPStatus, body: bytes, content_type: str = "application/octet-stream"
+) -> Response:
     """Return a response after which the connection closes."""
     headers = Headers(
         [
             ("Connection", "close"),
             ("Content-Length", str(len(body))),
-            ("Content-Type", "application/octet-stream"),
+            ("Content-Type", content_type),
         ]
     )
     return Response(status.value, status.phrase, headers, body)

@@ -14,7 +14,7 @@ from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from elastane.common.untrusted_data import Malformed
-from elastane.run.connections.authentication import serve_authenticated
+from elastane.run.connections.authentication import Pages, serve_authenticated
 from elastane.run.connections.short_reports import ProposedGenerations, complete_steps
 from elastane.run.coordinator.actions import CommandRequest, Disconnected, Input
 from elastane.run.nouns.control import (
@@ -78,11 +78,21 @@ class Connections:
         self._nodes: tuple[NodeAddress, ...] = ()
 
     def listen(
-        self, listening: socket.socket, secret: str, context: ssl.SSLContext | None = None
+        self,
+        listening: socket.socket,
+        secret: str,
+        context: ssl.SSLContext | None = None,
+        *,
+        pages: Pages | None = None,
     ) -> AbstractAsyncContextManager[Server]:
         """Return a server of connections with the secret of the run, see `serve_authenticated`."""
         return serve_authenticated(
-            self.serve, listening, secret, largest_bytes=LARGEST_MESSAGE_BYTES, context=context
+            self.serve,
+            listening,
+            secret,
+            largest_bytes=LARGEST_MESSAGE_BYTES,
+            context=context,
+            pages=pages,
         )
 
     def reply(self, token: int, answer: Answer) -> None:

@@ -166,6 +166,7 @@ class Ledger:
         open_file: opens the file; see `AppendFile`.
         write: writes like `os.write`.
         began_at: the step after which the run began; the first line is that of the next step.
+        count_step: called with each line that is written.
 
     Attributes:
         file: the file itself.
@@ -178,9 +179,11 @@ class Ledger:
         write: Callable[[int, bytes], int] = os.write,
         *,
         began_at: int = 0,
+        count_step: Callable[[LedgerLine], object] = id,
     ) -> None:
         self.file = AppendFile(path, open_file, write)
         self._early: dict[int, LedgerLine] = {}
+        self._count_step = count_step
         last = self.file.last_line
         self.last = None if last is None else decode_ledger_line(last)
         self._taken = began_at if self.last is None else self.last.step
@@ -204,6 +207,7 @@ class Ledger:
         while (line := self._early.pop(self._taken + 1, None)) is not None:
             self.file.append(msgspec.json.encode(line))
             self._taken, self.last = line.step, line
+            self._count_step(line)
         return self.file.flush()
 
     def sync(self, step: int) -> bool:

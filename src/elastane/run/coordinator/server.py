@@ -31,8 +31,11 @@ from elastane.run.coordinator.claiming import claim_slot
 from elastane.run.coordinator.connections import Connections
 from elastane.run.coordinator.decide import decide_actions
 from elastane.run.coordinator.event_summary import read_changes
+from elastane.run.coordinator.metrics_page import MetricsPage
 from elastane.run.coordinator.record_files import AppendFile, Ledger, open_copy_to_append, open_to_append
 from elastane.run.coordinator.roster import NO_TAKEOVER, Roster, Takeover, create_roster
+from elastane.run.coordinator.run_meters import RunMeters
+from elastane.run.coordinator.status import build_status
 from elastane.run.machines.claims.decisions import DecisionClaims
 from elastane.run.nouns.control import (
     Acknowledge,
@@ -97,7 +100,13 @@ class Coordinator:
         self._stalled = False
         self._durable_step: int | None = None
         open_file = open_to_append if takeover.from_node is None else open_copy_to_append
-        self._ledger = Ledger(run_dir.ledger, open_file, began_at=self._record.began_at.step)
+        self._meters = RunMeters()
+        self._ledger = Ledger(
+            run_dir.ledger,
+            open_file,
+            began_at=self._record.began_at.step,
+            count_step=self._meters.add_step,
+        )
         self._events = AppendFile(run_dir.events, open_file)
         self._secret = read_secret(run_dir)
         self._connections = Connections()
@@ -115,6 +124,7 @@ class Coordinator:
 
     def _create_roster(self, term: int) -> Roster:
         events = tuple(read_changes(self._run_dir.events))
+        self._meters.begin(events, self._ledger.last)
         now = time.time()
         pid = os.getpid()
         resumed = self._record.resumed
@@ -172,7 +182,8 @@ class Coordinator:
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled."""
         context = load_server_context(self._run_dir) if self._record.spec.listen else None
-        server = self._connections.listen(listening, self._secret, context)
+        pages = MetricsPage(lambda: self._meters.read(build_status(self._roster)))
+        server = self._connections.listen(listening, self._secret, context, pages=pages)
         # An error in a task of the group ends this coordinator, and the next one takes over.
         async with server, asyncio.TaskGroup() as self._group:
             if self._durable_step is not None:
@@ -220,6 +231,7 @@ class Coordinator:
                             outbox.put(message)
                 case WriteEvent(event):
                     self._events.append(msgspec.json.encode(event))
+                    self._meters.add_event(event, self._roster.wanted.target)
                 case PinScript(pinned):
                     self._record = msgspec.structs.replace(self._record, pinned=pinned)
                     self._pinned_on_disk = False
@@ -347,6 +359,7 @@ class Coordinator:
         self, kind: str, now: float, *, why: str, detail: dict[str, float | int | str] | None = None
     ) -> None:
         event = EventLine(time=now, kind=kind, who="coordinator", why=why, detail=detail or {})
+        self._meters.add_event(event, None)
         self._events.append(msgspec.json.encode(event))
 
 

@@ -291,7 +291,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if not self.api.wait_until_speaking():
+        # A connection may have been accepted while the server stopped.
+        if not self.api.wait_until_speaking() or self.api.is_closing():
             self.close_connection = True
             return
         try:

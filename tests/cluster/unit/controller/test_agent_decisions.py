@@ -9,6 +9,8 @@ from elastane.cluster.controller.agents.agent_job import AgentJob
 from elastane.cluster.controller.agents.decisions import (
     AFTER_OUTCOME_S,
     LONGEST_PAUSE_S,
+    LONGEST_WHY,
+    add_last_words,
     choose_asks,
     choose_deadlines,
     choose_instruction,
@@ -18,6 +20,7 @@ from elastane.cluster.controller.agents.decisions import (
     has_failed,
     judge_loss,
     judge_start,
+    lacks_reason,
     must_hear,
     takes_part,
     update_agent,
@@ -64,6 +67,50 @@ def agent_sets(draw):
 
 
 wanted_sizes = st.dictionaries(st.sampled_from(POOLS), st.integers(1, 6), min_size=1)
+
+
+APPTAINER = """\
+WARNING: some warning
+FATAL:   Unable to handle docker://team/train:1 uri: connection refused
+"""
+ENROOT = """\
+slurmstepd: error: pyxis: failed to import docker image
+slurmstepd: error: pyxis:     [ERROR] URL https://r/v2 returned error code: 401 Unauthorized
+srun: error: n1: task 0: Exited with exit code 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", "it ended with exit code 255"),
+        (APPTAINER, "255; its log says: FATAL:   Unable to handle docker://team/train:1 uri"),
+        (ENROOT, "URL https://r/v2 returned error code: 401 Unauthorized"),
+        ("\x1b[91mFATAL: red\x1b[0m\nlast\n", "its log says: FATAL: red"),
+        ("env: 'elastane': No such file\n\n", "its log says: env: 'elastane': No such file"),
+        ("env: no such file\nsrun: error: n1: task 0: Exited\n", "its log says: env: no such file"),
+        ("srun: error: Unable to create step\n", "its log says: srun: error: Unable to create step"),
+        ("\x1b]0;title\x07\x00", "\\x1b]0;title"),
+        ("x" * 9000, "xxx"),
+    ],
+)
+def test_an_agent_that_could_not_start_says_why_in_the_words_of_its_log(log, words):
+    seen = SeenAgent(id="c1-1", state="gone", why="it ended with exit code 255", exit_code=255)
+    why = add_last_words(seen, log).why
+    assert words in why
+    assert len(why) <= LONGEST_WHY
+    assert why.isprintable()
+
+
+def test_the_log_is_read_only_for_agents_that_failed_without_a_word():
+    gone = SeenAgent(id="c1-1", state="gone", exit_code=255)
+    assert lacks_reason(make_agent(1), gone)
+    assert not lacks_reason(make_agent(1), msgspec.structs.replace(gone, exit_code=0))
+    assert not lacks_reason(make_agent(1), msgspec.structs.replace(gone, exit_code=None))
+    assert not lacks_reason(make_agent(1), msgspec.structs.replace(gone, state="running"))
+    assert not lacks_reason(make_agent(1, exit_code=2, why="no torch"), gone)
+    assert not lacks_reason(make_agent(1, leave_by_s=1.0), gone)
+    assert not lacks_reason(arrive(make_agent(1)), gone)
 
 
 @given(agents=agent_sets(), wanted=wanted_sizes, runs=st.booleans())

@@ -261,12 +261,32 @@ def test_without_options_a_device_is_a_processor_and_what_an_agent_asks_for_coun
         ({"ticket": ""}, OPTIONS, "malformed"),
         ({"until_s": NOW_S + 30.0}, OPTIONS, "must end within 30 s"),
         ({}, KubernetesOptions(), "no image is set"),
+        ({"image": "/shared/train.sif"}, OPTIONS, "cannot run the image /shared/train.sif"),
     ],
 )
 def test_what_cannot_be_a_pod_is_refused(changes, options, words):
     with pytest.raises(BadInput, match=words) as refused:
         build_pod(an_ask(**changes), KubernetesPool(cpus_per_device=1), options, NOW_S)
     assert "a b" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("job", "pool", "template", "image"),
+    [
+        ("", "", "", "train:1"),
+        ("", "pool:1", "", "pool:1"),
+        ("reg.io/job:1", "pool:1", "", "reg.io/job:1"),
+        # In the spelling of Pyxis.
+        ("reg.io#job:1", "", "", "reg.io/job:1"),
+        ("", "pool:1", "own:1", "own:1"),
+        ("reg.io/job:1", "", "own:1", "own:1"),
+    ],
+)
+def test_the_image_nearest_to_the_job_counts(job, pool, template, image):
+    containers = [{"name": "x", "image": template}] if template else []
+    options = {"template": json.dumps({"spec": {"containers": containers}})} if template else {}
+    pod = build_pod(an_ask(image=job, options=options), KubernetesPool(image=pool), OPTIONS, NOW_S)
+    assert pod["spec"]["containers"][0]["image"] == image
 
 
 def test_a_secret_belongs_to_its_pod():

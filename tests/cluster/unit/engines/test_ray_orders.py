@@ -123,3 +123,8 @@ def test_the_lines_of_the_setup_run_before_the_command_in_one_process():
     process = subprocess.Popen(build_command(options), stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate(timeout=60)
     assert output == f"ready x join {process.pid}\n"
+
+
+def test_ray_refuses_an_image_in_words():
+    with pytest.raises(BadInput, match="Ray does not run the image team/train:1 of job demo"):
+        build_order(an_ask(image="team/train:1"), RayPool(), RayOptions())

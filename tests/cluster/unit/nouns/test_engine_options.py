@@ -128,7 +128,8 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
     with pytest.raises(BadField) as wrong:
         check_options("engines.hpc.options", "an engine of kind slurm", {"colour": "red"}, SLURM.engine)
     assert wrong.value.what == "engines.hpc.options.colour: an engine of kind slurm has no such option"
-    assert wrong.value.do == "write one of: command, setup, home, output, conf, bin, answer, accounting"
+    known = "command, setup, home, container, containerMounts, output, conf, bin, answer, accounting"
+    assert wrong.value.do == f"write one of: {known}"
     with pytest.raises(BadField) as wrong:
         check_options("pools.p.options", "a pool", {"x\x1b" * 1000: "red"}, SLURM.pool)
     assert len(wrong.value.field) < 200

@@ -8,7 +8,15 @@ from msgspec.structs import replace
 
 from elastane.cluster.nouns import plans
 from elastane.cluster.nouns.cluster import Draining, Holding, JobState, Snapshot
-from elastane.cluster.nouns.config import Once, PriorityClass, Quota, Reservation, Team, Weekly
+from elastane.cluster.nouns.config import (
+    DeclaredEngine,
+    Once,
+    PriorityClass,
+    Quota,
+    Reservation,
+    Team,
+    Weekly,
+)
 from elastane.cluster.nouns.jobs import (
     DataPlacement,
     ElasticPolicy,
@@ -39,9 +47,9 @@ def state(number=1, *, workers=0, low=1, high=8, pool="a", fields=None, **spec):
     )
 
 
-def decided(*jobs, devices=8, reservations=(), pools=None, now_s=NOW_S):
+def decided(*jobs, devices=8, reservations=(), pools=None, engines=(), now_s=NOW_S):
     pools = pools or (Pool(name="a", device="h100", devices=devices, price=3.6),)
-    made = plan(Snapshot(now_s=now_s, pools=pools, jobs=jobs, reservations=reservations))
+    made = plan(Snapshot(now_s=now_s, pools=pools, engines=engines, jobs=jobs, reservations=reservations))
     return made.decisions[0] if len(jobs) == 1 else made.decisions
 
 
@@ -285,6 +293,28 @@ def test_a_job_can_ask_for_one_engine():
     assert decided(wanted, pools=pools).workers == {"b": 2}
     # A pool cannot say that it is of another engine.
     assert decided(wanted, pools=(here,)).why == (plans.NoSuchPool(),)
+
+
+def test_a_job_with_an_image_goes_only_to_engines_that_run_it():
+    pools = (
+        Pool(name="a", device="h100", devices=4),
+        Pool(name="b", device="h100", devices=4, engine="ray"),
+        Pool(name="c", device="h100", devices=2, engine="hpc", price=9.0),
+    )
+    ray, hpc = DeclaredEngine(name="ray", kind="ray"), DeclaredEngine(name="hpc", kind="slurm")
+    job = state(low=1, image="team/train:1")
+    waits = decided(job, pools=pools, engines=(ray, hpc))
+    assert waits.why == (plans.NoSuchPool(image="team/train:1"),)
+    said = " ".join(explain_decision(waits, TEAMS))
+    assert "none belongs to an engine that can run its image team/train:1." in said
+    assert "This changes with a pool of an engine that runs it" in said
+    able = replace(hpc, options={"container": "pyxis"})
+    assert decided(job, pools=pools, engines=(ray, able)).workers == {"c": 2}
+    # Without an image it takes the cheapest one.
+    assert decided(state(low=4, high=4), pools=pools, engines=(ray, able)).workers == {"a": 4}
+    # It would wait without its image too.
+    far = state(image="team/train:1", data=DataPlacement(regions=("moon",)))
+    assert decided(far, pools=pools, engines=(ray,)).why == (plans.NoSuchPool(),)
 
 
 H100 = Pool(name="b", device="h100", devices=8)

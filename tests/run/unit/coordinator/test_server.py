@@ -1,9 +1,11 @@
 """A real coordinator process over real websockets, with workers that the test plays."""
 
+import http.client
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,7 +18,7 @@ from websockets.sync.client import connect
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.coordinator_connection import open_connection
 from elastane.run.connections.endpoint import build_endpoint
-from elastane.run.connections.run_certificate import create_certificate
+from elastane.run.connections.run_certificate import build_client_context, create_certificate
 from elastane.run.connections.short_reports import ProposedGenerations, shorten_report
 from elastane.run.coordinator.server import Coordinator
 from elastane.run.machines.claims.decisions import DecisionClaims
@@ -444,3 +446,35 @@ def test_a_new_attempt_knows_the_first_losses_of_lost_steps(tmp_path, line, adap
         assert known == {}
         return
     assert known == ({1: other.loss_hex} if adapted_later else {n: line(n).loss_hex for n in (1, 2)})
+
+
+def ask_page(served, path: str, header: str, context: ssl.SSLContext | None = None) -> tuple[int, bytes]:
+    """Return the status and the body of a page."""
+    address = served.listening.getsockname()
+    if context is None:
+        connection = http.client.HTTPConnection(*address, timeout=WAIT_S)
+    else:
+        connection = http.client.HTTPSConnection(*address, timeout=WAIT_S, context=context)
+    try:
+        connection.request("GET", path, headers={"Authorization": header} if header else {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_metrics_are_shown_only_to_clients_with_the_secret(served):
+    for header in ("", f"Bearer {SECRET}x"):
+        status, body = ask_page(served, "/metrics", header)
+        assert (status, b"elastane_run" in body) == (401, False)
+    status, body = ask_page(served, "/metrics", f"Bearer {SECRET}")
+    assert (status, b"\nelastane_run_steps_total 0.0\n" in body) == (200, True)
+    assert ask_page(served, "/secret", f"Bearer {SECRET}")[0] == 404
+
+
+def test_metrics_of_a_run_on_several_machines_are_encrypted(spread):
+    context = build_client_context(spread.endpoint.certificate)
+    status, body = ask_page(spread, "/metrics", f"Bearer {SECRET}", context)
+    assert (status, b"\nelastane_run_state{" in body) == (200, True)
+    with pytest.raises((http.client.HTTPException, OSError)):
+        ask_page(spread, "/metrics", f"Bearer {SECRET}")

@@ -26,6 +26,10 @@ Action: TypeAlias = Literal[
     "reports.write",
     "claims.read",
     "claims.write",
+    "metrics.read",
+    "notifications.read",
+    "notifications.write",
+    "notifications.anywhere",
 ]
 
 DEEDS: dict[Action, str] = {
@@ -46,6 +50,10 @@ DEEDS: dict[Action, str] = {
     "reports.write": "send reports",
     "claims.read": "read claim lists",
     "claims.write": "change claim lists",
+    "metrics.read": "read metrics",
+    "notifications.read": "read notification targets",
+    "notifications.write": "change notification targets",
+    "notifications.anywhere": "add a notification target with a host of their choice",
 }
 """The actions in words, for messages of refusals."""
 
@@ -58,9 +66,12 @@ OF_ONE_USER: frozenset[Action] = frozenset({"job.change", "claims.write"})
 IN_TEAM: dict[Role, frozenset[Action]] = {
     "viewer": READS,
     "submitter": READS | CHANGES,
-    "team-admin": READS | CHANGES | {"tokens.read", "tokens.write", "audit.read"},
+    "team-admin": READS
+    | CHANGES
+    | {"tokens.read", "tokens.write", "audit.read", "notifications.read", "notifications.write"},
     "operator": frozenset(),
     "reporter": frozenset(),
+    "scraper": frozenset(),
 }
 """The actions of a role in its team."""
 
@@ -80,8 +91,13 @@ EVERYWHERE: dict[Role, frozenset[Action]] = {
         "tokens.write",
         "audit.read",
         "reports.write",
+        "metrics.read",
+        "notifications.read",
+        "notifications.write",
+        "notifications.anywhere",
     },
     "reporter": frozenset({"reports.write"}),
+    "scraper": frozenset({"metrics.read"}),
 }
 """The actions of a role on things of no team, such as pools. For an operator: on everything."""
 
@@ -95,7 +111,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The authenticated sender of a request: the user of a token, in a role.
 
     Args:
-        team: in which the role counts; ``*``: every team; empty for operators and reporters.
+        team: in which the role counts; ``*``: every team; empty for roles of no team.
     """
 
     token: str
@@ -210,6 +226,8 @@ def _explain_cluster_denial(role: Role, action: Action) -> str:
     """Explain why this role may not do this with things of no team."""
     if role == "reporter":
         return f"a reporter may not {DEEDS[action]}: its token may only report"
+    if role == "scraper":
+        return f"a scraper may not {DEEDS[action]}: its token may only read metrics"
     others = [f"a {role}" for role in EVERYWHERE if role != "operator" and action in EVERYWHERE[role]]
     return f"only {' or '.join(['an operator', *others])} may {DEEDS[action]}"
 

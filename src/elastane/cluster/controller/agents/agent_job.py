@@ -52,7 +52,8 @@ def read_agent_job(job: StoredJob, home: Path) -> AgentJob | None:
         return None
     return AgentJob(
         spec=job.spec,
-        wanted=job.grant.workers,
+        # Its grant remains until a plan takes it away.
+        wanted=job.grant.workers if job.wanted == "run" else {},
         attempt=job.attempts + 1,
         run_dir=str(locate_run_dir(home, job.name)),
         submitted_s=job.submitted_s,

@@ -1,5 +1,6 @@
 """Decisions about the agents of one job: how many to start, which to end, and what each should do. Pure."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
@@ -10,6 +11,7 @@ from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredR
 from elastane.cluster.controller.jobs.retries import MISSING_OUTCOME
 from elastane.cluster.nouns.agents import SeenAgent
 from elastane.cluster.nouns.arrivals import AskAgain, Begin, Instruction, Join, NotWanted
+from elastane.common.safe_text import fold_text
 from elastane.run.nouns.attempts import RETRYABLE, AttemptOutcome
 
 WORKERS_PER_AGENT = 1
@@ -19,6 +21,10 @@ AFTER_OUTCOME_S = 30.0
 """How long agents may take to end after the outcome of their attempt is recorded."""
 YOUNG_S = 60.0
 MOST_DOUBLINGS = 10
+ERROR_MARKS = ("FATAL", "[ERROR]")
+"""The lines of Apptainer, and of Enroot under Pyxis, that name the cause. Others follow them."""
+LONGEST_WHY = 1000
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]{0,20}m")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 """The pauses before agents are asked for again, after some could not be started or have failed to join."""
 
@@ -66,6 +72,32 @@ def update_agent(agent: StoredAgent, seen: SeenAgent | None, now_s: float, *, is
         why=agent.why if agent.exit_code is not None else seen.why,
         started_s=started_s,
     )
+
+
+def lacks_reason(agent: StoredAgent, seen: SeenAgent) -> bool:
+    """Return whether an agent has failed before it arrived, and so without having said why."""
+    is_silent = agent.arrived_s is None and agent.exit_code is None and agent.leave_by_s is None
+    return is_silent and seen.state == "gone" and bool(seen.exit_code)
+
+
+def add_last_words(seen: SeenAgent, log: str) -> SeenAgent:
+    """Return an agent that is gone, with the words of its log that say why.
+
+    A program that could not start it, such as one for containers, has written them.
+
+    Args:
+        log: the end of it, from any program.
+    """
+    lines = [
+        folded for line in log.splitlines() if (folded := fold_text(_TERMINAL_CODE.sub("", line)).strip())
+    ]
+    # What srun says at the end is only that its step has failed.
+    causes = [line for line in lines if not line.startswith("srun: ")] or lines
+    if not causes:
+        return seen
+    words = next((line for mark in ERROR_MARKS for line in reversed(causes) if mark in line), causes[-1])
+    why = f"{seen.why}; its log says: {words}" if seen.why else f"its log says: {words}"
+    return msgspec.structs.replace(seen, why=why[:LONGEST_WHY])
 
 
 def has_failed(agent: StoredAgent) -> bool:

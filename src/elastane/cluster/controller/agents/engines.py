@@ -5,6 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, AgentEngine, Away, SeenAgent, StartRefusal
 from elastane.cluster.nouns.config import Config, DeclaredEngine
 from elastane.cluster.nouns.engine import ObservedNode
@@ -70,11 +72,15 @@ class Engines:
                 complete[name] = answer
         return complete
 
-    async def list_nodes(self, config: Config, before: Iterable[ObservedNode]) -> list[ObservedNode]:
+    async def list_nodes(
+        self, config: Config, before: Iterable[ObservedNode], held: Mapping[tuple[str, str], int]
+    ) -> list[ObservedNode]:
         """Return the machines in the pools of all engines, named ``ENGINE.NODE``.
 
         Args:
             before: what was known last. It stays so for an engine that does not answer: the jobs there go on.
+            held: the devices that agents hold, by machine and pool. A machine that its engine does not list
+                any more has those only: nothing begins there, and the jobs there go on.
         """
         pools = {
             name: {pool.name: pool.options for pool in config.pools or () if pool.engine == name}
@@ -82,16 +88,22 @@ class Engines:
         }
         known, nodes = tuple(before), list[ObservedNode]()
         found = await self._ask_all(lambda name, engine: engine.list_nodes(pools[name]))
-        for name, seen in found.items():
-            if isinstance(seen, Away):
-                nodes += (
-                    node for node in known if node.name.startswith(f"{name}.") and node.pool in pools[name]
-                )
-            else:
-                nodes += (
-                    ObservedNode(name=f"{name}.{node.name}", pool=node.pool, devices=node.devices)
-                    for node in seen
-                )
+        for name, answer in found.items():
+            last = [node for node in known if node.name.startswith(f"{name}.") and node.pool in pools[name]]
+            if isinstance(answer, Away):
+                nodes += last
+                continue
+            seen = [
+                ObservedNode(name=f"{name}.{node.name}", pool=node.pool, devices=node.devices)
+                for node in answer
+            ]
+            listed = {node.name for node in seen}
+            for node in last:
+                devices = held.get((node.name, node.pool), 0)
+                # One that has had none before is left out: no engine sees it.
+                if node.name not in listed and (devices or node.devices):
+                    seen.append(msgspec.structs.replace(node, devices=devices))
+            nodes += seen
         return nodes
 
     async def start_agents(self, name: str, asks: Sequence[AgentAsk]) -> Mapping[str, StartRefusal]:

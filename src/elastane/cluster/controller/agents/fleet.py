@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
@@ -11,6 +11,7 @@ import msgspec
 from elastane.cluster.controller.agents.agent_job import AgentJob, locate_run_dir, read_agent_job
 from elastane.cluster.controller.agents.decisions import (
     WORKERS_PER_AGENT,
+    add_last_words,
     choose_asks,
     choose_deadlines,
     compute_grace_s,
@@ -19,12 +20,13 @@ from elastane.cluster.controller.agents.decisions import (
     has_stayed,
     judge_loss,
     judge_start,
+    lacks_reason,
     must_hear,
     takes_part,
     update_agent,
 )
 from elastane.cluster.controller.agents.engines import Engines, OpenEngine
-from elastane.cluster.controller.agents.site import Site, locate_agent_log
+from elastane.cluster.controller.agents.site import Site, locate_agent_log, read_log_end
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
 from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, nodes
 from elastane.cluster.controller.store.database import Store
@@ -224,6 +226,11 @@ class Fleet:
         """Record what engines show of agents, and return those that are not gone, by job."""
         now_s = self._clock()
         shown = {(name, agent.id): agent for name, found in seen.items() for agent in found}
+        for agent in (agent for some in view.agents.values() for agent in some):
+            key = agent.engine, self._get_id(agent)
+            if key in shown and lacks_reason(agent, shown[key]):
+                log = read_log_end(self._site.home, shown[key].id)
+                shown[key] = add_last_words(shown[key], log)
 
         def update(agent: StoredAgent) -> StoredAgent:
             if agent.engine not in seen:
@@ -506,6 +513,8 @@ class Fleet:
             options=options,
             devices=agent.devices,
             grace_s=job.grace_s,
+            image=job.spec.image,
+            home=str(self._site.home) if shares_home else "",
             log=str(locate_agent_log(self._site.home, id_)) if shares_home else "",
             ticket=encode_job_ticket(ticket),
         )
@@ -527,8 +536,12 @@ class Fleet:
         """Return the machines in pools of engines."""
         with self._store.begin_read() as tx:
             (config, _), known = documents.read_declared_documents(tx), nodes.list_nodes(tx)
+            living = agent_rows.list_living_agents(tx)
         before = [ObservedNode(name=node.name, pool=node.pool, devices=node.devices) for node in known]
-        return await self._engines.list_nodes(config, before)
+        held = Counter[tuple[str, str]]()
+        for agent in living:
+            held[f"{agent.engine}.{agent.node}", agent.pool] += agent.devices
+        return await self._engines.list_nodes(config, before, held)
 
     async def close(self) -> None:
         """Close the connections; jobs continue."""

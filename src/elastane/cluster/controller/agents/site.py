@@ -1,13 +1,18 @@
 """Where agents find the controller."""
 
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
 from elastane.common.addresses import find_default_address
+from elastane.common.confined_files import ConfinedDirectory
+from elastane.common.untrusted_data import Malformed
 
 ANY_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared, not listened at
+LOG_END_BYTES = 8192
+"""How much of the end of a log is searched for the cause of a failure."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -30,6 +35,16 @@ class Site(msgspec.Struct, frozen=True):
 def locate_agent_log(home: Path, id_: str) -> Path:
     """Return the file for the output of an agent."""
     return home / "agents" / f"{id_}.log"
+
+
+def read_log_end(home: Path, id_: str) -> str:
+    """Return the end of the output of an agent; empty: there is none, or not on this machine."""
+    try:
+        with ConfinedDirectory(home).open(locate_agent_log(home, id_), in_part=True) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_END_BYTES))
+            return file.read(LOG_END_BYTES).decode(errors="replace")
+    except (OSError, Malformed):
+        return ""
 
 
 def find_site(home: Path, url: str, certificate: str, *, isolates: bool) -> Site:

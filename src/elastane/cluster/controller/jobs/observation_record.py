@@ -113,6 +113,14 @@ def list_events(job: StoredJob, after: StoredJob) -> tuple[EventText, ...]:
     return tuple(events)
 
 
+def measure_arrival(job: StoredJob, after: StoredJob, now_s: float) -> float | None:
+    """Return the seconds for which workers of a job were expected, if all of them train since now."""
+    since_s = job.observed.starting_since_s
+    if since_s is None or after.observed.starting_since_s is not None or not _count_arrived(after.observed):
+        return None
+    return max(0.0, now_s - since_s)
+
+
 def _update_observed(job: StoredJob, after: JobLifecycle, seen: Observation, now_s: float) -> ObservedJob:
     before = job.observed
     here = {pool: held.workers for pool, held in before.held.items()}
@@ -215,6 +223,7 @@ def _add_progress(before: ObservedJob, progress: JobProgress, now_s: float) -> O
     return msgspec.structs.replace(
         known,
         step=progress.step,
+        stepped_s=before.stepped_s if progress.step == before.step else now_s,
         steps=progress.steps,
         virtual_ranks=progress.virtual_ranks,
         loss=progress.loss,

@@ -63,3 +63,8 @@ def is_preempted(decision: Decision) -> bool:
 def is_stop(decision: Decision) -> bool:
     """Return whether the job gives back all workers for a reason of its own, such as a pause."""
     return decision.action == "preempt" and not is_preempted(decision)
+
+
+def is_reclaimed(decision: Decision) -> bool:
+    """Return whether devices are taken from the job for a reason outside of it."""
+    return decision.action in SETBACKS and any(isinstance(why, TAKEN) for why in decision.why)

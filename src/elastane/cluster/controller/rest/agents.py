@@ -2,6 +2,7 @@
 
 import hmac
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.arrivals import AgentDeparture, Arrival, Begin, Instruction, Join
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.job_tickets import encode_credentials
-from elastane.common.safe_text import escape_text
+from elastane.common.safe_text import escape_line, escape_text
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 LONGEST_WHY = 4000
@@ -105,6 +106,7 @@ AgentParameter = Annotated[AgentCaller, Depends(_authenticate_agent)]
 @router.post("/{agent}/arrival", **describe_route(Instruction, takes=Arrival))  # noqa: FAST003 - of the caller
 def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(Arrival)]) -> Response:
     """Say that an agent has begun on a machine, and ask what it should do; ask again as often as needed."""
+    _check_version(caller, arrival.version)
     with caller.controller.store.begin_read() as tx:
         here, told = _find_instruction(caller, tx)
     # Many agents may wait at once. Only what changes something takes the one turn for writing.
@@ -118,6 +120,29 @@ def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(
             if isinstance(told, Begin | Join):
                 agent_rows.write_agents(tx, [msgspec.structs.replace(here, attempt=told.attempt)])
     return respond(told)
+
+
+def _check_version(caller: AgentCaller, theirs: str) -> None:
+    """Refuse an agent with another version of Elastane: the messages of a run have no common form.
+
+    Raises:
+        Refusal: it has one.
+    """
+    own = version("elastane")
+    if theirs == own:
+        return
+    with caller.controller.store.begin_read() as tx:
+        here = caller.read(tx)
+        found = jobs.find_jobs(tx, [here.job])
+    image = found[0].spec.image if found else ""
+    place = f"image {image}" if image else f"environment of engine {here.engine}"
+    raise Refusal(
+        HTTPStatus.CONFLICT,
+        f"the {place} has Elastane {escape_line(theirs) or 'of an earlier version'}, and the controller has "
+        f"{own}",
+        means="agents of another version cannot take part in a run; nothing has been trained there",
+        do=f"install elastane=={own} there",
+    )
 
 
 def _record_arrival(agent: StoredAgent, arrival: Arrival, now_s: float) -> StoredAgent:

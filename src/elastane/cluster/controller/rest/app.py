@@ -1,5 +1,6 @@
 """The application that uvicorn serves."""
 
+import asyncio
 import threading
 from importlib.metadata import version
 from typing import Any
@@ -9,6 +10,7 @@ from fastapi import FastAPI
 from elastane.cluster.controller.rest import (
     agent_records,
     agents,
+    api_page,
     caller,
     claims,
     code,
@@ -18,7 +20,9 @@ from elastane.cluster.controller.rest import (
     event_streams,
     front_page,
     jobs,
+    metrics,
     nodes,
+    notifications,
     problems,
     readings,
     reports,
@@ -37,12 +41,15 @@ ROUTERS = (
     documents,
     config,
     nodes,
+    notifications,
     reports,
     claims,
     code,
     tokens,
     readings,
     front_page,
+    metrics,
+    api_page,
 )
 
 
@@ -56,6 +63,7 @@ def build_application(controller: Controller) -> FastAPI:
         controller.settings.watchers_per_token,
         controller.settings.watchers_per_user,
     )
+    app.state.run_pages = asyncio.Semaphore(metrics.RUNS_AT_ONCE)
     app.state.uploads = code.Uploads(controller.settings.uploads, controller.settings.uploads_per_user)
     return app
 

@@ -277,12 +277,21 @@ def limit_rate(wait_s: float, sender: str) -> None:
 _bearer = HTTPBearer(auto_error=False, description="A token: ela_...")
 
 
-def _authenticate_caller(request: Request, _: Annotated[object, Depends(_bearer)]) -> Caller:
+def identify_caller(request: Request) -> Caller:
+    """Return the sender of a request.
+
+    Raises:
+        Refusal: see `authenticate`.
+    """
     controller: Controller = request.app.state.controller
     now_s = controller.clock()
     address = request.client.host if request.client else "unknown"
     principal = authenticate(controller, request.headers.get("authorization", ""), address, now_s)
     return Caller(principal=principal, controller=controller, request=request, now_s=now_s)
+
+
+def _authenticate_caller(request: Request, _: Annotated[object, Depends(_bearer)]) -> Caller:
+    return identify_caller(request)
 
 
 CallerParameter = Annotated[Caller, Depends(_authenticate_caller)]

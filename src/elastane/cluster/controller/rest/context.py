@@ -14,6 +14,7 @@ import msgspec
 
 from elastane.cluster.controller.agents.kept_records import RecordKeeper
 from elastane.cluster.controller.code_files import CodeFiles
+from elastane.cluster.controller.metrics.meters import Meters
 from elastane.cluster.controller.rest.refusals import Refusals
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.nouns.agents import EngineFinding
@@ -122,6 +123,7 @@ class Controller:
         examine: looks for all that an engine needs, given the options of its pools by name.
         check_team: raises `BadInput` if the engine has no system user for the jobs of a team.
         clock: seconds since 1970.
+        meters: those to which the loop adds; None: new ones.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class Controller:
         check_team: Callable[[str], object] = str,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
+        meters: Meters | None = None,
     ) -> None:
         self.store = store
         self.wake = wake
@@ -153,3 +156,4 @@ class Controller:
         self.by_address = Rates(settings.per_address)
         self.refusals = Refusals(store)
         self.records = RecordKeeper(home)
+        self.meters = Meters(clock) if meters is None else meters

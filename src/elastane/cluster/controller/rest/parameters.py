@@ -39,6 +39,8 @@ USER = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$"
 USER_OR_NONE = rf"{USER}|^$"
 UserFilter = Annotated[str, Query(pattern=USER_OR_NONE, max_length=100)]
 TOKENS = r"^tok-[0-9a-f]{12}$"
+TARGETS = r"^ntf-[0-9a-f]{12}$"
+NotificationTargetId = Annotated[str, Path(pattern=TARGETS, max_length=20)]
 EVENT = r"^\d{0,18}$"
 PRINTABLE = r"^[!-~]*$"
 
@@ -54,6 +56,7 @@ WORDS = {
     RECORD: "the name of a record: run.json",
     DIGEST: "the digest of the code, which elastane submit --ship-code computes: 64 digits of 0-9 and a-f",
     TOKENS: "the token's id, as `elastane token list` shows it: tok-0123456789ab",
+    TARGETS: "the target's id, as `elastane notify list` shows it: ntf-0123456789ab",
     EVENT: "the number of an event: 42",
     PRINTABLE: "letters, digits and signs without spaces: 1f0e-2",
     PROCESS: "agent, coordinator, fork-server or worker-N, as the list of processes names it: worker-0",

@@ -19,10 +19,10 @@ from elastane.cluster.controller.rest.parameters import After, Limit
 from elastane.cluster.controller.snapshot import measure_pools
 from elastane.cluster.controller.store import documents, history, jobs, nodes
 from elastane.cluster.controller.store.condition import NO_ANSWER, Condition
-from elastane.cluster.controller.store.database import read_change
+from elastane.cluster.controller.store.database import Store, read_change
 from elastane.cluster.controller.store.failures import StoreError, StoreUnusable
 from elastane.cluster.controller.store.history import By, sum_usage
-from elastane.cluster.nouns.controller import Health
+from elastane.cluster.nouns.controller import Health, HealthProblem
 from elastane.cluster.nouns.history import AuditLine
 from elastane.cluster.nouns.rest import Me, Version
 from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, Usage, UsageRow
@@ -41,7 +41,12 @@ Columns = Annotated[list[By] | None, Query(max_length=4, description="Group by t
 @router.get("/health", tags=["about"], **describe_route(Health))
 def get_health(request: Request) -> Response:
     """Return the failing checks of the controller and its store. It always answers 200."""
-    store = request.app.state.controller.store
+    problems = check_health(request.app.state.controller.store)
+    return respond(Health(status="failing" if problems else "ok", problems=problems))
+
+
+def check_health(store: Store) -> tuple[HealthProblem, ...]:
+    """Return the failing checks of the controller and its store, after a small read."""
     condition: Condition = store.soundness.condition
     try:
         with store.begin_read() as tx:
@@ -51,8 +56,7 @@ def get_health(request: Request) -> Response:
         pass
     except StoreError as error:
         condition.report("reading", NO_ANSWER, error.do, detail=error.what)
-    problems = condition.list_problems()
-    return respond(Health(status="failing" if problems else "ok", problems=problems))
+    return condition.list_problems()
 
 
 @router.get("/version", tags=["about"], **describe_route(Version))

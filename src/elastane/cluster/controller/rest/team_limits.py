@@ -1,4 +1,4 @@
-"""Limits of a team: jobs, stored bytes, claims and tokens.
+"""Limits of a team: jobs, stored bytes, claims, notification targets and tokens.
 
 Each check runs in the transaction that adds something. Writing transactions run one after the other, so
 concurrent requests cannot exceed a limit together.
@@ -9,7 +9,14 @@ from http import HTTPStatus
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.rest.problems import Refusal
-from elastane.cluster.controller.store import claim_lists, code_rows, documents, jobs, tokens
+from elastane.cluster.controller.store import (
+    claim_lists,
+    code_rows,
+    documents,
+    jobs,
+    notification_rows,
+    tokens,
+)
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.nouns.config import Limits, Team
 from elastane.cluster.nouns.jobs import JobSpec
@@ -18,6 +25,8 @@ MIB = 2**20
 SMALL_CHANGE_BYTES = 1024
 CLAIMS_BYTES = 64 * MIB
 """Thousands of runs fit: a claim has some hundred bytes, and only a death or a new term needs one."""
+MOST_TARGETS = 20
+"""Notification targets of a team."""
 CODE_BYTES = 2048 * MIB
 """The archives of a usual project have less than one MiB."""
 DAY_S = 24 * 3600.0
@@ -114,6 +123,22 @@ def check_code(tx: Connection, team: str, digest: str, added_bytes: int) -> None
             means="it was not kept; jobs that were submitted are not affected",
             free=f"leave out data in .elastaneignore, or wait: code is deleted "
             f"{code_rows.KEPT_S / DAY_S:.0f} days after the end of the last job that uses it",
+            raise_it="",
+        )
+
+
+def check_targets(tx: Connection, team: str) -> None:
+    """Check that the team may have one more notification target.
+
+    Raises:
+        Refusal: it may not.
+    """
+    count = notification_rows.count_targets(tx, team)
+    if count >= MOST_TARGETS:
+        raise _make_limit_refusal(
+            f"team {team} has {count} of at most {MOST_TARGETS} notification targets",
+            means="no target was added",
+            free="remove some (elastane notify list, elastane notify remove TARGET)",
             raise_it="",
         )
 

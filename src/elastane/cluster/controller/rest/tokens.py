@@ -24,7 +24,7 @@ from elastane.common.errors import BadField
 from elastane.common.field_checks import check_name, check_remark
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
-OF_THE_CLUSTER: tuple[Role, ...] = ("operator", "reporter")
+OF_THE_CLUSTER: tuple[Role, ...] = ("operator", "reporter", "scraper")
 LONGEST_S = 10 * 366 * 24 * 3600.0
 
 

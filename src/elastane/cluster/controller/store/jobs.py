@@ -15,7 +15,7 @@ from elastane.cluster.controller.store import code_rows, rows
 from elastane.cluster.controller.store.columns import encode_json, is_moment
 from elastane.cluster.controller.store.database import count_change
 from elastane.cluster.controller.store.tables import decisions, events, forgotten, jobs, usage
-from elastane.cluster.nouns.job_records import State
+from elastane.cluster.nouns.job_records import State, Wanted
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.usage import Use
 from elastane.common.bodies import Page
@@ -99,7 +99,7 @@ def find_job(tx: Connection, name: str) -> StoredJob | None:
 def find_jobs(tx: Connection, names: Collection[str]) -> tuple[StoredJob, ...]:
     """Return the jobs of these names, ended or not."""
     found: list[StoredJob] = []
-    for some in _split(names):
+    for some in split_names(names):
         found += (rows.decode_job(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
     return tuple(found)
 
@@ -196,10 +196,14 @@ def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJ
     return tuple(rows.decode_job(row) for row in tx.execute(query))
 
 
-def list_unsettled_jobs(tx: Connection) -> frozenset[str]:
-    """Return the names of jobs that have not ended and may hold devices. A job that never began cannot."""
+def map_unsettled_jobs(tx: Connection) -> dict[str, Wanted]:
+    """Return the wanted states of jobs that have not ended and may hold devices, by name.
+
+    A job that never began can hold none.
+    """
     nothing = (jobs.c.state.in_(("queued", "paused"))) & (jobs.c.granted == "{}") & (jobs.c.run_dir == "")
-    return frozenset(tx.execute(select(jobs.c.name).where(jobs.c.ended_s.is_(None), ~nothing)).scalars())
+    query = select(jobs.c.name, jobs.c.wanted).where(jobs.c.ended_s.is_(None), ~nothing)
+    return {row.name: row.wanted for row in tx.execute(query)}
 
 
 def list_jobs_in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
@@ -274,7 +278,9 @@ def map_planned_sizes(tx: Connection, names: Collection[str] | None = None) -> d
     if names is None:
         found = list(tx.execute(columns.where(jobs.c.ended_s.is_(None))))
     else:
-        found = [row for some in _split(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))]
+        found = [
+            row for some in split_names(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))
+        ]
     return {row.name: PlannedSize(rows.decode_reason(row.explained), row.promised) for row in found}
 
 
@@ -287,7 +293,8 @@ def map_uses(tx: Connection) -> dict[str, tuple[Use, ...]]:
     return {row.name: uses for row in tx.execute(query) if (uses := rows.decode_uses(row.using))}
 
 
-def _split(names: Collection[str]) -> Iterator[list[str]]:
+def split_names(names: Collection[str]) -> Iterator[list[str]]:
+    """Yield names in lists that a query may have."""
     left = iter(names)
     while some := list(islice(left, MOST_NAMES)):
         yield some

@@ -14,6 +14,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
@@ -318,4 +319,44 @@ code = Table(
     Index(None, "digest"),
     Index(None, "used_s"),
     comment="The code that teams have sent for jobs; its archives are in the home of the controller.",
+)
+
+notification_targets = Table(
+    "notification_targets",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("team", Text, nullable=False),
+    Column("occasions", Text, nullable=False),
+    Column("service", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("created_s", Float, nullable=False),
+    Column("last_event", BigInteger, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    Column("retry_at_s", Float, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("sent_s", Float),
+    Column("left_out", BigInteger, nullable=False),
+    comment="Services that get messages about jobs. Their URLs are encrypted.",
+)
+
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("id", Number, primary_key=True, autoincrement=True),
+    Column("target", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("occasion", Text, nullable=False),
+    Column("job", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("made_s", Float, nullable=False),
+    Column("ended_s", Float),
+    Column("batch", Text, nullable=False),
+    Column("again", Integer, nullable=False),
+    UniqueConstraint("target", "key"),
+    Index(None, "target", "id"),
+    Index(None, "state", "id"),
+    sqlite_autoincrement=True,
 )

@@ -9,6 +9,7 @@ import msgspec
 from elastane.cluster.engines.kubernetes.options import CPU, MEMORY, KubernetesOptions, KubernetesPool
 from elastane.cluster.engines.kubernetes.pod_template import apply_template
 from elastane.cluster.nouns.agents import AgentAsk, AgentId
+from elastane.cluster.nouns.images import parse_image
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
@@ -77,7 +78,7 @@ def build_pod(
         "containers": [
             {
                 "name": CONTAINER,
-                "image": pool.image or options.image,
+                "image": _name_image(ask.image) or pool.image or options.image,
                 "command": ["/bin/sh", "-c", JOIN, "sh", *options.command, "join", "-"],
                 "resources": build_resources(ask, pool),
                 "volumeMounts": mounts,
@@ -114,9 +115,25 @@ def build_pod(
     if not pod["spec"]["containers"][0].get("image"):
         raise BadInput(
             "no image is set",
-            do="set the option image of the engine or of the pool: an image with elastane",
+            do="set the option image of the engine or of the pool, or image in the job: one with elastane",
         )
     return pod
+
+
+def _name_image(text: str) -> str:
+    """Return the image of a job as Kubernetes names it; empty: the job has none.
+
+    Raises:
+        BadInput: it is the path of a file, which Kubernetes cannot run.
+    """
+    name = parse_image(text).reference if text else ""
+    if text and not name:
+        raise BadInput(
+            f"Kubernetes cannot run the image {text}",
+            means="it is a file, and pods take images from registries only",
+            do="name an image in a registry",
+        )
+    return name
 
 
 def build_resources(ask: AgentAsk, pool: KubernetesPool) -> dict[str, dict[str, str]]:

@@ -52,6 +52,12 @@ def build_order(ask: AgentAsk, pool: RayPool, options: RayOptions) -> ActorOrder
             means="it would not be one line of its standard input",
             do="make it one word of printable ASCII characters",
         )
+    if ask.image:
+        raise BadInput(
+            f"Ray does not run the image {ask.image} of job {ask.job}",
+            means="its agents run in the environment of the Ray cluster",
+            do="submit the job without an image, or for a pool of Kubernetes or Slurm",
+        )
     if ask.log and not _LOG.fullmatch(ask.log):
         raise BadInput(f"agent {ask.id} cannot write to {ask.log!r}", do="name an absolute path")
     return ActorOrder(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from elastane.cluster.engines.commands import CommandAnswer, judge_command, run_command
 from elastane.cluster.engines.slurm import machines
+from elastane.cluster.engines.slurm.containers import PYXIS
 from elastane.cluster.engines.slurm.job_names import PREFIX
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
 from elastane.cluster.engines.slurm.programs import SlurmPrograms
@@ -43,6 +44,10 @@ async def examine_slurm(
         judge_command(options.command[0], options.setup, "the machines of Slurm"),
         *judge_setup(script),
     ]
+    if options.container == PYXIS:
+        found.append(judge_pyxis(await programs.run("srun", "--help")))
+    elif options.container:
+        found.append(judge_container(options, is_here=shutil.which(options.container) is not None))
     if missing:
         return tuple(found)
     config = await programs.ask("scontrol", "show", "config")
@@ -93,6 +98,37 @@ def judge_setup(checked: CommandAnswer | Away) -> list[EngineFinding]:
             "correct it: bash -n reads it",
         )
     ]
+
+
+def judge_pyxis(answer: CommandAnswer | Away) -> EngineFinding:
+    """Say whether ``srun`` has the options of Pyxis.
+
+    Args:
+        answer: of ``srun --help``.
+    """
+    if isinstance(answer, CommandAnswer) and "--container-image" in answer.output:
+        return EngineFinding(
+            True, "srun runs containers (Pyxis); the images of jobs need the command elastane"
+        )
+    why = answer.why if isinstance(answer, Away) else "srun has no option --container-image"
+    return EngineFinding(
+        False,
+        f"Pyxis cannot be found: {why}",
+        "install Pyxis on all machines, or set the option container to apptainer, or remove it",
+    )
+
+
+def judge_container(options: SlurmOptions, *, is_here: bool) -> EngineFinding:
+    """Say whether the program that runs containers is there, as far as this machine can tell."""
+    program = options.container
+    if is_here or options.setup.strip():
+        where = "is here" if is_here else "is not on this machine; the option setup has to provide it"
+        return EngineFinding(True, f"{program} {where}; the images of jobs need the command elastane")
+    return EngineFinding(
+        False,
+        f"{program} cannot be found on this machine",
+        "install it on all machines, load it with the option setup, or remove the option container",
+    )
 
 
 def judge_config(config: str | Away) -> list[EngineFinding]:

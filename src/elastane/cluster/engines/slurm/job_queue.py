@@ -52,6 +52,8 @@ REFUSED_REASON = "BadConstraints"
 NOT_LAUNCHED = "JobLaunchFailure"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that it does not find or cannot start."""
+NOT_CONTAINED = 255
+"""Exit code of Apptainer if it cannot start a container. No agent has it."""
 SIGNAL_BITS, CORE_BIT = 0x7F, 0x80
 """Parts of a status of wait(2): the signal, and whether there is a core dump."""
 
@@ -237,5 +239,7 @@ def _explain_end(job: QueuedJob) -> str:
         return f"its job {verb} ({escape_line(job.reason)})" if job.reason else f"its job {verb}"
     code = f"it ended with exit code {job.exit_code}"
     if job.exit_code in (NOT_FOUND, NOT_EXECUTABLE):
-        return f"{code}: the shell on {job.node} could not start the command of Elastane"
+        return f"{code}: the shell on {job.node} or its image could not start the command of Elastane"
+    if job.exit_code == NOT_CONTAINED:
+        return f"{code}: the container of its image could not be started"
     return code

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from elastane.cluster.nouns.agents import ELASTANE_COMMAND
+from elastane.cluster.nouns.engine_options import CONTAINER, CONTAINER_MOUNTS, check_option
+from elastane.cluster.nouns.option_forms import EngineOption
 from elastane.common.durations import EXAMPLES, parse_duration_s
 from elastane.common.errors import BadField
 
@@ -74,6 +76,10 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         command: words that start Elastane on a machine of the cluster, at the same path as here.
         setup: lines of shell before the command, such as ``module load`` or ``source``. They run in the root
             folder, with the environment of a login.
+        container: ``pyxis``, or the name of a program like Apptainer, which run agents in images; empty: they
+            cannot have images.
+        mounts: directories of the machines that agents see in their images: ``SOURCE:PATH`` or
+            ``SOURCE:PATH:ro``.
         output: the file of the output of each agent, a path on its machine, in a folder that exists there.
             Slurm replaces ``%x`` by the name of the job, ``%j`` by its number and ``%N`` by the machine.
             Empty: the file that the request for the agent names, if any.
@@ -86,6 +92,8 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     command: tuple[str, ...] = ELASTANE_COMMAND
     setup: str = ""
+    container: str = ""
+    mounts: tuple[str, ...] = ()
     output: str = ""
     conf: str = ""
     programs: str = ""
@@ -105,7 +113,18 @@ POOL_OPTIONS = (
     "cpusPerDevice",
     "memoryPerDevice",
 )
-ENGINE_OPTIONS = ("command", "setup", "home", "output", "conf", "bin", "answer", "accounting")
+ENGINE_OPTIONS = (
+    "command",
+    "setup",
+    "home",
+    "container",
+    "containerMounts",
+    "output",
+    "conf",
+    "bin",
+    "answer",
+    "accounting",
+)
 
 
 def decode_pool_options(options: Mapping[str, str]) -> SlurmPool:
@@ -148,12 +167,26 @@ def decode_engine_options(options: Mapping[str, str]) -> SlurmOptions:
     return SlurmOptions(
         command=_parse_command(options["command"]) if "command" in options else ELASTANE_COMMAND,
         setup=_match(options, "setup", _SETUP, "write lines of shell without control characters"),
+        container=_check(options, CONTAINER),
+        mounts=tuple(map(complete_mount, filter(None, _check(options, CONTAINER_MOUNTS).split(",")))),
         output=_match(options, "output", _PATH, path),
         conf=_match(options, "conf", _PATH, path),
         programs=_match(options, "bin", _PATH, path),
         answer_s=_parse_answer_s(options["answer"]) if "answer" in options else ANSWER_S,
         accounting=_parse_choice(options.get("accounting", "no")),
     )
+
+
+def complete_mount(text: str) -> str:
+    """Return a mount with both of its paths: a directory without a second one has the same path inside."""
+    return text if ":" in text else f"{text}:{text}"
+
+
+def _check(options: Mapping[str, str], option: EngineOption) -> str:
+    value = options.get(option.name, "")
+    if value:
+        check_option(option.name, value, option)
+    return value
 
 
 def _check_names(options: Mapping[str, str], known: tuple[str, ...], owner: str) -> None:

@@ -6,6 +6,7 @@ import shlex
 
 import msgspec
 
+from elastane.cluster.engines.slurm.containers import AgentCommand, build_container_command
 from elastane.cluster.engines.slurm.job_names import name_job
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
 from elastane.cluster.nouns.agents import AgentAsk, is_ticket_word
@@ -85,10 +86,11 @@ def _choose_output(ask: AgentAsk, options: SlurmOptions) -> str:
 def build_script(ask: AgentAsk, options: SlurmOptions) -> str:
     """Return the script of an agent's job.
 
-    It ends as the agent: signals for the batch process reach the agent and no shell.
+    Without an image, and with Apptainer, it ends as the agent: signals for the batch process reach it, and no
+    shell.
 
     Raises:
-        BadInput: the ticket is not one word of printable ASCII characters.
+        BadInput: the ticket is not one word of printable ASCII characters, or the image cannot be run.
     """
     if not is_ticket_word(ask.ticket) or ask.ticket == END_OF_TICKET:
         raise BadInput(
@@ -96,9 +98,13 @@ def build_script(ask: AgentAsk, options: SlurmOptions) -> str:
             means="it would not be one line of the script of its job",
             do="make it one word of printable ASCII characters",
         )
-    join = shlex.join((*options.command, "join", "-"))
+    if ask.image:
+        agent = build_container_command(ask, options)
+    else:
+        agent = AgentCommand(command=f"exec {shlex.join((*options.command, 'join', '-'))}")
     setup = f"{options.setup.rstrip()}\n" if options.setup.strip() else ""
-    return f"#!/bin/bash\n{setup}exec {join} <<'{END_OF_TICKET}'\n{ask.ticket}\n{END_OF_TICKET}\n"
+    begin = f"{agent.before}{agent.command} <<'{END_OF_TICKET}'{' &' if agent.after else ''}"
+    return f"#!/bin/bash\n{setup}{begin}\n{ask.ticket}\n{END_OF_TICKET}\n{agent.after}"
 
 
 def compute_time_limit_min(ask: AgentAsk, pool: SlurmPool, now_s: float) -> int | None:

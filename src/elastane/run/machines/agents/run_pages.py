@@ -98,7 +98,7 @@ class RunPages:
         admission = Admission(self._name, str(self._run_dir.root), secret, endpoint, self._list_nodes())
         return make_page_response(HTTPStatus.OK, msgspec.json.encode(admission))
 
-    async def show(self, path: str) -> Response:
+    async def show(self, path: str, accept: str = "") -> Response:
         """Return a page for a client with the secret of the run."""
         self._shown_s = time.monotonic()
         return await asyncio.to_thread(self._show, path)

@@ -1,0 +1,1 @@
+"""The metrics of a cluster, as Prometheus scrapes them from the controller."""

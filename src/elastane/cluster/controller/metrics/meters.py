@@ -1,0 +1,175 @@
+"""The meters of a controller: counters that grow from scrape to scrape, and the values of one scrape.
+
+The store is read when Prometheus scrapes, in a transaction of its own. The loop only adds a duration to a
+histogram, so metrics cost a plan nothing. All counters begin at the start of the controller, as Prometheus
+expects of a process.
+"""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import get_args
+
+from sqlalchemy import Connection
+
+from elastane.cluster.controller.cluster.uses import measure_occupancy
+from elastane.cluster.controller.metrics import definitions, gauges
+from elastane.cluster.controller.metrics.bounded_names import BoundedNames
+from elastane.cluster.controller.snapshot import measure_pools
+from elastane.cluster.controller.store import documents, history, meter_rows, nodes
+from elastane.cluster.controller.store.condition import Condition
+from elastane.cluster.nouns.config import Config
+from elastane.cluster.nouns.controller import Check
+from elastane.cluster.scheduler.calendar import find_reservation_peak
+from elastane.common.exposition import (
+    HistogramCounter,
+    HistogramValue,
+    LabelValues,
+    MetricDefinition,
+    Readings,
+)
+
+MOST_JOBS = 250
+"""Running jobs with series of their own. With the limits of teams and pools, no scrape has more than 5,000
+series; a test adds them up."""
+COUNTED_EVENTS = (
+    "submitted",
+    "started",
+    "running",
+    "grown",
+    "shrunk",
+    "moved",
+    "preempted",
+    "stopping",
+    "stopped",
+    "crashed",
+    "held_up",
+    "finished",
+    "failed",
+    "cancelled",
+)
+"""Events of jobs that are counted, without their prefix."""
+CHECKS: tuple[Check, ...] = get_args(Check)
+
+
+class Meters:
+    """The meters of one controller. Thread-safe.
+
+    Args:
+        clock: seconds since 1970.
+
+    Attributes:
+        plan_times: durations of plans; the loop adds them.
+        arrival_times: times until the workers of a job train; the loop adds them.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.plan_times = HistogramCounter(definitions.PLAN_TIME.bounds)
+        self.arrival_times = HistogramCounter(definitions.ARRIVAL_TIME.bounds)
+        # One scrape at a time: two would count the same events twice.
+        self._lock = threading.Lock()
+        self._names = BoundedNames()
+        self._event: int | None = None
+        self._used_until_s = 0.0
+        self._events = Counter[LabelValues]()
+        self._queue_times: dict[LabelValues, HistogramCounter] = {}
+        self._uses: dict[LabelValues, float] = defaultdict(float)
+        self._costs: dict[LabelValues, float] = defaultdict(float)
+
+    def begin(self, tx: Connection) -> None:
+        """Count from now on; otherwise the first scrape begins."""
+        with self._lock:
+            self._begin(tx)
+
+    def _begin(self, tx: Connection) -> None:
+        self._event = history.find_newest_event(tx)
+        self._used_until_s = self._clock()
+
+    def read(self, tx: Connection, condition: Condition, *, with_jobs: bool) -> Readings:
+        """Return the values of a scrape.
+
+        Args:
+            with_jobs: with series of the jobs that run.
+        """
+        with self._lock:
+            if self._event is None:
+                self._begin(tx)
+            config = documents.read_declared_config(tx)
+            self._know_declared(config)
+            self._count_events(tx)
+            self._count_uses(tx)
+            found: dict[MetricDefinition, Mapping[LabelValues, float | HistogramValue]] = {
+                **read_health(condition),
+                definitions.JOB_EVENTS: self._events,
+                definitions.QUEUE_TIME: {team: times.read() for team, times in self._queue_times.items()},
+                definitions.PLAN_TIME: {(): self.plan_times.read()},
+                definitions.ARRIVAL_TIME: {(): self.arrival_times.read()},
+                definitions.USE: self._uses,
+                definitions.COST: self._costs,
+                **self._read_gauges(tx, config, with_jobs=with_jobs),
+            }
+            # The counters grow after the lock is released.
+            return {
+                metric: dict(found[metric]) for metric in definitions.CLUSTER_METRICS if found.get(metric)
+            }
+
+    def _know_declared(self, config: Config) -> None:
+        """Give labels to the names that operators have declared, before others take them."""
+        for team in config.teams or ():
+            self._names.bound_team(team.name)
+        for pool in config.pools or ():
+            self._names.bound_pool(pool.name)
+
+    def _count_events(self, tx: Connection) -> None:
+        assert self._event is not None, "the caller has begun"
+        newest = history.find_newest_event(tx)
+        for count in meter_rows.count_events(tx, self._event, newest):
+            event = count.kind.removeprefix("job.")
+            if event in COUNTED_EVENTS:
+                self._events[self._names.bound_team(count.team), event] += count.events
+        for name, waited_s in meter_rows.list_queue_times(tx, self._event, newest):
+            team = (self._names.bound_team(name),)
+            if team not in self._queue_times:
+                self._queue_times[team] = HistogramCounter(definitions.QUEUE_TIME.bounds)
+            self._queue_times[team].add(waited_s)
+        self._event = newest
+
+    def _count_uses(self, tx: Connection) -> None:
+        """Add what jobs have used since the last scrape, so that no scrape reads the usage of months."""
+        now_s = max(self._clock(), self._used_until_s)
+        for row in history.sum_usage(tx, ("team",), self._used_until_s, now_s, None):
+            team = self._names.bound_team(row.team)
+            self._uses[team, "owned"] += row.owned_device_s
+            self._uses[team, "borrowed"] += row.borrowed_device_s
+            self._uses[team, "spot"] += row.spot_device_s
+            self._costs[team,] += row.cost
+        self._used_until_s = now_s
+
+    def _read_gauges(self, tx: Connection, config: Config, *, with_jobs: bool) -> gauges.Gauges:
+        now_s, reservations = self._clock(), config.reservations or ()
+        pools, known = measure_pools(tx, config, now_s), nodes.list_nodes(tx)
+        uses = tuple(meter_rows.list_uses(tx))
+        reserved = {pool.name: find_reservation_peak(reservations, pool.name, now_s)[0] for pool in pools}
+        occupancy = measure_occupancy(pools, known, [(use,) for _, use in uses], reserved)
+        counts = meter_rows.count_jobs(tx)
+        found = {
+            **gauges.measure_job_gauges(counts, self._names, now_s),
+            **gauges.measure_pool_gauges(occupancy, known, self._names),
+            **gauges.measure_team_gauges(uses, config.teams or (), self._names),
+        }
+        if with_jobs:
+            running = sum(count.jobs for count in counts if count.state == "running")
+            some = meter_rows.list_running_jobs(tx, MOST_JOBS)
+            found |= gauges.measure_running_jobs(some, running, self._names)
+        return found
+
+
+def read_health(condition: Condition) -> Readings:
+    """Return the values that need no store. They are public, as those of ``/v1/health`` are."""
+    failing = {problem.check for problem in condition.list_problems()}
+    return {
+        definitions.INFO: {(version("elastane"),): 1.0},
+        definitions.CHECK_FAILING: {(check,): float(check in failing) for check in CHECKS},
+    }

@@ -1,0 +1,1 @@
+"""Messages to people in other services: their occasions, their words, and the processes that send them."""

@@ -1,0 +1,65 @@
+"""The page on which people read the API and try it: Swagger UI, from a package that brings its files.
+
+Nothing comes from another server, and the page runs no script but these files.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from fastapi.responses import FileResponse
+
+router = APIRouter(include_in_schema=False)
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    # The arrows of its style sheet are pictures inside it.
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Elastane: the API</title>
+<link rel="stylesheet" href="/docs/swagger-ui.css">
+<div id="api">Without JavaScript, read <a href="/v1/openapi.json">/v1/openapi.json</a>.</div>
+<script src="/docs/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js"></script>
+</html>
+"""
+# Without an address of a validator: it would get the description from another server.
+START = """SwaggerUIBundle({
+  url: "/v1/openapi.json", dom_id: "#api", validatorUrl: null, deepLinking: true, docExpansion: "list",
+});
+"""
+
+
+@router.get("/docs")
+def get_api_page() -> Response:
+    """Return the page."""
+    return Response(PAGE, media_type="text/html; charset=utf-8", headers=HEADERS)
+
+
+@router.get("/docs/start.js")
+def get_start_script() -> Response:
+    """Return the script that begins to show the description."""
+    return Response(START, media_type="text/javascript; charset=utf-8", headers=HEADERS)
+
+
+@router.get("/docs/{file}")
+def get_page_file(file: Literal["swagger-ui.css", "swagger-ui-bundle.js"]) -> Response:
+    """Return a file of the package."""
+    return FileResponse(_find_files() / file, headers=HEADERS)
+
+
+def _find_files() -> Path:
+    # Its own module would build applications of FastAPI.
+    spec = find_spec("fastapi_offline")
+    assert spec is not None and spec.origin is not None, "the extra `controller` brings it"  # noqa: PT018
+    return Path(spec.origin).parent / "static"

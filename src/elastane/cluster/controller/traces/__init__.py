@@ -1,0 +1,1 @@
+"""Traces of what happens to jobs, for OpenTelemetry."""
