@@ -248,6 +248,8 @@ def test_the_machine_in_charge_dies_again_and_again(
         killed_s.append(time.time())
         engine.kill(charged)
         wait_until(lambda: read_last_step(run_dir).time > killed_s[-1], "steps are recorded again")
+    for step in range(STEPS, steps + 1, STEPS):
+        wait_until(lambda step=step: read_last_step(run_dir).step >= step, f"step {step} is recorded")
     wait_for_state(run_elastane, "far", "finished")
     run, reference = read_training("far"), stage.play(f"--steps={steps}")
     assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]

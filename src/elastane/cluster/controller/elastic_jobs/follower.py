@@ -111,7 +111,10 @@ class ElasticJobFollower:
                 try:
                     pause_s = SOON_S if await self.look() else LOOK_S
                     self._record_failure("")
-                except Exception as error:  # noqa: BLE001 - the store may be away
+                except StoreError:
+                    # The monitor of the store reports it.
+                    pause_s = AFTER_FAILURE_S
+                except Exception as error:  # noqa: BLE001 - an engine may fail in a way that is not known
                     is_known = isinstance(error, ElastaneError)
                     self._record_failure(str(error) if is_known else f"{type(error).__name__}: {error}")
                     pause_s = AFTER_FAILURE_S

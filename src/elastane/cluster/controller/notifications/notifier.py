@@ -44,6 +44,7 @@ from elastane.cluster.controller.notifications.stored_target import Message, Sto
 from elastane.cluster.controller.notifications.wording import write_body, write_title
 from elastane.cluster.controller.store import history, notification_rows
 from elastane.cluster.controller.store.database import Store
+from elastane.cluster.controller.store.failures import StoreError
 from elastane.common.errors import ElastaneError
 
 LOOK_S = 1.0
@@ -84,13 +85,18 @@ class Notifier:
     def run(self) -> None:
         """Look until it is closed. A look that fails is logged, and the next one tries again."""
         while not self._closing.is_set():
+            pause_s = LOOK_S
             try:
                 self.look()
                 self._record_failure("")
-            except Exception as error:  # noqa: BLE001 - the store may be away, or the disk full
+            except StoreError:
+                # The monitor of the store reports it.
+                pause_s = AFTER_FAILURE_S
+            except Exception as error:  # noqa: BLE001 - the disk may be full
                 known = isinstance(error, ElastaneError)
                 self._record_failure(str(error) if known else f"{type(error).__name__}: {error}")
-            self._closing.wait(AFTER_FAILURE_S if self._failing else LOOK_S)
+                pause_s = AFTER_FAILURE_S
+            self._closing.wait(pause_s)
         until_s = time.monotonic() + FAREWELL_S
         for process, _ in self._senders.values():
             # It writes its receipt without us, for the next controller.
