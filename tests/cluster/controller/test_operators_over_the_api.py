@@ -61,6 +61,8 @@ def test_the_description_has_the_headers_of_exactly_the_requests_that_accept_the
     adding = {("post", path) for path in ("/v1/jobs", "/v1/config/apply", "/v1/reports", "/v1/tokens")}
     adding |= {("delete", "/v1/tokens/{token}"), ("put", "/v1/code/{digest}")}
     adding |= {(method, "/v1/claims/{team}/{run}") for method in ("post", "delete")}
+    targets = "/v1/notification-targets"
+    adding |= {("post", targets), ("delete", f"{targets}/{{target}}"), ("post", f"{targets}/{{target}}/test")}
     for (method, path), names in headers.items():
         if path == "/v1/watch":
             assert names == {"last-event-id"}
