@@ -234,7 +234,12 @@ def test_lists_are_read_once_and_again_only_after_410(site):
             lambda: not isinstance(site.run(engine.list_agents()), Away), "the API server answers again"
         )
         assert list_by_id(site, engine)[ask.id].state == "running"
-        wait_until(lambda: site.cluster.api.requests["list", "pods"] == 1, "it was listed once")
+        # The engine goes on only while it is asked.
+        wait_until(
+            lambda: site.cluster.api.requests["list", "pods"] == 1,
+            "it was listed once",
+            meanwhile=lambda: list_by_id(site, engine),
+        )
     line.exit(0)
     assert wait_until_gone(site, engine, ask.id).exit_code == 0
     assert site.cluster.api.requests["list", "pods"] == 1
