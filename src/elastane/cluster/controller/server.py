@@ -160,6 +160,10 @@ def _serve(
     ]
     ending, lost = threading.Event(), threading.Event()
 
+    def close_services() -> None:
+        for service in (loop, follower, tracer, notifier):
+            service.close()
+
     def end(*_: object) -> None:
         server.handle_exit(signal.SIGTERM, None)
         ending.set()
@@ -167,10 +171,7 @@ def _serve(
     def end_without_lease() -> None:
         lost.set()
         # Stop decisions before requests: another controller may have the store.
-        loop.close()
-        follower.close()
-        tracer.close()
-        notifier.close()
+        close_services()
         end()
 
     server.farewell = app.state.closing.set
@@ -194,10 +195,7 @@ def _serve(
         server.run(sockets=[listener])
     finally:
         end()
-        loop.close()
-        follower.close()
-        tracer.close()
-        notifier.close()
+        close_services()
         for thread in threads:
             thread.join()
         if not lost.is_set():
