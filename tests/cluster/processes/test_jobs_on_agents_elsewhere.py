@@ -237,7 +237,8 @@ def test_the_machine_in_charge_dies_again_and_again(
 ):
     # Machines that die soon after they have joined are replaced ever more rarely.
     monkeypatch.setattr("elastane.cluster.controller.agents.decisions.YOUNG_S", 0.0)
-    steps = STEPS * KILLS
+    # More than are made between two kills, of which each is followed by the start of an agent.
+    steps = 30 * KILLS
     args = (f"--steps={steps}", "--seconds=0.1")
     submit_training(run_elastane, "far", "--workers", "3", "--checkpoint-every", "never", args=args)
     run_dir, killed_s = RunDir(tmp_path / "home/runs/far"), []
@@ -248,7 +249,7 @@ def test_the_machine_in_charge_dies_again_and_again(
         killed_s.append(time.time())
         engine.kill(charged)
         wait_until(lambda: read_last_step(run_dir).time > killed_s[-1], "steps are recorded again")
-    for step in range(STEPS, steps + 1, STEPS):
+    for step in range(30, steps + 1, 30):
         wait_until(lambda step=step: read_last_step(run_dir).step >= step, f"step {step} is recorded")
     wait_for_state(run_elastane, "far", "finished")
     run, reference = read_training("far"), stage.play(f"--steps={steps}")
