@@ -242,9 +242,10 @@ def test_drained_and_reserved_machines_are_not_listed(site):
         line.exit(0)
     finally:
         wait_until(
+            # Slurm refuses to delete it as long as its job has not ended.
             lambda: (
-                "held" not in site.slurm.run("scontrol", "delete", "ReservationName=held")
-                and not site.slurm.run("squeue", "-h", "-R", "held")
+                not site.slurm.run("scontrol", "delete", "ReservationName=held")
+                and "ReservationName=held" not in site.slurm.run("scontrol", "show", "reservation")
             ),
             "the reservation is removed",
         )
