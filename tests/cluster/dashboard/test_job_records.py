@@ -5,8 +5,9 @@ import pytest
 
 from elastane.cluster.dashboard.job_records import MOST_LINES, RecordTail
 from elastane.cluster.dashboard.job_table import JobTable
+from elastane.cluster.dashboard.run_page import RunFeed
 from elastane.run.observability.run_files import decode_ledger_line
-from tests.cluster.dashboard.run_records import make_line
+from tests.cluster.dashboard.run_records import make_line, write_run
 from tests.cluster.dashboard.test_job_filter import make_job
 
 
@@ -81,3 +82,13 @@ def test_a_table_keeps_the_sizes_that_it_saw():
     assert table.list_sizes("job-1") == ((5.0, 2), (12.0, 4))
     table.remove("job-1")
     assert table.jobs == ()
+
+
+def test_a_damaged_line_of_a_run_without_a_controller_costs_only_itself(tmp_path):
+    write_run(tmp_path / "train", steps=3)
+    for name in ("ledger.jsonl", "events.jsonl"):
+        path = tmp_path / "train" / name
+        path.write_bytes(b"{damaged\n" + path.read_bytes())
+    run = RunFeed(str(tmp_path / "train")).look()
+    assert [line.step for line in run.ledger] == [1, 2, 3]
+    assert run.events[0].kind == "run.started"

@@ -3,7 +3,10 @@
 import hmac
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from elastane.cluster.dashboard.drawn_pages import DrawnPages
 from elastane.cluster.dashboard.rendering import PageContent
@@ -21,6 +24,8 @@ from elastane.run.observability.run_files import (
     read_record,
 )
 from elastane.run.observability.tail import Tail
+
+T = TypeVar("T")
 
 EACH_S = 0.9
 
@@ -73,16 +78,22 @@ class RunFeed:
 
     def _read_on(self) -> None:
         try:
-            for line in self._ledger.read_new_lines():
-                step = decode_ledger_line(line)
+            for step in _decode_lines(self._ledger, decode_ledger_line):
                 if self._lines and step.step <= self._lines[-1].step:
                     # An attempt continues from a checkpoint, and makes the later steps again.
                     self._lines = [known for known in self._lines if known.step < step.step]
                 self._lines.append(step)
-            self._changes += map(decode_event_line, self._events.read_new_lines())
-        except (Malformed, OSError) as error:
+            self._changes += _decode_lines(self._events, decode_event_line)
+        except OSError as error:
             raise BadInput(f"the records of {self.run_dir.root} cannot be read: {error}") from error
         self.version += 1
+
+
+def _decode_lines(tail: Tail, decode: Callable[[bytes], T]) -> Iterator[T]:
+    """Yield what was appended to a record; a line that cannot be read costs only itself."""
+    for line in tail.read_new_lines():
+        with suppress(Malformed):
+            yield decode(line)
 
 
 class RunFeeds:
