@@ -25,7 +25,7 @@ def find_folder(home: Path) -> Path:
 
 
 def seal(home: Path, url: str) -> bytes:
-    """Return a URL encrypted with the key of a home, which is made if there is none.
+    """Return a URL encrypted with the key of a home. The first URL makes the key.
 
     Raises:
         MissingExtra: cryptography is not installed.
@@ -35,19 +35,23 @@ def seal(home: Path, url: str) -> bytes:
         from cryptography.fernet import Fernet
 
     path = find_folder(home) / KEY
-    with contextlib.suppress(FileExistsError):
-        # Another process may make it too: only a whole key gets the name, and the first one stays.
-        partial = path.with_name(f"{KEY}.{os.getpid()}")
-        descriptor = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, Fernet.generate_key())
-            os.fsync(descriptor)
-            if not path.exists():
-                os.link(partial, path)
-        finally:
-            os.close(descriptor)
-            partial.unlink()
+    if not path.exists():
+        _make_key(path, Fernet.generate_key())
     return Fernet(path.read_bytes()).encrypt(url.encode())
+
+
+def _make_key(path: Path, key: bytes) -> None:
+    """Store a key, unless another process makes one first: only a whole key gets the name."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, key)
+        os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        os.close(descriptor)
+        partial.unlink()
 
 
 def unseal(home: Path, sealed: bytes) -> str:
