@@ -49,7 +49,7 @@ def compute_cluster_figures(
         usage: of their devices in between, by job.
         used_device_s: the device-seconds of all teams.
         devices: of all pools, now.
-        began_s: the time of the first event of the cluster; None: there is none.
+        began_s: the time of the first event of the cluster; None: it has had no event.
         interventions: the number of lines of the audit log with such an action.
     """
     known = list(jobs)

@@ -56,7 +56,6 @@ class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
         day: figures of 24 hours.
         month: figures of 30 days.
         uses: devices of each team and pool, as a mean of the last minute.
-        used_over: device-seconds of the hours of the last day, by pool.
     """
 
     me: Me

@@ -1,4 +1,4 @@
-"""The page of one job, and of one run without a controller."""
+"""The page of one job."""
 
 import time
 from collections.abc import Mapping

@@ -32,7 +32,6 @@ class PageContent(msgspec.Struct, frozen=True, kw_only=True):
         template: of the whole page.
         parts: of the page that change while it is open, by the name of their templates.
         facts: for the templates.
-        wide: it has a table as wide as the window.
     """
 
     title: str

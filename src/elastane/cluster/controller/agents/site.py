@@ -38,7 +38,7 @@ def locate_agent_log(home: Path, id_: str) -> Path:
 
 
 def read_log_end(home: Path, id_: str) -> str:
-    """Return the end of the output of an agent; empty: there is none, or not on this machine."""
+    """Return the end of the output of an agent; empty: it has written none, or on another machine."""
     try:
         with ConfinedDirectory(home).open(locate_agent_log(home, id_), in_part=True) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_END_BYTES))

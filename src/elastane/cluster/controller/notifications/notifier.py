@@ -258,7 +258,7 @@ def start_sender(order: SendMessage) -> "subprocess.Popen[bytes]":
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=(order.receipt,),
-        # It goes on if the controller ends.
+        # The process outlives the controller.
         start_new_session=True,
     )
     assert process.stdin is not None, "it is a pipe"

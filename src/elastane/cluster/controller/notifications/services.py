@@ -97,7 +97,7 @@ def read_service(url: str) -> Service:
 
 
 def open_service(url: str) -> "NotifyBase | None":
-    """Return apprise's object for a URL; None: it is none.
+    """Return apprise's object for a URL; None: apprise does not know such a URL.
 
     Raises:
         MissingExtra: apprise is not installed.

@@ -16,7 +16,7 @@ No dashboard is known here. Start one:
 
 or, with the controller: elastane up --dashboard
 
-The description of the API is at /v1/openapi.json.
+Read and try the API at /docs; its description is at /v1/openapi.json.
 """
 
 

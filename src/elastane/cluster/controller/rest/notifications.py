@@ -145,7 +145,7 @@ def _find_allowed(tx: Connection, caller: Caller, id_: str, *, to_write: bool = 
     """Return a target that the caller may read or change.
 
     Raises:
-        Refusal: the caller may not, or there is none.
+        Refusal: the caller may not, or the target does not exist.
     """
     action: Action = "notifications.write" if to_write else "notifications.read"
     name = f"notification target {id_}"

@@ -85,7 +85,7 @@ class JobTraces(msgspec.Struct, frozen=True):
     """The changes of a job that have not ended.
 
     Args:
-        request: that waits for a decision; None: there is none.
+        request: that waits for a decision; None: no request waits.
         deaths: records without a step after them so far.
     """
 
