@@ -129,7 +129,6 @@ MODULES = {
     "hashlib": {"_Hash"},  # a type only
     "ray._private": {"state"},  # of the Ray cluster's Python: tests/cluster/engines/test_real_ray.py uses it
     "torch._guards": {"CompileContext"},
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.utils.data": {"_utils"},
     **lightning_internals.IMPORTS,
 }

@@ -78,6 +78,11 @@ class ProcessEngine:
     async def close(self) -> None:
         """Do nothing: agents go on."""
 
+    def find_only(self) -> subprocess.Popen[bytes]:
+        """Return the process of the only agent."""
+        (process,) = self.agents.values()
+        return process
+
     def kill(self, id_: str) -> None:
         """Kill an agent; its workers end with it."""
         self.agents[id_].kill()

@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from elastane.cluster.controller.agents.kept_records import RecordKeeper
 from elastane.cluster.engines.local.engine import EngineDirectories
+from elastane.run.agent.head_start import HEAD_START
 from elastane.run.attempts.verification import verify_run
 from elastane.run.connections.coordinator_request import ask_coordinator
 from elastane.run.connections.endpoint import read_endpoint
@@ -20,7 +22,7 @@ from elastane.run.observability.run_files import read_last_step, read_run
 from tests.waiting import WAIT_S, wait_until
 
 from .process_engine import ProcessEngine
-from .small_cluster import open_cluster, read_json, submit_training
+from .small_cluster import SOURCES, open_cluster, read_json, submit_training
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
 STEPS = 60
@@ -165,6 +167,31 @@ def test_a_job_whose_script_fails_says_so(run_elastane, engine):
     submit_training(run_elastane, "wrong", args=("--no-such-option",))
     wait_for_state(run_elastane, "wrong", "failed")
     assert "unrecognized arguments: --no-such-option" in run_elastane("explain", "wrong").stdout
+
+
+def test_the_fork_server_of_an_agent_imports_torch_while_the_agent_arrives(
+    stage, tmp_path, monkeypatch, play_reference
+):
+    # As jobs here have it: another environment would need another process.
+    monkeypatch.setenv("PYTHONPATH", str(SOURCES))
+    engine = ProcessEngine((sys.executable, "-P", "-m", "elastane"), tmp_path / "agents")
+    try:
+        with open_cluster(stage, tmp_path, monkeypatch, open_engine=lambda _: engine) as run_elastane:
+            submit_training(run_elastane, "far", args=("--steps=8", "--paced-from=4"))
+            wait_for_members(run_elastane, "far", 1)
+            run_dir = EngineDirectories(tmp_path / "home").get_run_dir("far")
+            rows = ask_coordinator(run_dir, AskStatus(), WAIT_S).processes
+            (server,) = (row.pid for row in rows if row.role == "fork-server")
+            assert HEAD_START.encode() in Path(f"/proc/{server}/cmdline").read_bytes().split(b"\0")
+            # Its later output goes where the run expects it, and so do its workers.
+            assert Path(f"/proc/{server}/fd/2").readlink() == run_dir.log("fork-server")
+            assert Path(f"/proc/{server}/cwd").samefile(Path(f"/proc/{engine.find_only().pid}/cwd"))
+            (run_dir.root / "gates").touch()
+            wait_for_state(run_elastane, "far", "finished")
+        assert engine.find_only().wait(WAIT_S) == 0
+        assert read_run(run_dir).ledger[-1].digest == play_reference(8).run.ledger[-1].digest
+    finally:
+        engine.end()
 
 
 # -- machines that share no directory ------------------------------------------------------------------------

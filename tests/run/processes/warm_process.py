@@ -42,8 +42,10 @@ ALSO_IMPORTED = (
     "elastane.cluster.engines.foreground",
     "elastane.run.observability.facts",
     "elastane.cluster.scheduler.run_explanations",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
 )
-"""Modules that ``elastane run`` imports later."""
+"""Modules that ``elastane run`` imports later, and what only some scripts and ends of runs need."""
 DESCRIPTOR_OPTIONS = ("--fd", "--lifeline", "--streams")
 MOST_DESCRIPTORS = 8
 MOST_BYTES = 1 << 20

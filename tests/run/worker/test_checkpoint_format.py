@@ -3,10 +3,12 @@
 import copy
 import errno
 import fcntl
+import importlib
 import io
 import math
 import mmap
 import os
+import pickle
 import warnings
 
 import msgspec
@@ -15,6 +17,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.checkpoint import metadata as theirs
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
@@ -23,7 +27,17 @@ from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.rectangles import compute_dense_stride, sort_dims
 from elastane.run.checkpoints.storage import local
 from elastane.run.checkpoints.storage.local import LocalStorage
-from elastane.run.nouns.checkpoints import METADATA, PLAIN, format_checkpoint_name
+from elastane.run.nouns.checkpoints import (
+    METADATA,
+    PLAIN,
+    PartFile,
+    PartItem,
+    PlainPartItem,
+    TensorFacts,
+    format_checkpoint_name,
+)
+from elastane.run.worker.checkpoints.dcp_classes import NAMES
+from elastane.run.worker.checkpoints.dcp_metadata import encode_metadata
 from elastane.run.worker.checkpoints.part_encoding import EncodedPart, TensorSlice, make_envelope, slice_whole
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
 
@@ -290,3 +304,34 @@ def test_a_file_system_without_direct_writes_gets_all_bytes_through_the_page_cac
     pages.write(os.urandom(2 * mmap.PAGESIZE))
     LocalStorage(tmp_path).write("file", [memoryview(pages)])
     assert (tmp_path / "file").read_bytes() == pages[:]
+
+
+def test_metadata_is_that_of_torch_and_has_its_classes():
+    part = PartFile(
+        name="a",
+        bytes=24,
+        checksum="0",
+        tensors={"model.w": TensorFacts("float32", 4, (3, 2), (2, 1))},
+        items=(PartItem("model.w", 2, 6, (1, 0), (2, 2), 4, 16, 6, "0"),),
+    )
+    plain = (PlainPartItem(("optimizer", "param_groups", 0, "lr"), 0, 9),)
+    found = pickle.loads(encode_metadata((part,), plain, {"model.v": "model.w"}))  # noqa: S301 - our own
+    chunk = theirs.ChunkStorageMetadata(torch.Size((1, 0)), torch.Size((2, 2)))
+    tensor = theirs.TensorStorageMetadata(
+        theirs.TensorProperties(dtype=torch.float32), torch.Size((3, 2)), [chunk]
+    )
+    name = "optimizer.param_groups.0.lr"
+    place = _StorageInfo("a", 4, 16)
+    assert found == theirs.Metadata(
+        state_dict_metadata={"model.w": tensor, "model.v": tensor, name: theirs.BytesStorageMetadata()},
+        planner_data={"model.w": ("model", "w"), "model.v": ("model", "v"), name: plain[0].path},
+        storage_data={
+            theirs.MetadataIndex("model.w", (1, 0), 0): place,
+            theirs.MetadataIndex("model.v", (1, 0), 0): place,
+            theirs.MetadataIndex(name): _StorageInfo(PLAIN, 0, 9),
+        },
+        storage_meta=theirs.StorageMeta(),
+        version=CURRENT_DCP_VERSION,
+    )
+    assert [index.index for index in found.storage_data] == [0, 0, None]
+    assert all(getattr(importlib.import_module(module), name) for module, name in NAMES.values())

@@ -42,6 +42,7 @@ from elastane.common.errors import BadInput, ElastaneError, NoCoordinator, NoSuc
 from elastane.common.exit_codes import ExitCode
 from elastane.common.extras import require
 from elastane.common.safe_text import fold_text
+from elastane.run.agent.head_start import drop_head_start
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.attempts.display import LogDisplay
 from elastane.run.attempts.interrupts import Interrupts, watch_signals
@@ -195,6 +196,9 @@ class _Agent:
                 means="such a script trains on one machine, with the workers of one agent",
                 do=f"submit it with minReplicas: {told.workers}, or a script that calls elastane.join()",
             )
+        if alone:
+            # It has a server of its own.
+            drop_head_start()
         if not run_dir.run.exists():
             with claim_run_directory(run, run_dir.root, linked=False):
                 pass

@@ -16,6 +16,7 @@ from elastane.run.agent.coordinators import Coordinators
 from elastane.run.agent.directory_guard import DirectoryGuard
 from elastane.run.agent.fork_server import ForkServerHandle
 from elastane.run.agent.hang_detection import READ_EVERY_S, HeartbeatFile
+from elastane.run.agent.head_start import open_lifeline
 from elastane.run.agent.processes import Commands, start_coordinator, start_fork_server
 from elastane.run.agent.restarts import Deaths
 from elastane.run.agent.worker_set import WorkerSet
@@ -113,7 +114,7 @@ class Agent:
         self._guard = DirectoryGuard(self._run_dir, shared=bool(self.spec.listen))
         heartbeats = HeartbeatFile(self._run_dir.node_files.beats)
         self.workers.open(self._group, heartbeats)
-        self._lifeline, lifeline_end = os.pipe()
+        self._lifeline, lifeline_end = open_lifeline()
         try:
             over = await self._run_until_end()
             # The loss of the directory may have ended the run just before the guard noticed it.

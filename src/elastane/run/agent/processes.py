@@ -12,8 +12,12 @@ import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+import msgspec
 
 from elastane.run.agent.environment import build_process_environment, build_worker_environment
+from elastane.run.agent.head_start import FORK_SERVER, LateOptions, take_head_start
 from elastane.run.nouns.notices import hold_notices
 from elastane.run.nouns.rundir import RunDir
 
@@ -29,7 +33,7 @@ class Commands:
     """
 
     coordinator: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.run.coordinator")
-    fork_server: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.run.worker.fork_server")
+    fork_server: tuple[str, ...] = FORK_SERVER
 
 
 class ProcessWatch:
@@ -130,6 +134,13 @@ class Child:
             )
         self._watch = ProcessWatch(self.process.pid)
 
+    @classmethod
+    def adopt(cls, process: "subprocess.Popen[bytes]") -> Self:
+        """Return a child that this process has started already, in the same way."""
+        child = cls.__new__(cls)
+        child.process, child._watch = process, ProcessWatch(process.pid)
+        return child
+
     @property
     def pid(self) -> int:
         return self.process.pid
@@ -199,19 +210,30 @@ def start_fork_server(
     numerics: str,
     debug: bool = False,
 ) -> Child:
-    """Start a fork server; with ``debug``, its workers get the standard streams of this process."""
-    command = (*commands.fork_server, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
-    command = (*command, "--attempt", str(attempt))
+    """Start a fork server; with ``debug``, its workers get the standard streams of this process.
+
+    One that had a head start goes on, if it fits.
+    """
+    options: tuple[str, ...] = ("--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
+    options = (*options, "--attempt", str(attempt))
     if run_dir.node:
-        command = (*command, "--node", run_dir.node)
+        options = (*options, "--node", run_dir.node)
+    log = run_dir.node_files.log("fork-server")
+    if commands.fork_server == FORK_SERVER and not debug:
+        process = take_head_start(build_worker_environment(os.environ, threads, numerics), lifeline)
+        if process is not None:
+            child = Child.adopt(process)
+            late = LateOptions(options, str(log.absolute()), str(Path.cwd()))
+            child.write_line(msgspec.json.encode(late))
+            return child
     # Pass copies, because the server's own standard streams are pipes and a log.
     streams = tuple(os.dup(standard) for standard in (0, 1, 2)) if debug else ()
     if streams:
-        command = (*command, "--streams", ",".join(map(str, streams)))
+        options = (*options, "--streams", ",".join(map(str, streams)))
     try:
         return Child(
-            command,
-            run_dir.node_files.log("fork-server"),
+            (*commands.fork_server, *options),
+            log,
             pass_fds=(lifeline, *streams),
             pipe_in=True,
             pipe_out=True,

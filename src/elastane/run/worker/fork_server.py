@@ -17,23 +17,26 @@ from pathlib import Path
 from typing import NoReturn
 
 from elastane.common.safe_text import escape_line
-from elastane.run.agent.fork_server import ForkRequest, ProcessStart
+from elastane.common.untrusted_data import Decoder
+from elastane.run.agent.fork_server import LARGEST_REQUEST_BYTES, ForkRequest, ProcessStart
+from elastane.run.agent.head_start import HEAD_START, LateOptions
 from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_record
+from elastane.run.worker.compiler import COMPILER, needs_compiler, postpone_compiler
 from elastane.run.worker.descendants import adopt_orphans, list_descendants
 from elastane.run.worker.fork_loop import ForkLoop
 from elastane.run.worker.worker_log import open_worker_log
 
 MODULES = (
     "torch",
-    "torch._dynamo",
     "numpy",
     "safetensors.torch",
     "elastane.run.worker.worker",
     # What a script imports by its first `elastane.join`.
     "elastane.run.worker.session",
 )
+decode_late_options: Decoder[LateOptions] = Decoder(LateOptions, at_most_bytes=LARGEST_REQUEST_BYTES)
 LOST = 1
 STRAY_S = 1.0
 """How long a process that a worker has left behind may take to end by itself."""
@@ -187,18 +190,47 @@ def main() -> None:
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--attempt", type=int, required=True, help="how often the run had been resumed")
     parser.add_argument("--streams", default="", help="descriptors of the workers' standard streams: 5,6,7")
-    options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     withstand_notices()
+    # The import of NumPy starts threads of its BLAS, before any fork.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    has_head_start = sys.argv[1:2] == [HEAD_START]
+    if has_head_start:
+        import_modules()
+    options = parser.parse_args(read_late_options() if has_head_start else None)
     streams = tuple(map(int, options.streams.split(","))) if options.streams else ()
     run_dir = RunDir(options.run_dir, options.node)
     server = WorkerForkLoop(run_dir, options.lifeline, options.attempt, streams)
-    # The import of NumPy starts threads of its BLAS, before any fork.
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import_modules()
+    spec = read_record(run_dir).spec
+    if needs_compiler(Path(spec.script)):
+        importlib.import_module(COMPILER)
+    preload_modules(spec.preload)
+    server.serve()
+
+
+def import_modules() -> None:
+    """Import what every worker needs."""
+    importlib.import_module("torch")
+    postpone_compiler()
     for module in MODULES:
         importlib.import_module(module)
-    preload_modules(read_record(run_dir).spec.preload)
-    server.serve()
+
+
+def read_late_options() -> tuple[str, ...]:
+    """Wait for the options of this server, and go on as if it had begun with them."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (part := os.read(sys.stdin.fileno(), LARGEST_REQUEST_BYTES)):
+            # The agent has ended, or needs no fork server.
+            sys.exit(0)
+        line += part
+    late = decode_late_options(line)
+    os.chdir(late.folder)
+    log = os.open(late.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+    return late.options
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
 """The metadata of ``torch.distributed.checkpoint``, with which plain PyTorch can read a checkpoint."""
 
 import io
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
-from torch.distributed.checkpoint.metadata import (
+
+from elastane.run.nouns.checkpoints import PLAIN, PartFile, PartItem, PlainPartItem, TensorFacts
+from elastane.run.worker.checkpoints.dcp_classes import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
-    StorageMeta,
+    StorageInfo,
     TensorProperties,
     TensorStorageMetadata,
+    pickle_metadata,
 )
-
-from elastane.run.nouns.checkpoints import PLAIN, PartFile, PartItem, PlainPartItem, TensorFacts
 from elastane.run.worker.checkpoints.tensor_keys import OPTIMIZER_STATE
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -76,27 +75,19 @@ def encode_metadata(
             items.setdefault(item.key, []).append((part.name, item))
     names = {key: key for key in facts} | dict(aliases or {})
     described: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-    stored: dict[MetadataIndex, _StorageInfo] = {}
+    stored: dict[MetadataIndex, StorageInfo] = {}
     paths: dict[str, KeyPath] = {}
     for name, key in names.items():
         described[name] = _describe_tensor(facts[key], [item for _, item in items[key]])
         paths[name] = split_key(name)
         for number, (file, item) in enumerate(items[key]):
-            index = MetadataIndex(name, item.offsets, number)
-            stored[index] = _StorageInfo(file, item.offset, item.length)
+            index = MetadataIndex(name, torch.Size(item.offsets), number)
+            stored[index] = StorageInfo(file, item.offset, item.length)
     for value in plain:
         name = ".".join(map(str, value.path))
         described[name], paths[name] = BytesStorageMetadata(), value.path
-        stored[MetadataIndex(name)] = _StorageInfo(PLAIN, value.offset, value.length)
-    return pickle.dumps(
-        Metadata(
-            state_dict_metadata=described,
-            planner_data=paths,
-            storage_data=stored,
-            storage_meta=StorageMeta(),
-            version=CURRENT_DCP_VERSION,
-        )
-    )
+        stored[MetadataIndex(name)] = StorageInfo(PLAIN, value.offset, value.length)
+    return pickle_metadata(Metadata(described, paths, stored))
 
 
 def _describe_tensor(facts: TensorFacts, items: Sequence[PartItem]) -> TensorStorageMetadata:
