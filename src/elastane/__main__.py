@@ -6,16 +6,16 @@ JOIN = ["join", "-"]
 """The words with which engines start agents."""
 
 
-def main() -> None:
+def run_command() -> None:
     """Run the command; a machine that joins begins to import torch before all else."""
     if sys.argv[1:] == JOIN:
         from elastane.run.agent.head_start import begin_head_start
 
         begin_head_start()
-    from elastane.cli.main import main as run_command
+    from elastane.cli.main import main
 
-    run_command()
+    main()
 
 
 if __name__ == "__main__":
-    main()
+    run_command()

@@ -102,7 +102,7 @@ def begin_head_start(command: Sequence[str] = FORK_SERVER) -> None:
                 bufsize=0,
             )
     except OSError:
-        # The fork server will say what is wrong.
+        # The start of the fork server will fail too, and explain it.
         for end in lifeline:
             os.close(end)
         return

@@ -137,9 +137,9 @@ class Child:
     @classmethod
     def adopt(cls, process: "subprocess.Popen[bytes]") -> Self:
         """Return a child that this process has started already, in the same way."""
-        child = cls.__new__(cls)
-        child.process, child._watch = process, ProcessWatch(process.pid)
-        return child
+        self = cls.__new__(cls)
+        self.process, self._watch = process, ProcessWatch(process.pid)
+        return self
 
     @property
     def pid(self) -> int:

@@ -83,7 +83,7 @@ class StorageMeta:
 
 
 @dataclass
-class Metadata:
+class CheckpointMetadata:
     """The content of the file."""
 
     state_dict_metadata: dict[str, TensorStorageMetadata | BytesStorageMetadata]
@@ -97,6 +97,7 @@ _METADATA, _FILES = "torch.distributed.checkpoint.metadata", "torch.distributed.
 NAMES: dict[type, tuple[str, str]] = {
     MemoryFormat: (_METADATA, "_MEM_FORMAT_ENCODING"),
     StorageInfo: (_FILES, "_StorageInfo"),
+    CheckpointMetadata: (_METADATA, "Metadata"),
     **{
         kind: (_METADATA, kind.__name__)
         for kind in (
@@ -106,14 +107,13 @@ NAMES: dict[type, tuple[str, str]] = {
             BytesStorageMetadata,
             MetadataIndex,
             StorageMeta,
-            Metadata,
         )
     },
 }
 """The module and the name of each class in torch."""
 
 
-def pickle_metadata(metadata: Metadata) -> bytes:
+def pickle_metadata(metadata: CheckpointMetadata) -> bytes:
     """Return metadata as a file has it: with torch's classes in place of these."""
     content = pickle.dumps(metadata, PROTOCOL)
     for kind, name in NAMES.items():

@@ -9,8 +9,8 @@ import torch
 from elastane.run.nouns.checkpoints import PLAIN, PartFile, PartItem, PlainPartItem, TensorFacts
 from elastane.run.worker.checkpoints.dcp_classes import (
     BytesStorageMetadata,
+    CheckpointMetadata,
     ChunkStorageMetadata,
-    Metadata,
     MetadataIndex,
     StorageInfo,
     TensorProperties,
@@ -87,7 +87,7 @@ def encode_metadata(
         name = ".".join(map(str, value.path))
         described[name], paths[name] = BytesStorageMetadata(), value.path
         stored[MetadataIndex(name)] = StorageInfo(PLAIN, value.offset, value.length)
-    return pickle_metadata(Metadata(described, paths, stored))
+    return pickle_metadata(CheckpointMetadata(described, paths, stored))
 
 
 def _describe_tensor(facts: TensorFacts, items: Sequence[PartItem]) -> TensorStorageMetadata:
