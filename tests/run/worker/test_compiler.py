@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from elastane.run.worker.compiler import SIGNS, needs_compiler
+from elastane.run.worker.compiler import LARGE_PARTS, SIGNS, list_large_parts
 
 WITHOUT_AND_WITH = """
 import sys
@@ -60,11 +60,10 @@ def test_optimizers_train_the_same_without_the_compiler_and_torch_hides_them_fro
 def test_a_script_that_names_the_compiler_needs_it(tmp_path, sign):
     script = tmp_path / "script.py"
     script.write_text(f"import torch\n\nmodel = {sign}(model)\n")
-    assert needs_compiler(script)
+    assert list_large_parts(script) == LARGE_PARTS
 
 
 def test_other_scripts_do_not_need_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import re\nimport torch\n\npattern = re.compile('checkpoint')\nrun.checkpoint()\n")
-    assert not needs_compiler(script)
-    assert not needs_compiler(tmp_path / "missing.py")
+    assert list_large_parts(script) == list_large_parts(tmp_path / "missing.py") == ()

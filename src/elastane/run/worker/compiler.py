@@ -20,20 +20,26 @@ GRAD_MODE_NAMES = {
     *("cast", "Optimizer", "defaults", "is_grad_enabled", "set_grad_enabled"),
 }
 """All names in torch's wrapper of the steps of its optimizers, which sets the mode of autograd."""
-SIGNS = (b"torch.compile", b"torch._dynamo", b"torch.utils.checkpoint", b"gradient_checkpointing")
+SIGNS = (
+    *(b"torch.compile", b"torch._dynamo", b"torch.utils.checkpoint", b"gradient_checkpointing"),
+    # Libraries that import it.
+    *(b"transformers", b"lightning", b"peft", b"trl"),
+)
 """Texts in scripts that need the compiler."""
+LARGE_PARTS = (COMPILER, "torch.distributed.checkpoint")
+"""The parts of torch that such a script imports."""
 LARGEST_SCRIPT_BYTES = 1 << 20
 
 
-def needs_compiler(script: Path) -> bool:
-    """Return whether the workers of a script import the compiler; others do so only if it comes to that."""
+def list_large_parts(script: Path) -> tuple[str, ...]:
+    """Return the large parts of torch that the workers of a script import; others may still do so later."""
     try:
         with script.open("rb") as file:
             text = file.read(LARGEST_SCRIPT_BYTES)
     except OSError:
         # The worker reports it.
-        return False
-    return any(sign in text for sign in SIGNS)
+        return ()
+    return LARGE_PARTS if any(sign in text for sign in SIGNS) else ()
 
 
 def postpone_compiler() -> None:

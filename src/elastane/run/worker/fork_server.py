@@ -23,7 +23,7 @@ from elastane.run.agent.head_start import HEAD_START, LateOptions
 from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_record
-from elastane.run.worker.compiler import COMPILER, needs_compiler, postpone_compiler
+from elastane.run.worker.compiler import list_large_parts, postpone_compiler
 from elastane.run.worker.descendants import adopt_orphans, list_descendants
 from elastane.run.worker.fork_loop import ForkLoop
 from elastane.run.worker.worker_log import open_worker_log
@@ -203,9 +203,7 @@ def main() -> None:
     server = WorkerForkLoop(run_dir, options.lifeline, options.attempt, streams)
     import_modules()
     spec = read_record(run_dir).spec
-    if needs_compiler(Path(spec.script)):
-        importlib.import_module(COMPILER)
-    preload_modules(spec.preload)
+    preload_modules((*list_large_parts(Path(spec.script)), *spec.preload))
     server.serve()
 
 
