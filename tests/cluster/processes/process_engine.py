@@ -18,10 +18,13 @@ class ProcessEngine:
         command: of `elastane`, before its words.
         where: for the output of the agents.
         own_homes: each agent has a home of its own, as on machines that share no directory.
+        umask: with which they begin; -1: that of this process.
     """
 
-    def __init__(self, command: Sequence[str], where: Path, *, own_homes: bool = False) -> None:
-        self._command, self._where, self._own_homes = command, where, own_homes
+    def __init__(
+        self, command: Sequence[str], where: Path, *, own_homes: bool = False, umask: int = -1
+    ) -> None:
+        self._command, self._where, self._own_homes, self._umask = command, where, own_homes, umask
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         where.mkdir()
 
@@ -61,6 +64,7 @@ class ProcessEngine:
                 stderr=log,
                 env=os.environ | ({"ELASTANE_HOME": str(self._where / ask.id)} if self._own_homes else {}),
                 start_new_session=True,
+                umask=self._umask,
             )
         process.stdin.write(f"{ask.ticket}\n".encode())
         process.stdin.close()

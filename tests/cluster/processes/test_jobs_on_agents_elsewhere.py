@@ -174,7 +174,7 @@ def test_the_fork_server_of_an_agent_imports_torch_while_the_agent_arrives(
 ):
     # As jobs here have it: another environment would need another process.
     monkeypatch.setenv("PYTHONPATH", str(SOURCES))
-    engine = ProcessEngine((sys.executable, "-P", "-m", "elastane"), tmp_path / "agents")
+    engine = ProcessEngine((sys.executable, "-P", "-m", "elastane"), tmp_path / "agents", umask=0)
     try:
         with open_cluster(stage, tmp_path, monkeypatch, open_engine=lambda _: engine) as run_elastane:
             submit_training(run_elastane, "far", args=("--steps=8", "--paced-from=4"))
@@ -186,6 +186,8 @@ def test_the_fork_server_of_an_agent_imports_torch_while_the_agent_arrives(
             # Its later output goes where the run expects it, and so do its workers.
             assert Path(f"/proc/{server}/fd/2").readlink() == run_dir.log("fork-server")
             assert Path(f"/proc/{server}/cwd").samefile(Path(f"/proc/{engine.find_only().pid}/cwd"))
+            # The umask of the engine would let all users write to the files of workers.
+            assert "Umask:\t0022\n" in Path(f"/proc/{server}/status").read_text()
             (run_dir.root / "gates").touch()
             wait_for_state(run_elastane, "far", "finished")
         assert engine.find_only().wait(WAIT_S) == 0
