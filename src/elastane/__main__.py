@@ -6,7 +6,7 @@ JOIN = ["join", "-"]
 """The words with which engines start agents."""
 
 
-def run_command() -> None:
+def begin_command() -> None:
     """Run the command; a machine that joins begins to import torch before all else."""
     if sys.argv[1:] == JOIN:
         from elastane.common.permissions import narrow_umask
@@ -21,4 +21,4 @@ def run_command() -> None:
 
 
 if __name__ == "__main__":
-    run_command()
+    begin_command()
