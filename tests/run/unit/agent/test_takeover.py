@@ -66,6 +66,14 @@ def test_the_node_of_the_silent_coordinator_goes_first() -> None:
     assert not decide("a", LIMITS.limit_s)
 
 
+def test_the_node_of_the_silent_coordinator_has_no_turn_if_most_workers_hear_nothing_of_it() -> None:
+    view = SilenceView("b", LIMITS.limit_s, {"z": None}, "z", LIMITS, workers=2, total=3)
+    assert decide_takeover(view).now
+    assert not decide_takeover(replace(view, total=4)).now
+    # The other nodes here still have their turns.
+    assert not decide_takeover(replace(view, answers=hear({"a": LIMITS.limit_s, "z": None}))).now
+
+
 def test_a_node_without_an_order_of_the_run_takes_nothing_over() -> None:
     view = SilenceView("b", 50.0, {"": None}, "b", LIMITS, is_new=True)
     assert not decide_takeover(view).now

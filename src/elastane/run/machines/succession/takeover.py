@@ -74,10 +74,11 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     """Decide whether this node starts the next term now.
 
     The coordinator's own node has the first turn, then come the others by name. Nodes that do not answer have
-    no turn, except the coordinator's: the network may have parted the two, and then it goes on. A node that
-    was left out has its turn only if nothing is left of the run: then it records the loss. Nodes with less
-    than half of the workers wait longer. Those without more than half leave a coordinator in charge that
-    renews its sign in the run directory: only the network parts them from it and the others.
+    no turn, except the coordinator's if no more than half of the workers are here: perhaps the network has
+    parted the two, and then its part goes on. A node that was left out has its turn only if nothing is left of
+    the run: then it records the loss. Nodes with less than half of the workers wait longer. Those without more
+    than half leave a coordinator in charge that renews its sign in the run directory: only the network parts
+    them from it and the others.
     """
     limits = view.limits
     answering = {node: answer for node, answer in view.answers.items() if answer is not None}
@@ -90,14 +91,13 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
         return TakeoverDecision(now=False, why="the run has gone on without this node")
     if hearing:
         return TakeoverDecision(now=False, why=f"node {hearing[0] or 'without a name'} hears the coordinator")
-    order = sorted(
-        {*answering, view.node, view.coordinator_node},
-        key=lambda node: (node != view.coordinator_node, node),
-    )
-    turn = order.index(view.node)
     present = view.workers + sum(answer.workers for answer in answering.values())
+    has_most = 2 * present > view.total
+    waiting = {*answering, view.node} | (set() if has_most else {view.coordinator_node})
+    order = sorted(waiting, key=lambda node: (node != view.coordinator_node, node))
+    turn = order.index(view.node)
     is_renewed = view.renewed_s < limits.limit_s and view.silent_s < limits.unseen_s
-    if 2 * present <= view.total and is_renewed:
+    if not has_most and is_renewed:
         return TakeoverDecision(now=False, why="the coordinator is at work where this node does not hear it")
     turn_s = limits.limit_s + turn * limits.turn_s
     wait_s = limits.minority_s if 2 * present < view.total else 0.0
