@@ -1,6 +1,6 @@
 """``python -m elastane.run.coordinator``: the agent starts it, on a socket that already listens.
 
-The process waits until it reads a `TermOrder` on standard input. Until then it opens no file and
+The process waits until it reads a `TermOrder` on standard input. Until then it opens no file of the run and
 accepts no message. It has already imported all its modules by then, which takes time.
 """
 
@@ -9,6 +9,7 @@ import asyncio
 
 # `asyncio.to_thread` would import it in the first moments of a term.
 import concurrent.futures.thread  # noqa: F401
+import importlib
 import logging
 import os
 import select
@@ -155,13 +156,20 @@ def main() -> None:
     # Signals may reach all processes of the run; the agent alone decides what they mean.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     withstand_notices()
+    run_dir = RunDir(options.run_dir, options.node)
+    if run_dir.is_private:
+        # Its claims and records are at a controller.
+        for module in (
+            "elastane.run.coordinator.takeover_records",
+            "elastane.run.machines.claims.controller_store",
+        ):
+            importlib.import_module(module)
     line = sys.stdin.readline()
     if not line:
         # The agent has ended, so nothing is left to coordinate.
         return
     os.set_blocking(options.fd, False)
     listening = socket.socket(fileno=options.fd)
-    run_dir = RunDir(options.run_dir, options.node)
     order = msgspec.json.decode(line, type=TermOrder)
     reason = _serve_term(run_dir, order, listening, options.lifeline)
     if isinstance(reason, ClaimsUnusable):

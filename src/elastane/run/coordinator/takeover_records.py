@@ -4,7 +4,7 @@ from elastane.common.errors import RunFailed
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.endpoint import CoordinatorEndpoint, decode_endpoint, publish_endpoint
 from elastane.run.connections.record_store import RecordSender, RecordStore, find_record_store
-from elastane.run.nouns.record_parts import APPENDED, ENDPOINT, REPLACED
+from elastane.run.nouns.record_parts import APPENDED, ENDPOINT, PRIVATE, REPLACED
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import keep_places, read_record
 
@@ -35,7 +35,9 @@ def fetch_records(run_dir: RunDir, endpoint: CoordinatorEndpoint, from_node: str
     is_of_attempt = kept is not None and kept.attempt == endpoint.attempt
     if is_of_attempt and from_node is not None:
         own = read_record(run_dir).spec
-        store.fetch(run_dir, [name for name in (*APPENDED, *REPLACED) if name != ENDPOINT])
+        # Each request delays the run. The secrets of an attempt do not change.
+        names = store.list_records().keys() - {ENDPOINT, *PRIVATE}
+        store.fetch(run_dir, [name for name in (*APPENDED, *REPLACED) if name in names])
         keep_places(run_dir, own)
     # Otherwise the endpoint of the machine that was in charge before would be sent as a sign of life.
     publish_endpoint(run_dir, endpoint)

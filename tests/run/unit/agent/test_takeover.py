@@ -1,6 +1,7 @@
 """Which node starts the next term, and when."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,9 +36,9 @@ def test_a_coordinator_that_another_node_hears_keeps_its_term() -> None:
 
 def test_nodes_take_turns_by_name_and_dead_ones_have_none() -> None:
     first, second = LIMITS.limit_s + LIMITS.turn_s, LIMITS.limit_s + 2 * LIMITS.turn_s
-    assert decide("a", first, b=LIMITS.limit_s)
-    assert not decide("b", first, a=LIMITS.limit_s)
-    assert decide("b", second, a=LIMITS.limit_s)
+    assert decide("a", first, b=first)
+    assert not decide("b", first, a=first)
+    assert decide("b", second, a=second)
     assert decide("b", first, a=None)
 
 
@@ -111,6 +112,21 @@ def test_among_nodes_that_all_answer_one_has_the_first_turn(
     turns = 0 if silent_s < LIMITS.limit_s else 1 + int((silent_s - LIMITS.limit_s) / LIMITS.turn_s)
     silent_first = coordinator_node not in nodes
     assert len(ready) == min(max(0, turns - silent_first), len(nodes))
+
+
+@given(st.dictionaries(st.sampled_from(NODES), st.floats(0, 1), min_size=2), st.sampled_from(NODES))
+def test_turns_follow_each_other_although_the_nodes_heard_the_coordinator_at_different_times(
+    heard: dict[str, float], coordinator_node: str
+) -> None:
+    def is_ready(node: str, now_s: float) -> bool:
+        others = {name: now_s - heard_s for name, heard_s in heard.items() if name != node}
+        return decide_takeover(
+            SilenceView(node, now_s - heard[node], hear(others), coordinator_node, LIMITS)
+        ).now
+
+    times = [number / 20 for number in range(20 * 7)]
+    begun = sorted(min(now_s for now_s in times if is_ready(node, now_s)) for node in heard)
+    assert all(after - before >= LIMITS.turn_s - 0.06 for before, after in pairwise(begun))
 
 
 @given(st.tuples(*(4 * [st.floats(0, 40)])), st.booleans(), st.integers(0, 4))

@@ -75,10 +75,10 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
 
     The coordinator's own node has the first turn, then come the others by name. Nodes that do not answer have
     no turn, except the coordinator's if no more than half of the workers are here: perhaps the network has
-    parted the two, and then its part goes on. A node that was left out has its turn only if nothing is left of
-    the run: then it records the loss. Nodes with less than half of the workers wait longer. Those without more
-    than half leave a coordinator in charge that renews its sign in the run directory: only the network parts
-    them from it and the others.
+    parted the two, and then its part goes on. A node that was left out has its turn only if nothing is left
+    of the run: then it records the loss. Nodes with less than half of the workers wait longer. Those without
+    more than half leave a coordinator in charge that renews its sign in the run directory: only the network
+    parts them from it and the others.
     """
     limits = view.limits
     answering = {node: answer for node, answer in view.answers.items() if answer is not None}
@@ -101,8 +101,10 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
         return TakeoverDecision(now=False, why="the coordinator is at work where this node does not hear it")
     turn_s = limits.limit_s + turn * limits.turn_s
     wait_s = limits.minority_s if 2 * present < view.total else 0.0
-    if view.silent_s < turn_s + wait_s:
-        if wait_s and view.silent_s >= turn_s:
+    # By the node that has heard the coordinator last, so that the turns of two nodes never begin together.
+    silent_s = min(view.silent_s, *(answer.heard_s for answer in answering.values()), inf)
+    if silent_s < turn_s + wait_s:
+        if wait_s and silent_s >= turn_s:
             why = f"only {present} of {view.total} workers are here, and the others may go on"
             return TakeoverDecision(now=False, why=why)
         return TakeoverDecision(now=False, why=f"node {order[0] or 'without a name'} has its turn before")
