@@ -101,7 +101,7 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
         return TakeoverDecision(now=False, why="the coordinator is at work where this node does not hear it")
     turn_s = limits.limit_s + turn * limits.turn_s
     wait_s = limits.minority_s if 2 * present < view.total else 0.0
-    # By the node that has heard the coordinator last, so that the turns of two nodes never begin together.
+    # By the node that heard the coordinator last, so that the turns of two nodes never begin together.
     silent_s = min(view.silent_s, *(answer.heard_s for answer in answering.values()), inf)
     if silent_s < turn_s + wait_s:
         if wait_s and silent_s >= turn_s:
