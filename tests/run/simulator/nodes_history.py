@@ -16,12 +16,12 @@ from elastane.run.machines.succession.silence import (
     SilentAgent,
     TakeCharge,
     Wait,
+    answer_others,
     decide_in_silence,
     record_answer,
     record_outage,
     record_takeover,
 )
-from elastane.run.machines.succession.takeover import CoordinatorHeard
 from elastane.run.nouns.control import (
     AgentReport,
     Ask,
@@ -277,7 +277,7 @@ class NodesHistory(History):
         except ClaimsUnavailable:
             node.silence = record_outage(node.silence)
         answers = {
-            other.name: CoordinatorHeard(now - other.heard_s, len(other.agent.living))
+            other.name: answer_others(other.silence, now - other.heard_s, len(other.agent.living), now)
             if self.reaches(node, other) and self.reaches(other, node)
             else None
             for other in self.nodes

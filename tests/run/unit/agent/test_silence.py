@@ -13,6 +13,7 @@ from elastane.run.machines.succession.silence import (
     SilentAgent,
     TakeCharge,
     Wait,
+    answer_others,
     decide_in_silence,
     record_answer,
     record_outage,
@@ -138,3 +139,16 @@ def test_an_agent_whose_coordinators_keep_dying_rests_and_ends_after_an_hour():
     decision = decide_in_silence(replace(agent, silent_s=LONGEST_FAILURE_S + 1), LONGEST_FAILURE_S + 1)
     assert isinstance(decision, EndAgent)
     assert not decision.is_outcome
+
+
+def test_a_node_leaves_time_to_another_one_that_is_about_to_claim_its_term():
+    limit_s = LIMITS.limit_s
+    taking = record_takeover(read(TERM), 10.0)
+    answer = answer_others(taking, 10.0, 2, 10.2)
+    assert answer == CoordinatorHeard(pytest.approx(0.2), 2)
+    other = silent(read(TERM), 10.0, answers={"a": answer, "": None})
+    assert "node a hears a coordinator" in decide_in_silence(other, 10.2).why
+    # It did not take charge.
+    late = silent(read(TERM), 20.0, answers={"a": answer_others(taking, 20.0, 2, 10.1 + limit_s + 1.0)})
+    assert isinstance(decide_in_silence(late, 10.1 + limit_s + 1.0), TakeCharge)
+    assert answer_others(Silence(), 1.0, 2, 10.0).heard_s == 1.0

@@ -37,6 +37,7 @@ from elastane.run.machines.succession.silence import (
     SilentAgent,
     TakeCharge,
     Wait,
+    answer_others,
     decide_in_silence,
     record_answer,
     record_outage,
@@ -305,7 +306,7 @@ class NodeAgent(Agent):
         return answers
 
     def _make_answer(self, link: ControlLink) -> CoordinatorHeard:
-        return CoordinatorHeard(link.silent_s, len(self.workers.living))
+        return answer_others(self._silence, link.silent_s, len(self.workers.living), time.monotonic())
 
     def _read_signs(self) -> tuple[tuple[HeldSlot, ...], int]:
         """Return the claim list, and the time stamp that the coordinator in charge renews regularly.

@@ -13,7 +13,13 @@ from typing import TypeAlias
 from elastane.common.exit_codes import ExitCode
 from elastane.run.machines.claims.history import find_claimed_outcome, list_generations
 from elastane.run.machines.claims.records import HeldSlot, OutcomeClaim, TermClaim
-from elastane.run.machines.succession.takeover import Answers, SilenceView, decide_takeover, is_left_out
+from elastane.run.machines.succession.takeover import (
+    Answers,
+    CoordinatorHeard,
+    SilenceView,
+    decide_takeover,
+    is_left_out,
+)
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.membership import NodeName, WorkerId
 from elastane.run.nouns.silence_limits import SilenceLimits
@@ -92,6 +98,19 @@ def record_answer(
 def record_takeover(silence: Silence, now_s: float) -> Silence:
     """Return the silence after this node was to take charge."""
     return replace(silence, tried_s=now_s)
+
+
+def answer_others(silence: Silence, silent_s: float, workers: int, now_s: float) -> CoordinatorHeard:
+    """Return the answer of an agent to the others of the run.
+
+    A coordinator that is to take charge counts as one that was heard, because its claim may not be in the
+    list yet: the others leave it the time that it needs.
+
+    Args:
+        silent_s: how long the agent has not heard the coordinator.
+        workers: how many workers live on its node.
+    """
+    return CoordinatorHeard(max(0.0, min(silent_s, now_s - silence.tried_s)), workers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class CoordinatorHeard(msgspec.Struct, frozen=True):
     """The answer of an agent to another one.
 
     Args:
-        heard_s: how many seconds ago it heard the coordinator.
+        heard_s: how many seconds ago it heard the coordinator, or knew that another one takes charge.
         workers: how many workers live on its node.
     """
 
@@ -90,7 +90,7 @@ def decide_takeover(view: SilenceView) -> TakeoverDecision:
     if view.left_out and view.unseen_s < limits.unseen_s:
         return TakeoverDecision(now=False, why="the run has gone on without this node")
     if hearing:
-        return TakeoverDecision(now=False, why=f"node {hearing[0] or 'without a name'} hears the coordinator")
+        return TakeoverDecision(now=False, why=f"node {hearing[0] or 'without a name'} hears a coordinator")
     present = view.workers + sum(answer.workers for answer in answering.values())
     has_most = 2 * present > view.total
     waiting = {*answering, view.node} | (set() if has_most else {view.coordinator_node})
