@@ -171,16 +171,13 @@ def test_pods_that_cannot_start_say_why(site):
     site.cluster.nodes.missing_images.add("missing:1")
     unknown = ask_for_agent(site, pool=POOL | {"image": "missing:1"})
     large = ask_for_agent(site, devices=3)
-    queued = ask_for_agent(site, pool=POOL | {"queue": "team-a"})
-    assert site.run(engine.start_agents([unknown, large, queued])) == {}
+    assert site.run(engine.start_agents([unknown, large])) == {}
     wait_for_why(site, engine, unknown.id, "its image cannot be pulled (ImagePullBackOff): Back-off")
     wait_for_why(site, engine, large.id, "no node has room for it (Unschedulable): 0/3 nodes")
-    wait_for_why(site, engine, queued.id, "its queue has not admitted it (SchedulingGated)")
     states = {agent.state for agent in list_by_id(site, engine).values()}
     assert states == {"pending"}
-    assert site.run(engine.end_agents([AgentEnd(large.id, 0.0), AgentEnd(queued.id, 0.0)])) == {}
-    for agent in (large.id, queued.id):
-        assert wait_until_gone(site, engine, agent).exit_code is None
+    assert site.run(engine.end_agents([AgentEnd(large.id, 0.0)])) == {}
+    assert wait_until_gone(site, engine, large.id).exit_code is None
 
 
 def test_a_reached_quota_is_a_refusal_that_passes(site):

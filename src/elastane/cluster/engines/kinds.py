@@ -82,6 +82,20 @@ def choose_controller_url(document: DeclaredEngine | None, url: str) -> str:
     return url if document is None else document.options.get("controller", url)
 
 
+def find_queue(document: DeclaredEngine, pool: Mapping[str, str], options: Mapping[str, str]) -> str:
+    """Return the queue that decides when agents may start, all or none of a gang; empty: there is none.
+
+    Args:
+        pool: options of their pool.
+        options: of their job, as the kind of the engine names them.
+    """
+    if document.kind != "kubernetes":
+        return ""
+    from elastane.cluster.engines.kubernetes.kueue import find_queue_of_pods
+
+    return find_queue_of_pods(pool, options)
+
+
 def judge_address(url: str) -> EngineFinding:
     """Say whether agents on other machines reach the controller at its address."""
     if urlsplit(url).hostname in LOOPBACK:

@@ -37,6 +37,18 @@ def is_ticket_word(text: str) -> bool:
     return _TICKET.fullmatch(text) is not None
 
 
+class AgentGang(msgspec.Struct, frozen=True):
+    """Agents of which an engine with a queue should start all or none, because their job begins with them.
+
+    Args:
+        number: of the gang in its cluster, which is never used again.
+        size: how many agents it has. One that has failed may be replaced within it.
+    """
+
+    number: int
+    size: int
+
+
 class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Start an agent on one machine, unless an agent with this id has been asked for before.
 
@@ -53,6 +65,7 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
             pool, or none.
         home: directory that it shares with the controller, so that a container has to show it; empty: none.
         log: file for what the agent writes; empty: wherever the engine keeps it, or nowhere.
+        gang: that the agent belongs to; None: it is beyond the fewest that its job needs.
         ticket: secret; the agent reads it as one line of its standard input.
     """
 
@@ -68,6 +81,7 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     home: str = ""
     log: str = ""
+    gang: AgentGang | None = None
     ticket: str
 
 

@@ -183,9 +183,23 @@ KUBERNETES = KindOptions(
         EngineOption(
             name="queue",
             metavar="QUEUE",
-            help="Local queue of Kueue, which then decides when the pods may start.",
+            help="Local queue of Kueue, which admits all or none of the fewest pods that a job needs.",
             example="team-a",
             form=_LABEL_VALUE,
+        ),
+        EngineOption(
+            name="workloadPriorityClassName",
+            metavar="CLASS",
+            help="Workload priority class of the pods in Kueue. Default: their priority class.",
+            example="training",
+            form=_NAME,
+        ),
+        EngineOption(
+            name="growthPriorityClassName",
+            metavar="CLASS",
+            help="Workload priority class of pods beyond the fewest, which Kueue should take back first.",
+            example="growth",
+            form=_NAME,
         ),
     ),
 )

@@ -84,6 +84,10 @@ class Nodes:
         if not node:
             if not metadata.get("deletionTimestamp"):
                 self._schedule(pod)
+            elif phase not in ("Succeeded", "Failed"):
+                # A finalizer keeps it. The pod garbage collector of Kubernetes calls it failed.
+                status = {"phase": "Failed"}
+                self.objects.patch("pods", metadata["namespace"], metadata["name"], {"status": status})
             return
         if node in self.lost:
             return

@@ -279,7 +279,13 @@ class Objects:
         for owned, documents in self._found.items():
             for other in list(documents):
                 owners = documents[other]["metadata"].get("ownerReferences", ()) if other in documents else ()
-                if any(owner["uid"] == document["metadata"]["uid"] for owner in owners):
+                rest = [owner for owner in owners if owner["uid"] != document["metadata"]["uid"]]
+                if rest and len(rest) < len(owners):
+                    # It goes with the last of its owners.
+                    kept = copy.deepcopy(documents[other])
+                    kept["metadata"]["ownerReferences"] = rest
+                    self._write(owned, other, kept)
+                elif owners and not rest:
                     self._write(owned, other, None)
 
     def _write(self, resource: str, key: Key, document: Document | None) -> Document:

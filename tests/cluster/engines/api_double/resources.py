@@ -24,7 +24,7 @@ class Resource(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-RBAC, EXTENSIONS = "rbac.authorization.k8s.io", "apiextensions.k8s.io"
+RBAC, EXTENSIONS, KUEUE = "rbac.authorization.k8s.io", "apiextensions.k8s.io", "kueue.x-k8s.io"
 RESOURCES = {
     "pods": Resource("Pod", subs={"eviction": ("policy", "v1", "Eviction"), "log": ("", "v1", "Pod")}),
     "secrets": Resource("Secret"),
@@ -41,6 +41,9 @@ RESOURCES = {
     "clusterroles": Resource("ClusterRole", RBAC, is_namespaced=False),
     "clusterrolebindings": Resource("ClusterRoleBinding", RBAC, is_namespaced=False),
     "customresourcedefinitions": Resource("CustomResourceDefinition", EXTENSIONS, is_namespaced=False),
+    "workloads": Resource("Workload", KUEUE, "v1beta1"),
+    "localqueues": Resource("LocalQueue", KUEUE, "v1beta1"),
+    "workloadpriorityclasses": Resource("WorkloadPriorityClass", KUEUE, "v1beta1", is_namespaced=False),
     "elasticjobs": Resource(
         "ElasticJob",
         "elastane.dev",

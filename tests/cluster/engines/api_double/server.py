@@ -31,6 +31,7 @@ from tests.cluster.engines.api_double.resources import (
     CUSTOM,
     IN_CLUSTER,
     KINDS,
+    KUEUE,
     RESOURCES,
     describe_group,
     describe_groups,
@@ -56,6 +57,8 @@ class ApiDouble:
         requests: how often each verb and resource was asked for.
         loses_answers: requests are carried out, and the connection is closed without an answer.
         priority_classes: that pods may name.
+        hidden_groups: groups of the API that nothing serves.
+        webhook: called with each new pod, which it may change; it may raise `ApiError`.
         before_answer: called with the verb and the resource after a request was carried out.
     """
 
@@ -68,6 +71,8 @@ class ApiDouble:
         self.requests: Counter[tuple[str, str]] = Counter()
         self.loses_answers = False
         self.priority_classes: set[str] = set()
+        self.hidden_groups = {KUEUE}
+        self.webhook: Callable[[Document], None] = lambda pod: None
         self.quota: dict[str, str] = {}
         self.gone_as_event = True
         self.is_strict = False
@@ -162,8 +167,7 @@ class ApiDouble:
             # Clients may write numbers.
             for quantities in container.get("resources", {}).values():
                 quantities.update({key: str(value) for key, value in quantities.items()})
-        if "kueue.x-k8s.io/queue-name" in pod["metadata"].get("labels", {}):
-            spec["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+        self.webhook(pod)
         used = {"pods": 0}
         for other in self.objects.list_all("pods"):
             if holds_devices(other):
@@ -390,7 +394,11 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _is_served(self, match: re.Match[str]) -> bool:
         resource = RESOURCES.get(match["resource"])
         asked = match["group"] or "", match["version"]
-        if resource is None or (resource.group, resource.version) != asked:
+        if (
+            asked[0] in self.api.hidden_groups
+            or resource is None
+            or (resource.group, resource.version) != asked
+        ):
             return False
         self.api.custom.find_version(match["resource"])
         return True
@@ -525,6 +533,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _list_groups(self) -> list[str]:
         groups = dict.fromkeys(one.group for one in RESOURCES.values() if one.group)
+        groups = [group for group in groups if group not in self.api.hidden_groups]
         defined = {name.partition(".")[2] for name in CUSTOM.values()}
         there = {one["spec"]["group"] for one in self.api.objects.list_all("customresourcedefinitions")}
         return [group for group in groups if group not in defined or group in there]

@@ -11,6 +11,7 @@ from elastane.cli.main import app
 from elastane.cluster.engines.kubernetes.doctor import RIGHTS, RIGHTS_FOR_ELASTIC_JOBS
 from elastane.cluster.engines.kubernetes.installation import objects
 from elastane.cluster.engines.kubernetes.installation.chart import build_helm_chart
+from elastane.cluster.engines.kubernetes.kueue import GROUP as KUEUE
 from elastane.common.documents import read_yaml
 
 CHART = Path(__file__).parents[4] / "charts" / "elastane"
@@ -64,10 +65,12 @@ def test_the_controller_has_the_rights_that_its_doctor_asks_for_and_no_others():
 
     # Its doctor can do without these.
     by_hand = {("", name, "get") for name in ("namespaces", "persistentvolumeclaims")}
+    by_hand |= {(KUEUE, "workloads", "list"), (KUEUE, "workloads", "watch"), (KUEUE, "localqueues", "get")}
     asked = (*RIGHTS, *RIGHTS_FOR_ELASTIC_JOBS)
     local = {(right.group, right.resource, right.verb) for right in asked if right.is_local}
     assert list_granted(objects.RIGHTS) - by_hand == local
     wide = {(right.group, right.resource, right.verb) for right in RIGHTS if not right.is_local}
+    wide |= {(KUEUE, "workloadpriorityclasses", "get")}
     assert list_granted(objects.RIGHTS_IN_CLUSTER) == wide
 
 

@@ -33,6 +33,8 @@ def test_all_examples_of_options_are_decoded():
         priority_class="training",
         runtime_class="nvidia",
         queue="team-a",
+        workload_priority_class="training",
+        growth_priority_class="growth",
     )
     options = decode_kubernetes_options({option.name: option.example for option in KUBERNETES.engine})
     assert options == KubernetesOptions(
@@ -80,6 +82,8 @@ def test_a_toleration_is_one_of_all_values_or_of_one(text, found):
         ("priorityClassName", "High"),
         ("queue", "team a"),
         ("queue", ""),
+        ("growthPriorityClassName", "Low"),
+        ("workloadPriorityClassName", "a_b"),
         ("color", "red"),
     ],
 )

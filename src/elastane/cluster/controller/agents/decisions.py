@@ -153,8 +153,9 @@ def choose_deadlines(
 ) -> dict[int, float]:
     """Return which agents should leave from now on, and by when, by number.
 
-    Those that have not arrived go first, then those on nodes that go away, then the newest. While a job is
-    stopped, its run ends by an order, and its agents with it.
+    Those beyond a gang go first, because its places are sure, then those that have not arrived, then those on
+    nodes that go away, then the newest. While a job is stopped, its run ends by an order, and its agents with
+    it.
 
     Args:
         agents: of the job.
@@ -166,7 +167,12 @@ def choose_deadlines(
     here = count_wanted(agents)
     order = sorted(
         (agent for agent in agents if agent.is_wanted),
-        key=lambda agent: (agent.has_arrived, agent.node not in leaving_nodes, -agent.number),
+        key=lambda agent: (
+            agent.gang != 0,
+            agent.has_arrived,
+            agent.node not in leaving_nodes,
+            -agent.number,
+        ),
     )
     for agent in order:
         if takes_part(agent, run) and is_over:

@@ -26,13 +26,14 @@ from elastane.cluster.controller.agents.decisions import (
     update_agent,
 )
 from elastane.cluster.controller.agents.engines import Engines, OpenEngine
+from elastane.cluster.controller.agents.gangs import choose_new_agents, choose_stranded, hash_shape
 from elastane.cluster.controller.agents.site import Site, locate_agent_log, read_log_end
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredRun, format_agent_id
 from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, nodes
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.engines.kinds import choose_controller_url
+from elastane.cluster.engines.kinds import choose_controller_url, find_queue
 from elastane.cluster.engines.run_line import RunLine, WorkerCounts, count_workers
-from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, SeenAgent
+from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, AgentGang, SeenAgent
 from elastane.cluster.nouns.config import Config
 from elastane.cluster.nouns.engine import (
     DrainWorker,
@@ -69,6 +70,7 @@ class _View(msgspec.Struct, frozen=True):
         agents: those that are not gone, by job.
         jobs: that run on agents; None: the job has ended, or its record cannot be read.
         runs: the newest attempts, by job.
+        gone: agents that are gone of gangs with others that are not, by job.
     """
 
     config: Config
@@ -76,6 +78,7 @@ class _View(msgspec.Struct, frozen=True):
     agents: Mapping[str, tuple[StoredAgent, ...]]
     jobs: Mapping[str, AgentJob | None]
     runs: Mapping[str, StoredRun]
+    gone: Mapping[str, tuple[StoredAgent, ...]]
 
 
 class _Trouble(NamedTuple):
@@ -174,7 +177,10 @@ class Fleet:
             # One that cannot be read is left out: its agents are not observed, so nothing is concluded.
             config, _ = documents.read_declared_documents(tx)
             pools = {pool.name: pool for pool in config.pools or () if pool.engine}
-            agents = _group(agent_rows.list_living_agents(tx))
+            living = agent_rows.list_living_agents(tx)
+            agents = _group(living)
+            gangs = {agent.gang for agent in living if agent.gang}
+            gone = _group(agent_rows.list_gone_members(tx, gangs))
             runs = {run.job: run for run in agent_rows.list_agent_runs(tx)}
             granted = {job for pool in pools for job in jobs.list_jobs_in_pool(tx, pool)}
             found = jobs.find_jobs(tx, granted.union(agents, runs))
@@ -190,7 +196,7 @@ class Fleet:
         if (needs or config.engines) and not self._cluster:
             with self._store.begin_write() as tx:
                 self._cluster = agent_rows.get_cluster_id(tx)
-        return _View(config, pools, agents, needs, runs)
+        return _View(config, pools, agents, needs, runs, gone)
 
     async def _ask_runs(self, names: Sequence[str]) -> Mapping[str, Answer]:
         slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
@@ -404,6 +410,8 @@ class Fleet:
             is_over = self._find_outcome(run, present=True) is not None
             job = view.jobs[name]
             found |= choose_deadlines(agents, job, run, now_s, is_over=is_over, leaving_nodes=here)
+            stranded = choose_stranded(job, agents, view.gone.get(name, ()), found.keys())
+            found |= dict.fromkeys(stranded, now_s)
             for agent in agents:
                 leave_by_s = found.get(agent.number, agent.leave_by_s)
                 leaver = msgspec.structs.replace(agent, leave_by_s=leave_by_s)
@@ -437,37 +445,62 @@ class Fleet:
             run, agents = view.runs.get(name), view.agents.get(name, ())
             grows = _is_present(view, name) and self._find_outcome(run, present=True) is None
             if name in starting or grows:
-                for agent in (*agents, *self._add_agents(job, agents, view.pools, now_s)):
+                for agent in (*agents, *self._add_agents(job, agents, view, now_s)):
                     if agent.state == "asked" and agent.is_wanted:
                         asks[agent.engine].append(agent)
         found = await asyncio.gather(*(self._ask_engine(*ask, view, now_s) for ask in asks.items()))
         return {job: why for refused in found for job, why in refused.items()}
 
     def _add_agents(
-        self, job: AgentJob, agents: Sequence[StoredAgent], pools: Mapping[str, Pool], now_s: float
+        self, job: AgentJob, agents: Sequence[StoredAgent], view: _View, now_s: float
     ) -> list[StoredAgent]:
         """Record the agents that a job lacks, and return them."""
-        missing = {pool: count for pool, count in choose_asks(job, agents).items() if pool in pools}
+        if not choose_asks(job, agents):
+            return []
+        shapes = self._map_shapes(job, view)
+        chosen = choose_new_agents(job, agents, view.gone.get(job.name, ()), shapes)
+        missing = [new for new in chosen if new.pool in view.pools]
         if not missing:
             return []
         devices = WORKERS_PER_AGENT * job.spec.resources_per_worker.devices
+        found: list[StoredAgent] = []
+        begun: dict[str, int] = {}
         with self._store.begin_write() as tx:
-            return [
-                agent_rows.insert_agent(
-                    tx,
-                    StoredAgent(
-                        job=job.name,
-                        engine=pools[pool].engine,
-                        pool=pool,
-                        workers=WORKERS_PER_AGENT,
-                        devices=devices,
-                        key=agent_rows.make_key(),
-                        asked_s=now_s,
-                    ),
+            for new in missing:
+                agent = StoredAgent(
+                    job=job.name,
+                    engine=view.pools[new.pool].engine,
+                    pool=new.pool,
+                    workers=WORKERS_PER_AGENT,
+                    devices=devices,
+                    key=agent_rows.make_key(),
+                    gang=new.gang or (begun.get(new.pool, 0) if new.gang_size else 0),
+                    gang_size=new.gang_size,
+                    shape=new.shape,
+                    asked_s=now_s,
                 )
-                for pool, count in missing.items()
-                for _ in range(count)
-            ]
+                found.append(agent_rows.insert_agent(tx, agent))
+                if new.gang_size and not new.gang:
+                    begun[new.pool] = found[-1].gang
+        return found
+
+    def _map_shapes(self, job: AgentJob, view: _View) -> dict[str, str]:
+        """Return the shape of the agents of a job in each of its pools that has a queue."""
+        engines = {document.name: document for document in view.config.engines or ()}
+        declared = {
+            pool: (engines[view.pools[pool].engine], view.pools[pool].options)
+            for pool in job.wanted
+            if pool in view.pools and view.pools[pool].engine in engines
+        }
+        with self._store.begin_read() as tx:
+            own = elastic_job_rows.map_agent_options(tx, {job.name}).get(job.name, {})
+        return {
+            pool: hash_shape(
+                [engine.options, options, own, job.spec.image, job.spec.resources_per_worker.devices]
+            )
+            for pool, (engine, options) in declared.items()
+            if find_queue(engine, options, own)
+        }
 
     async def _ask_engine(
         self, engine: str, agents: Sequence[StoredAgent], view: _View, now_s: float
@@ -516,6 +549,7 @@ class Fleet:
             image=job.spec.image,
             home=str(self._site.home) if shares_home else "",
             log=str(locate_agent_log(self._site.home, id_)) if shares_home else "",
+            gang=AgentGang(agent.gang, agent.gang_size) if agent.gang else None,
             ticket=encode_job_ticket(ticket),
         )
 

@@ -20,6 +20,9 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
         workers: the most workers on its machine.
         devices: how many it holds, for all its workers together.
         key: secret of its ticket.
+        gang: number of the first agent of its gang; 0: it is in none. See `elastane.cluster.nouns.agents`.
+        gang_size: how many agents its gang has.
+        shape: of the gang: a digest of all that its agents are made of, see `hash_shape` in ``gangs.py``.
         node: the machine that it runs on; empty: unknown.
         why: a sentence: why it waits, or how it ended; empty: nothing is known.
         exit_code: None: it has not ended, or its end was not seen.
@@ -38,6 +41,9 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     devices: int
     key: bytes
+    gang: int = 0
+    gang_size: int = 0
+    shape: str = ""
     state: AgentPhase = "asked"
     node: str = ""
     why: str = ""

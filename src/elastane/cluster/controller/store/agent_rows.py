@@ -1,7 +1,7 @@
 """Agents and the attempts that they have begun: queries and changes of their rows."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -65,6 +65,14 @@ def list_living_agents(tx: Connection, job: str = "") -> tuple[StoredAgent, ...]
     return tuple(map(_decode_agent, tx.execute(query)))
 
 
+def list_gone_members(tx: Connection, gangs: Collection[int]) -> tuple[StoredAgent, ...]:
+    """Return the agents of gangs that are gone, by number."""
+    if not gangs:
+        return ()
+    query = select(agents).where(agents.c.gang.in_(gangs), agents.c.ended_s.is_not(None))
+    return tuple(map(_decode_agent, tx.execute(query.order_by(agents.c.number))))
+
+
 def list_agent_numbers(tx: Connection, job: str) -> tuple[int, ...]:
     """Return the numbers of the agents of a job, in order; those that ended long ago are forgotten."""
     query = select(agents.c.number).where(agents.c.job == job).order_by(agents.c.number)
@@ -72,11 +80,15 @@ def list_agent_numbers(tx: Connection, job: str) -> tuple[int, ...]:
 
 
 def insert_agent(tx: Connection, agent: StoredAgent) -> StoredAgent:
-    """Store a new agent, and return it with its number."""
+    """Store a new agent, and return it with its number; that of a new gang is that of its first agent."""
     values = msgspec.structs.asdict(agent)
     del values["number"]
     number = tx.execute(insert(agents).values(values).returning(agents.c.number)).scalar_one()
-    return msgspec.structs.replace(agent, number=number)
+    agent = msgspec.structs.replace(agent, number=number)
+    if agent.gang_size and not agent.gang:
+        agent = msgspec.structs.replace(agent, gang=number)
+        tx.execute(update(agents).where(agents.c.number == number).values(gang=number))
+    return agent
 
 
 def write_agents(tx: Connection, changed: Iterable[StoredAgent]) -> None:
@@ -107,8 +119,13 @@ def record_refusal(tx: Connection, number: int, why: str, now_s: float) -> None:
 
 
 def forget_agents(tx: Connection, now_s: float) -> tuple[int, ...]:
-    """Delete the rows of agents that ended long ago, and return their numbers."""
-    old = delete(agents).where(agents.c.ended_s < now_s - KEPT_S).returning(agents.c.number)
+    """Delete the rows of agents that ended long ago, and return their numbers.
+
+    As long as others of their gang live, they say which of its places are free.
+    """
+    gangs = select(agents.c.gang).where(agents.c.ended_s.is_(None), agents.c.gang != 0)
+    old = delete(agents).where(agents.c.ended_s < now_s - KEPT_S, agents.c.gang.not_in(gangs))
+    old = old.returning(agents.c.number)
     return tuple(tx.execute(old).scalars())
 
 

@@ -19,6 +19,7 @@ from elastane.cluster.engines.kubernetes.options import (
     KubernetesPool,
     decode_kubernetes_pool,
 )
+from elastane.cluster.engines.kubernetes.queue_doctor import examine_queue
 from elastane.cluster.engines.kubernetes.refusals import NOT_FOUND, ApiRefusal, judge_creation
 from elastane.cluster.nouns.agents import AgentAsk, Away, EngineFinding, SeenNode, StartRefusal
 from elastane.common.errors import BadInput
@@ -172,6 +173,8 @@ async def _examine_pools(
                 name, pool, listed_nodes.items.values(), requests_of_pods.items.values(), "", namespace
             )
             found.append(judge_trial_pod(name, pool, listed, answer))
+            if pool.queue and isinstance(answer, bytes):
+                found += await examine_queue(server, name, pool, namespace, answer)
         return found
     finally:
         await asyncio.gather(listed_nodes.close(), requests_of_pods.close())

@@ -29,6 +29,7 @@ from elastane.cluster.engines.kubernetes.refusals import (
     ApiRefusal,
     judge_creation,
 )
+from elastane.cluster.engines.kubernetes.workload_list import WorkloadList
 from elastane.cluster.nouns.agents import (
     AgentAsk,
     AgentEnd,
@@ -92,6 +93,7 @@ class KubernetesEngine:
         self._requests: FollowedList[PodRequests] = FollowedList(
             self._server, "/api/v1/pods", {"fieldSelector": ON_NODES}, decode_requests
         )
+        self._workloads = WorkloadList(self._server, self._namespace)
         self._gone_s: dict[str, float] = {}
         """When agents that are gone were first seen so, by the key of their pod."""
 
@@ -104,7 +106,8 @@ class KubernetesEngine:
         }
         pods = {**removed, **self._pods.items}
         await self._remove_old(pods)
-        return tuple(describe_pod(pod) for _, pod in sorted(pods.items()))
+        words = await self._workloads.find_words(pods.values())
+        return tuple(describe_pod(pod, words.get(pod.uid, "")) for _, pod in sorted(pods.items()))
 
     async def start_agents(self, asks: Sequence[AgentAsk]) -> Mapping[AgentId, StartRefusal]:
         """Create a pod for each agent that has none, see `elastane.cluster.nouns.agents`.
@@ -149,7 +152,8 @@ class KubernetesEngine:
 
     async def close(self) -> None:
         """Close the connections; pods go on."""
-        await asyncio.gather(self._pods.close(), self._listed_nodes.close(), self._requests.close())
+        lists = (self._pods, self._listed_nodes, self._requests, self._workloads)
+        await asyncio.gather(*(one.close() for one in lists))
         await self._server.close()
 
     async def _refresh(
@@ -248,7 +252,9 @@ class KubernetesEngine:
         for key in old:
             if pods[key].is_deleted:
                 self._pods.forget(key)
-        left = [key for key in old if not pods[key].is_deleted][:REMOVED_AT_ONCE]
+        # A pod whose deletion has been asked for may be kept by a finalizer of Kueue.
+        left = [key for key in old if not pods[key].is_deleted and pods[key].deletes_by_s is None]
+        left = left[:REMOVED_AT_ONCE]
         # What fails is tried again the next time.
         await asyncio.gather(*(self._delete(key, pods[key], 1) for key in left))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from elastane.cluster.engines.kubernetes.kueue import QUEUE_LABEL, queue_pod
 from elastane.cluster.engines.kubernetes.options import CPU, MEMORY, KubernetesOptions, KubernetesPool
 from elastane.cluster.engines.kubernetes.pod_template import apply_template
 from elastane.cluster.nouns.agents import AgentAsk, AgentId
@@ -18,7 +19,6 @@ PREFIX = "elastane-"
 CLUSTER_LABEL, AGENT_LABEL = "elastane.dev/cluster", "elastane.dev/agent"
 MANAGER_LABEL, MANAGER = "app.kubernetes.io/managed-by", "elastane"
 JOB_NOTE = "elastane.dev/job"
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTAINER = "agent"
 TICKET_FOLDER, TICKET = "/run/elastane", "ticket"
 JOIN = f'exec "$@" < {TICKET_FOLDER}/{TICKET}'
@@ -109,7 +109,7 @@ def build_pod(
         "spec": spec,
     }
     try:
-        pod = apply_template(pod, ask.options)
+        pod = queue_pod(apply_template(pod, ask.options), ask, pool)
     except Malformed as error:
         raise BadInput(f"the template of job {ask.job} cannot be used: {error}", do="correct it") from error
     if not pod["spec"]["containers"][0].get("image"):

@@ -44,6 +44,9 @@ class KubernetesPool(msgspec.Struct, frozen=True, kw_only=True):
             a limit.
         node_selector: labels of the nodes of the pool.
         queue: the local queue of Kueue.
+        workload_priority_class: of Kueue, for the pods with which a job begins, and for the others too unless
+            they have another one.
+        growth_priority_class: of Kueue, for the pods beyond these.
     """
 
     resource: str = CPU
@@ -55,6 +58,8 @@ class KubernetesPool(msgspec.Struct, frozen=True, kw_only=True):
     priority_class: str = ""
     runtime_class: str = ""
     queue: str = ""
+    workload_priority_class: str = ""
+    growth_priority_class: str = ""
 
 
 class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +110,8 @@ def decode_kubernetes_pool(options: Mapping[str, str]) -> KubernetesPool:
         priority_class=options.get("priorityClassName", ""),
         runtime_class=options.get("runtimeClassName", ""),
         queue=options.get("queue", ""),
+        workload_priority_class=options.get("workloadPriorityClassName", ""),
+        growth_priority_class=options.get("growthPriorityClassName", ""),
     )
 
 

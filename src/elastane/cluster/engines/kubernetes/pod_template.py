@@ -12,6 +12,8 @@ JOB_LABEL = "elastane.dev/elastic-job"
 """The name of the resource that a pod belongs to."""
 OWN_LABELS = "elastane.dev/"
 """People cannot set labels and annotations with this prefix: agents are found by them."""
+OWN_GROUPS = tuple(f"kueue.x-k8s.io/{name}" for name in ("pod-group", "retriable-in-group", "role-hash"))
+"""Nor those of Kueue's groups, with these prefixes: the controller decides which pods begin together."""
 MERGED = ("nodeSelector",)
 JOINED = ("tolerations", "volumes", "imagePullSecrets")
 OURS = ("restartPolicy", "terminationGracePeriodSeconds", "activeDeadlineSeconds")
@@ -51,6 +53,14 @@ def apply_template(pod: dict[str, Any], options: Mapping[str, str]) -> dict[str,
     merged["containers"] = [_merge_container(own["containers"][0], containers[0]), *containers[1:]]
     _give_way(merged)
     return pod | {"metadata": _merge_metadata(pod["metadata"], metadata, options), "spec": merged}
+
+
+def read_template_labels(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the labels of the template of a job; none if it has no template, or one that cannot be used."""
+    try:
+        return _get_object(_get_object(_decode(options.get(TEMPLATE, "{}")), "metadata"), "labels")
+    except Malformed:
+        return {}
 
 
 def _merge_container(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +105,7 @@ def _merge_metadata(
         allowed = {
             name: value
             for name, value in _get_object(theirs, part).items()
-            if not name.startswith(OWN_LABELS) and name not in own.get(part, {})
+            if not name.startswith((OWN_LABELS, *OWN_GROUPS)) and name not in own.get(part, {})
         }
         merged[part] = {**allowed, **own.get(part, {})}
     if OWNER in options:

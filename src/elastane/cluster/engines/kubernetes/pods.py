@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+from elastane.cluster.engines.kubernetes.kueue import GATE, GROUP_LABEL, QUEUE_LABEL
 from elastane.cluster.engines.kubernetes.manifest import AGENT_LABEL, CLUSTER_LABEL, CONTAINER
 from elastane.cluster.nouns.agents import AgentId, AgentState, SeenAgent, belongs_to
 from elastane.common.safe_text import escape_line, fold_text
@@ -89,6 +90,11 @@ class _Deleted(msgspec.Struct, frozen=True):
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str | None = None
     active_deadline_seconds: int | None = None
+    scheduling_gates: "list[_Gate] | None" = None
+
+
+class _Gate(msgspec.Struct, frozen=True):
+    name: str = ""
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -137,7 +143,11 @@ class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         deletes_by_s: its deletion has been asked for, and its grace ends then, in seconds since 1970; None:
             it has not.
+        is_kept: it is deleted but for finalizers of others, such as Kueue's: it has no grace left.
         node: empty: none yet.
+        queue: of Kueue; empty: it has none.
+        group: its group there; empty: it is a workload of its own.
+        is_queued: Kueue has not admitted it.
         until_s: when Kubernetes will end it; None: unknown, or never.
         status: None: it cannot be read.
         is_deleted: the API server has removed it since.
@@ -147,7 +157,11 @@ class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     agent: AgentId
     deletes_by_s: float | None = None
+    is_kept: bool = False
     node: str = ""
+    queue: str = ""
+    group: str = ""
+    is_queued: bool = False
     until_s: float | None = None
     status: _Status | None = None
     is_deleted: bool = False
@@ -155,7 +169,8 @@ class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def state(self) -> AgentState:
         """The state of its agent; running if it cannot be read, because it may hold devices."""
-        if self.is_deleted or self._has_ended:
+        # Only a finalizer keeps one without grace, and no process: it had no node, or was removed by force.
+        if self.is_deleted or self.is_kept or self._has_ended:
             return "gone"
         if self.deletes_by_s is not None:
             return "leaving"
@@ -219,21 +234,29 @@ def decode_agent_pod(document: bytes, cluster: str) -> AgentPod | None:
     return msgspec.structs.replace(
         pod,
         deletes_by_s=_read_time(deletion.deletion_timestamp),
+        is_kept=deletion.deletion_timestamp is not None and deletion.deletion_grace_period_seconds == 0,
         node=spec.node_name if spec.node_name and _NODE.fullmatch(spec.node_name) else "",
+        queue=labels.get(QUEUE_LABEL, ""),
+        group=labels.get(GROUP_LABEL, ""),
+        is_queued=any(gate.name == GATE for gate in spec.scheduling_gates or ()),
         until_s=started_s + limit_s if started_s is not None and limit_s is not None else None,
         status=status,
     )
 
 
-def describe_pod(pod: AgentPod) -> SeenAgent:
-    """Return what a pod says about its agent."""
+def describe_pod(pod: AgentPod, words: str = "") -> SeenAgent:
+    """Return what a pod says about its agent.
+
+    Args:
+        words: of Kueue about a pod that it has not admitted; empty: none are known.
+    """
     state, ended = pod.state, pod.ended
     code = None if ended is None or _find_signal(ended) else ended.exit_code
     return SeenAgent(
         id=pod.agent,
         state=state,
         node=pod.node,
-        why=_explain(pod),
+        why=_explain(pod, words),
         exit_code=code if state == "gone" else None,
         ended_s=find_end_s(pod) if state == "gone" else None,
         until_s=pod.until_s if state == "running" else None,
@@ -268,7 +291,7 @@ def choose_grace_s(pod: AgentPod, grace_s: int, now_s: float) -> int | None:
     return 0 if left_s <= -FORCE_AFTER_S else None
 
 
-def _explain(pod: AgentPod) -> str:
+def _explain(pod: AgentPod, words: str) -> str:
     status = pod.status
     if pod.state == "gone":
         return _explain_end(pod)
@@ -278,15 +301,25 @@ def _explain(pod: AgentPod) -> str:
     if disruption is not None and disruption.status == "True":
         return _join(_name(DISRUPTED, disruption.reason), disruption.message)
     if pod.state == "leaving":
-        return ""
+        return _explain_stop(pod)
     if pod.state == "pending":
-        return _explain_pending(pod)
+        return _explain_pending(pod, words)
     return (
         "" if status.phase == "Running" else f"Kubernetes calls its phase {escape_line(status.phase, 40)!r}"
     )
 
 
-def _explain_pending(pod: AgentPod) -> str:
+def _explain_stop(pod: AgentPod) -> str:
+    """Return why Kueue ends a pod; empty: it does not."""
+    stop = pod.find_condition("TerminationTarget")
+    if stop is None or stop.status != "True":
+        return ""
+    return _join(f"Kueue ends it ({escape_line(stop.reason or 'no reason', 60)})", stop.message)
+
+
+def _explain_pending(pod: AgentPod, words: str) -> str:
+    if pod.is_queued:
+        return _join(f"it waits in queue {escape_line(pod.queue, 63)} of Kueue", words)
     if (waiting := pod.waiting) is not None and waiting.reason:
         return _join(_name(WAITING, waiting.reason), waiting.message)
     scheduled = pod.find_condition("PodScheduled")
@@ -303,8 +336,11 @@ def _explain_end(pod: AgentPod) -> str:
         cause = _join(_name(ENDED, status.reason), status.message)
     elif disruption is not None and disruption.status == "True":
         cause = _join(_name(DISRUPTED, disruption.reason), disruption.message)
+    else:
+        cause = _explain_stop(pod)
     if ended is None:
-        return cause or ("its pod was removed" if pod.is_deleted else "its pod ended without an exit code")
+        was_removed = pod.is_deleted or pod.is_kept
+        return cause or ("its pod was removed" if was_removed else "its pod ended without an exit code")
     if ended.reason == "OOMKilled":
         cause = "it used more memory than its pod has"
     if number := _find_signal(ended):

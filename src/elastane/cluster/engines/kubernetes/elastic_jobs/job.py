@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from elastane.cluster.engines.kubernetes.elastic_jobs.resource import ElasticJob
-from elastane.cluster.engines.kubernetes.manifest import QUEUE_LABEL
+from elastane.cluster.engines.kubernetes.kueue import QUEUE_LABEL
 from elastane.cluster.engines.kubernetes.options import CPU
 from elastane.cluster.engines.kubernetes.pod_template import LARGEST_TEMPLATE_BYTES, OWNER, TEMPLATE
 from elastane.cluster.engines.kubernetes.quantities import MILLI, parse_quantity

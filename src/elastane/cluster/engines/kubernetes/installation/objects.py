@@ -6,6 +6,7 @@ import msgspec
 
 from elastane.cluster.engines.kubernetes.elastic_jobs.definition import build_definition
 from elastane.cluster.engines.kubernetes.elastic_jobs.resource import GROUP, PLURAL
+from elastane.cluster.engines.kubernetes.kueue import GROUP as KUEUE
 from elastane.cluster.engines.kubernetes.manifest import MANAGER, MANAGER_LABEL
 
 NAME = "elastane"
@@ -20,10 +21,15 @@ RIGHTS = (
     ("", ("namespaces", "persistentvolumeclaims"), ("get",)),
     (GROUP, (PLURAL,), ("get", "list", "watch", "patch", "delete")),
     (GROUP, (f"{PLURAL}/status",), ("patch",)),
+    (KUEUE, ("workloads",), ("list", "watch")),
+    (KUEUE, ("localqueues",), ("get",)),
 )
 """What the controller may do in its namespace: API group, resources and verbs."""
-RIGHTS_IN_CLUSTER = (("", ("nodes", "pods"), ("list", "watch")),)
-"""And in the whole cluster, to see which devices are free."""
+RIGHTS_IN_CLUSTER = (
+    ("", ("nodes", "pods"), ("list", "watch")),
+    (KUEUE, ("workloadpriorityclasses",), ("get",)),
+)
+"""And in the whole cluster, to see which devices are free, and which classes its pods may name."""
 RIGHTS_OF_PEOPLE = (
     (
         GROUP,
