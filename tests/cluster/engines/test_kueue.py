@@ -199,6 +199,7 @@ def test_a_queue_that_does_not_exist_is_named_and_nothing_runs(site):
 def test_without_the_right_to_read_workloads_the_queue_is_still_named(site):
     engine = site.build_engine("here")
     site.kueue.set_quota(QUEUE, 0)
+    site.cluster.api.requests.clear()
     site.cluster.api.forbidden |= {("list", "workloads"), ("watch", "workloads")}
     try:
         ask = ask_for_agent(site)

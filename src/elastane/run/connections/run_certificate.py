@@ -6,8 +6,10 @@ run's user only; the endpoint carries the certificate, and a client trusts this 
 
 import datetime as dt
 import hashlib
+import ipaddress
 import os
 import ssl
+from collections.abc import Sequence
 
 from elastane.common.extras import require
 from elastane.run.nouns.rundir import CERTIFICATE, RunDir
@@ -26,15 +28,30 @@ def create_certificate(run_dir: RunDir) -> str:
         OSError: the files cannot be written.
     """
     require("nodes", "a run on several machines encrypts their connections")
+    private, text = sign_certificate("elastane run")
+    path = run_dir.root / CERTIFICATE
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write((private + text).encode())
+    return text
+
+
+def sign_certificate(subject: str, hosts: Sequence[str] = ()) -> tuple[str, str]:
+    """Make a key and a certificate that signs itself; return both as PEM.
+
+    Args:
+        hosts: DNS names and IP addresses that it is valid for.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "elastane run")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
     now = dt.datetime.now(dt.UTC)
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -43,18 +60,18 @@ def create_certificate(run_dir: RunDir) -> str:
         .not_valid_before(now - dt.timedelta(days=EARLIER_DAYS))
         .not_valid_after(now + dt.timedelta(days=VALID_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
     )
-    text = certificate.public_bytes(serialization.Encoding.PEM)
+    if hosts:
+        names = [
+            x509.IPAddress(ipaddress.ip_address(host)) if host[-1].isdigit() else x509.DNSName(host)
+            for host in hosts
+        ]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    text = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    path = run_dir.root / CERTIFICATE
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(private + text)
-    return text.decode()
+    return private.decode(), text.decode()
 
 
 def read_certificate(run_dir: RunDir) -> str:

@@ -8,7 +8,7 @@ import copy
 import re
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -117,6 +117,15 @@ def merge(target: Any, patch: Any) -> Any:
     return result
 
 
+def list_fields(document: Document, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of each field that has no fields of its own."""
+    for name, value in document.items():
+        if isinstance(value, dict) and value:
+            yield from list_fields(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
 class Objects:
     """All objects, by resource.
 
@@ -130,6 +139,8 @@ class Objects:
         self.changed = threading.Condition(threading.RLock())
         self.admit: Callable[[str, Document], None] = lambda resource, document: None
         self.convert: Callable[[str, Document, Document | None], Document] = lambda resource, new, old: new
+        self.managers: dict[tuple[str, str, str], dict[tuple[str, ...], str]] = {}
+        """The manager that has applied each field of an object."""
         self.version = 1000
         self.oldest = self.version
         self.history: list[Change] = []
@@ -241,6 +252,33 @@ class Objects:
             if wanted != before["metadata"]["uid"]:
                 raise ApiError(409, "Conflict", f'Precondition failed: UID of {resource} "{name}" differs')
             return self.replace(resource, namespace, merge(before, patch), is_status=is_status)
+
+    def apply(
+        self, resource: str, namespace: str, name: str, document: Document, manager: str
+    ) -> tuple[Document, bool]:
+        """Apply a document as a manager of fields; return the object, and whether it is new.
+
+        409: another manager has set one of its fields to something else. Lists are one field each.
+        """
+        with self.changed:
+            before = self.find(resource, namespace, name)
+            owners = self.managers.setdefault((resource, namespace, name), {})
+            wanted = dict(list_fields(document))
+            there = dict(list_fields(before or {}))
+            for path, value in wanted.items():
+                owner = owners.get(path, manager)
+                if owner != manager and there.get(path) != value:
+                    message = f'Apply failed with 1 conflict: conflict with "{owner}": .{".".join(path)}'
+                    raise ApiError(409, "Conflict", message)
+            if before is None:
+                owners.clear()
+                after = self.create(resource, namespace, document)
+            else:
+                merged = merge(before, document)
+                after = before if merged == before else self.replace(resource, namespace, merged)
+            for path in wanted:
+                owners.setdefault(path, manager)
+            return after, before is None
 
     def delete(self, resource: str, namespace: str, name: str, options: Document) -> Document:
         """Ask for the deletion of an object: a pod on a node gets time, everything else goes at once."""

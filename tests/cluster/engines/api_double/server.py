@@ -40,10 +40,11 @@ from tests.cluster.engines.api_double.resources import (
 )
 
 PATH = re.compile(
-    r"/(?:api|apis/(?P<group>[a-z0-9.]+))/(?P<version>v[a-z0-9]+)(?:/namespaces/(?P<namespace>[^/]+))?"
+    r"/(?:api|apis/(?P<group>[a-z0-9.-]+))/(?P<version>v[a-z0-9]+)(?:/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[a-z]+))?"
 )
 AS_TABLE = "as=Table"
+APPLY = "application/apply-patch+yaml"
 BOOKMARK_S = 1.0
 LONGEST_WATCH_S = 1800.0
 
@@ -294,6 +295,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _answer(self, method: str) -> None:
         parts = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        self.is_new = False
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         # A connection may have been accepted while the server stopped.
         if not self.api.wait_until_speaking() or self.api.is_closing():
@@ -306,7 +308,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._send(error.code, error.status)
             return
         if answer is not None:
-            self._send(201 if method == "POST" else 200, answer)
+            self._send(201 if method == "POST" or self.is_new else 200, answer)
 
     def _authenticate(self) -> None:
         if self.headers.get("Authorization") != f"Bearer {self.api.token}":
@@ -383,6 +385,10 @@ class RequestHandler(BaseHTTPRequestHandler):
                 return self._complete(resource, objects.create(resource, namespace, body, dry=dry))
             case "update":
                 return self._complete(resource, objects.replace(resource, namespace, body))
+            case "patch" if self.headers.get("Content-Type") == APPLY:
+                manager = query.get("fieldManager", "")
+                document, self.is_new = objects.apply(resource, namespace, name, body, manager)
+                return self._complete(resource, document)
             case "patch":
                 return self._complete(resource, objects.patch(resource, namespace, name, body))
             case _:

@@ -11,7 +11,14 @@ from elastane.cli.main import app
 from elastane.cluster.engines.kubernetes.doctor import RIGHTS, RIGHTS_FOR_ELASTIC_JOBS
 from elastane.cluster.engines.kubernetes.installation import objects
 from elastane.cluster.engines.kubernetes.installation.chart import build_helm_chart
+from elastane.cluster.engines.kubernetes.installation.readiness import (
+    Readiness,
+    judge_deployment,
+    list_troubles,
+)
 from elastane.cluster.engines.kubernetes.kueue import GROUP as KUEUE
+from elastane.cluster.engines.kubernetes.refusals import ApiRefusal
+from elastane.cluster.nouns.agents import Away
 from elastane.common.documents import read_yaml
 
 CHART = Path(__file__).parents[4] / "charts" / "elastane"
@@ -93,3 +100,49 @@ def test_the_chart_differs_from_the_manifests_in_values_only():
 def test_the_dockerfile_has_the_user_of_the_deployment():
     lines = DOCKERFILE.read_text().splitlines()
     assert f"USER {objects.USER}:{objects.USER}" in lines
+
+
+@pytest.mark.parametrize(
+    ("status", "is_available", "why"),
+    [
+        ({"observedGeneration": 2, "updatedReplicas": 1, "availableReplicas": 1}, True, ""),
+        ({"observedGeneration": 1, "updatedReplicas": 1, "availableReplicas": 1}, False, "has not looked"),
+        ({"observedGeneration": 2, "availableReplicas": 1}, False, ""),
+        (
+            {
+                "observedGeneration": 2,
+                "conditions": [{"type": "Available", "status": "False", "message": "no\n1"}],
+            },
+            False,
+            "no",
+        ),
+        ({"observedGeneration": "2"}, False, "cannot be read"),
+        ([], False, "cannot be read"),
+    ],
+)
+def test_a_deployment_is_available_when_its_newest_version_is(status, is_available, why):
+    document = json.dumps({"metadata": {"generation": 2}, "status": status}).encode()
+    found = judge_deployment(document)
+    assert (found.is_available, why in found.why) == (is_available, True)
+    assert "\n" not in found.why
+
+
+def test_an_answer_without_a_deployment_says_nothing_good():
+    assert judge_deployment(Away("late")) == Readiness(False, "late")
+    assert not judge_deployment(ApiRefusal(404, "NotFound")).is_available
+
+
+@pytest.mark.parametrize("document", [b"", b"[]", b'{"items": 3}', b'{"items": [3, {"metadata": 1}]}'])
+def test_pods_that_cannot_be_read_are_left_out(document):
+    assert list_troubles(document) == ()
+
+
+def test_a_pod_says_what_it_waits_for():
+    waiting = {"reason": "ImagePullBackOff", "message": "x" * 9999}
+    gated = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    status = {"conditions": [gated], "containerStatuses": [{"state": {"waiting": waiting}}]}
+    pods = [{"metadata": {"name": "elastane-1"}, "status": status}, {"metadata": {}, "status": []}]
+    scheduled, pulled = list_troubles(json.dumps({"items": pods}).encode())
+    assert scheduled == "pod elastane-1: Unschedulable: 0/3 nodes"
+    assert pulled.startswith("pod elastane-1: ImagePullBackOff: xxx")
+    assert len(pulled) < 500

@@ -35,6 +35,8 @@ SUCCESS = range(200, 300)
 JSON = "application/json"
 TYPES = {"PATCH": "application/merge-patch+json"}
 """Types of bodies, by method."""
+APPLY = "application/apply-patch+yaml"
+"""The type of a body of which the server finds the difference; JSON is YAML."""
 
 
 class ApiServer:
@@ -62,16 +64,18 @@ class ApiServer:
         *,
         params: Mapping[str, str] | None = None,
         body: object = None,
+        body_type: str = "",
     ) -> bytes | ApiRefusal | Away:
         """Send a request, and return the answer; `Away` if no whole answer came in time.
 
         Args:
-            body: is encoded as JSON; that of a PATCH is a merge patch.
+            body: is encoded as JSON.
+            body_type: empty: JSON, or a merge patch in a PATCH.
         """
         async with self._turns:
             try:
                 async with asyncio.timeout(self.answer_s):
-                    return await self._ask(method, path, params or {}, body)
+                    return await self._ask(method, path, params or {}, body, body_type)
             except TimeoutError:
                 return self._make_late()
 
@@ -82,10 +86,18 @@ class ApiServer:
             return Away(f"the API server at {self.access.server} fails: {answer.words}")
         return answer
 
+    async def apply(self, path: str, document: object, manager: str) -> bytes | ApiRefusal | Away:
+        """Let an object have all fields of a document, and return it. It is created if it is not there.
+
+        Args:
+            manager: the fields belong to it. 409: others have set them to something else.
+        """
+        return await self.ask("PATCH", path, params={"fieldManager": manager}, body=document, body_type=APPLY)
+
     async def _ask(
-        self, method: str, path: str, params: Mapping[str, str], body: object
+        self, method: str, path: str, params: Mapping[str, str], body: object, body_type: str
     ) -> bytes | ApiRefusal | Away:
-        response = await self._send(method, path, params, body, self.answer_s)
+        response = await self._send(method, path, params, body, self.answer_s, body_type)
         if isinstance(response, Away):
             return response
         try:
@@ -123,7 +135,13 @@ class ApiServer:
             await response.aclose()
 
     async def _send(
-        self, method: str, path: str, params: Mapping[str, str], body: object, silence_s: float
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        body: object,
+        silence_s: float,
+        body_type: str = "",
     ) -> "httpx.Response | Away":
         """Send a request, again with new credentials if the API server does not know these.
 
@@ -142,7 +160,7 @@ class ApiServer:
                 f"{self.access.server}{path}",
                 params=dict(params),
                 content=None if body is None else msgspec.json.encode(body),
-                headers=_build_headers(header, "" if body is None else TYPES.get(method, JSON)),
+                headers=_build_headers(header, "" if body is None else body_type or TYPES.get(method, JSON)),
                 timeout=silence_s,
                 extensions=self._name_server(),
             )

@@ -147,6 +147,29 @@ async def _review(server: ApiServer, right: Right, namespace: str) -> bytes | Ap
     return await server.ask("POST", REVIEWS, body=body)
 
 
+async def list_missing_rights(server: ApiServer, rights: Sequence[Right], namespace: str) -> list[str]:
+    """Return which rights the client does not have, in words; none if the API server cannot say it."""
+    reviews = await asyncio.gather(*(_review(server, right, namespace) for right in rights))
+    answered = {
+        right: review for right, review in zip(rights, reviews, strict=True) if isinstance(review, bytes)
+    }
+    return [
+        _describe_right(right, namespace) for right, review in answered.items() if not _is_allowed(review)
+    ]
+
+
+def _describe_right(right: Right, namespace: str) -> str:
+    where = f"in namespace {namespace}" if right.is_local else "in the whole cluster"
+    return f"{right.verb} {right.resource} {where}"
+
+
+def _is_allowed(review: bytes) -> bool:
+    try:
+        return _decode_review(review).status.allowed
+    except Malformed:
+        return False
+
+
 async def _examine_pools(
     server: ApiServer, options: KubernetesOptions, pools: Mapping[str, Mapping[str, str]], namespace: str
 ) -> list[EngineFinding]:
@@ -200,19 +223,14 @@ def judge_rights(reviews: Mapping[Right, bytes | ApiRefusal | Away], namespace: 
     """Say which rights are missing."""
     found = []
     for right, review in reviews.items():
-        where = f"in namespace {namespace}" if right.is_local else "in the whole cluster"
-        what = f"{right.verb} {right.resource} {where}"
         if isinstance(review, Away):
             return [EngineFinding(False, f"the rights cannot be seen: {review.why}", "try again")]
         if isinstance(review, ApiRefusal):
             why = f"the rights cannot be seen: {review.words}"
             return [EngineFinding(False, why, "try kubectl auth can-i create pods by hand")]
-        try:
-            allowed = _decode_review(review).status.allowed
-        except Malformed:
-            allowed = False
-        if not allowed:
-            found.append(EngineFinding(False, f"the controller may not {what}", GRANT))
+        if not _is_allowed(review):
+            what = f"the controller may not {_describe_right(right, namespace)}"
+            found.append(EngineFinding(False, what, GRANT))
     return found or [EngineFinding(True, f"the controller has the rights that it needs in {namespace}")]
 
 

@@ -11,12 +11,12 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from elastane.cluster.engines.kubernetes.api_server import ApiServer
-from elastane.cluster.engines.kubernetes.doctor import Right, review_rights
-from elastane.cluster.engines.kubernetes.installation.certificate import build_certificate_secret
+from elastane.cluster.engines.kubernetes.doctor import Right, list_missing_rights
 from elastane.cluster.engines.kubernetes.installation.objects import (
     LABELS,
     NAME,
     Installation,
+    build_certificate_secret,
     list_manifests,
 )
 from elastane.cluster.engines.kubernetes.installation.readiness import (
@@ -35,7 +35,8 @@ from elastane.cluster.engines.kubernetes.refusals import (
 )
 from elastane.cluster.nouns.agents import Away
 from elastane.common.errors import BadInput, ElastaneError
-from elastane.common.extras import MissingExtra
+from elastane.common.extras import MissingExtra, require
+from elastane.run.connections.run_certificate import sign_certificate
 
 Outcome: TypeAlias = Literal["created", "changed", "unchanged"]
 ANSWER_S = 15.0
@@ -67,16 +68,14 @@ def locate_object(document: Mapping[str, Any]) -> tuple[str, str, str]:
     return f"{root}{inside}/{plural}/{metadata['name']}", plural, group
 
 
-def list_rights(documents: Sequence[Mapping[str, Any]], namespace: str) -> dict[Right, str]:
-    """Return the rights that an installation needs, and the namespace of each; empty: the whole cluster."""
-    found: dict[Right, str] = {}
+def list_rights(documents: Sequence[Mapping[str, Any]]) -> tuple[Right, ...]:
+    """Return the rights that an installation needs."""
+    found = {Right("create", "secrets"): None}
     for document in documents:
         _, plural, group = locate_object(document)
-        is_local = "namespace" in document["metadata"]
         for verb in ("get", "create", "patch"):
-            found[Right(verb, plural, is_local, group)] = namespace if is_local else ""
-    found[Right("create", "secrets")] = namespace
-    return found
+            found[Right(verb, plural, "namespace" in document["metadata"], group)] = None
+    return tuple(found)
 
 
 async def install(access: ApiAccess, installation: Installation) -> AsyncIterator[Applied]:
@@ -97,16 +96,14 @@ async def install(access: ApiAccess, installation: Installation) -> AsyncIterato
         await server.close()
 
 
-async def wait_until_available(
-    access: ApiAccess, namespace: str, *, limit_s: float = AVAILABLE_S
-) -> None:
+async def wait_until_available(access: ApiAccess, namespace: str) -> None:
     """Wait until the controller is available.
 
     Raises:
-        ElastaneError: it is not, after the limit.
+        ElastaneError: it is not after `AVAILABLE_S`.
     """
     server = ApiServer(access, ANSWER_S)
-    until_s = time.monotonic() + limit_s
+    until_s = time.monotonic() + AVAILABLE_S
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}"
     try:
         while True:
@@ -115,7 +112,7 @@ async def wait_until_available(
                 return
             if time.monotonic() >= until_s:
                 raise ElastaneError(
-                    f"the controller in namespace {namespace} is not available after {limit_s:g} s",
+                    f"the controller in namespace {namespace} is not available after {AVAILABLE_S:g} s",
                     means=await _explain(server, namespace, state),
                     do=f"kubectl -n {namespace} describe pods; then run this command again, which changes "
                     "nothing that is right",
@@ -133,9 +130,7 @@ async def _explain(server: ApiServer, namespace: str, state: Readiness) -> str:
     return "; ".join((*troubles, state.why)) if state.why else "; ".join(troubles)
 
 
-async def _check_server(
-    server: ApiServer, documents: Sequence[Mapping[str, Any]], namespace: str
-) -> None:
+async def _check_server(server: ApiServer, documents: Sequence[Mapping[str, Any]], namespace: str) -> None:
     answer = await server.get("/version")
     if not isinstance(answer, bytes):
         why = answer.why if isinstance(answer, Away) else answer.words
@@ -144,10 +139,10 @@ async def _check_server(
             means="nothing was changed",
             do="try kubectl version by hand; another context: kubectl config use-context NAME",
         )
-    missing = await review_rights(server, list_rights(documents, namespace))
+    missing = await list_missing_rights(server, list_rights(documents), namespace)
     if missing:
         raise BadInput(
-            f"you may not install: {'; '.join(missing)}",
+            f"the rights for an installation are missing: {'; '.join(missing)}",
             means="nothing was changed",
             do="let an administrator run this command, or apply what elastane kubernetes manifests prints",
         )
@@ -174,13 +169,16 @@ async def _create_certificate(server: ApiServer, namespace: str) -> Applied:
     """Create the secret with the certificate of the controller, unless it is there."""
     name = f"Secret {NAME}-tls"
     try:
-        secret = build_certificate_secret(namespace)
+        require("nodes", "the certificate of the controller")
     except MissingExtra as error:
         raise ElastaneError(
             f"{name} was not made: {error.what}",
             means="all else is there, and the controller waits for it",
             do=f"make it by hand, see docs/engines.md; or {error.do}, and run this command again",
         ) from error
+    # The agents get it in their tickets. With the second name, the commands in the pod find the controller.
+    key, certificate = sign_certificate(NAME, (f"{NAME}.{namespace}", "0.0.0.0"))  # noqa: S104
+    secret = build_certificate_secret(namespace, certificate, key)
     answer = await server.ask("POST", f"/api/v1/namespaces/{namespace}/secrets", body=secret)
     if isinstance(answer, ApiRefusal) and answer.reason == ALREADY_EXISTS:
         # It may be one of an authority. Another one would break the tickets of agents.

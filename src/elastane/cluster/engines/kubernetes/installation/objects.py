@@ -91,6 +91,22 @@ def build_objects(installation: Installation) -> dict[str, dict[str, Any]]:
     }
 
 
+def build_certificate_secret(namespace: str, certificate: str, key: str) -> dict[str, Any]:
+    """Return the Secret with the certificate of the controller.
+
+    Args:
+        certificate: as PEM.
+        key: as PEM.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"{NAME}-tls", "namespace": namespace, "labels": dict(LABELS)},
+        "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": certificate, "tls.key": key},
+    }
+
+
 def list_manifests(installation: Installation) -> list[dict[str, Any]]:
     """Return all objects in the order in which they can be created."""
     namespace = {

@@ -123,9 +123,20 @@ def list_troubles(document: bytes) -> tuple[str, ...]:
             pod = _decode_pod(bytes(item))
         except Malformed:
             continue
-        reasons = [(one.type, one.reason, one.message) for one in pod.status.conditions or () if one.type == "PodScheduled" and one.status == "False"]
-        reasons += [("waiting", one.state.waiting.reason, one.state.waiting.message) for one in pod.status.container_statuses or () if one.state.waiting]
+        reasons = [
+            (one.type, one.reason, one.message)
+            for one in pod.status.conditions or ()
+            if one.type == "PodScheduled" and one.status == "False"
+        ]
+        reasons += [
+            ("waiting", one.state.waiting.reason, one.state.waiting.message)
+            for one in pod.status.container_statuses or ()
+            if one.state.waiting
+        ]
         for _, reason, message in reasons:
             words = fold_text(message or "", LONGEST_MESSAGE)
-            found.append(f"pod {escape_line(pod.metadata.name, 80)}: {escape_line(reason or 'no reason', 60)}" + (f": {words}" if words else ""))
+            found.append(
+                f"pod {escape_line(pod.metadata.name, 80)}: {escape_line(reason or 'no reason', 60)}"
+                + (f": {words}" if words else "")
+            )
     return tuple(found)
