@@ -173,9 +173,7 @@ def test_a_minimum_that_rises_counts_for_the_workers_that_come_later(cluster, ma
     cluster.until(lambda: cluster.members() == 2)
     first = cluster.living()[0].number
     # It trained with a small minimum, so nothing keeps it from growing beyond.
-    answer = cluster.api.user("operator").patch(
-        "/jobs/train", {"elasticPolicy": {"minReplicas": 3, "maxReplicas": 4}}
-    )
+    answer = cluster.api.user("operator").post("/jobs/train/scale", {"minReplicas": 3, "maxReplicas": 4})
     assert answer.is_success, answer.text
     cluster.until(lambda: cluster.members() == 4)
     gangs = cluster.gangs()

@@ -124,8 +124,8 @@ def forget_agents(tx: Connection, now_s: float) -> tuple[int, ...]:
     As long as others of their gang live, they say which of its places are free.
     """
     gangs = select(agents.c.gang).where(agents.c.ended_s.is_(None), agents.c.gang != 0)
-    old = delete(agents).where(agents.c.ended_s < now_s - KEPT_S, agents.c.gang.not_in(gangs))
-    old = old.returning(agents.c.number)
+    is_old = agents.c.ended_s < now_s - KEPT_S, agents.c.gang.not_in(gangs)
+    old = delete(agents).where(*is_old).returning(agents.c.number)
     return tuple(tx.execute(old).scalars())
 
 

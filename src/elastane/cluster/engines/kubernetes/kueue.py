@@ -153,9 +153,9 @@ def explain_waiting(workloads: Iterable[Workload], pods: Iterable[tuple[str, str
         by_owner |= dict.fromkeys(workload.owners, workload)
     found = {}
     for uid, group in pods:
-        workload = by_name.get(group) if group else by_owner.get(uid)
-        if workload is not None:
-            found[uid] = workload.why
+        matching = by_name.get(group) if group else by_owner.get(uid)
+        if matching is not None:
+            found[uid] = matching.why
         elif group:
             found[uid] = "Kueue has no workload of its group yet, because not all of its pods are there"
     return found

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from elastane.cluster.engines.kubernetes.elastic_jobs.resource import GROUP, KIND, PLURAL, VERSION
 from elastane.cluster.engines.kubernetes.elastic_jobs.schema import build_schema
-from elastane.cluster.engines.kubernetes.manifest import QUEUE_LABEL
+from elastane.cluster.engines.kubernetes.kueue import QUEUE_LABEL
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining, RunPolicy
 from elastane.common.field_checks import MOST_WORKERS
 
