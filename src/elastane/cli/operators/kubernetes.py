@@ -49,7 +49,7 @@ def install_controller(image: Image, namespace: Namespace = NAME, as_json: AsJso
     after an upgrade or a failure: it changes nothing that is right.
     """
     from elastane.cluster.engines.kubernetes.installation.install import (
-        Applied,
+        AppliedObject,
         install,
         wait_until_available,
     )
@@ -59,7 +59,7 @@ def install_controller(image: Image, namespace: Namespace = NAME, as_json: AsJso
     installation = _check_installation(image, namespace)
     access = find_access(KubernetesOptions())
     console = open_console(as_json=as_json)
-    found: list[Applied] = []
+    found: list[AppliedObject] = []
 
     async def run() -> None:
         async for applied in install(access, installation):

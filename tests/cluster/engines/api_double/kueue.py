@@ -69,7 +69,7 @@ class KueueDouble:
         return self.objects.find("workloads", NAMESPACE, name)
 
     def forget_all(self) -> None:
-        """Let all pods go, whatever has become of them."""
+        """Let all pods go at once, as the deletion of their workloads does."""
         with self.objects.changed:
             for pod in self.objects.list_all("pods"):
                 self._finalize(pod)

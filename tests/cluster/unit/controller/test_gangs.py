@@ -122,7 +122,7 @@ def test_a_minimum_raised_while_the_job_runs_is_covered_by_another_gang():
     found = choose_new_agents(make_job({"a100": 4}, low=4), living, (), SHAPES)
     assert list_gangs(found) == [(0, 2), (0, 2)]
     waiting = [make_agent(3, gang=3, size=2), make_agent(4, gang=3, size=2)]
-    # Beside one that runs, a small gang is no mistake.
+    # Beside one that runs, a gang may be small.
     assert choose_stranded(make_job({"a100": 4}, low=4), [*living, *waiting], (), ()) == ()
 
 

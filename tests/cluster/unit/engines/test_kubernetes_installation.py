@@ -16,7 +16,7 @@ from elastane.cluster.engines.kubernetes.installation.readiness import (
     judge_deployment,
     list_troubles,
 )
-from elastane.cluster.engines.kubernetes.kueue import GROUP as KUEUE
+from elastane.cluster.engines.kubernetes.kueue import KUEUE
 from elastane.cluster.engines.kubernetes.refusals import ApiRefusal
 from elastane.cluster.nouns.agents import Away
 from elastane.common.documents import read_yaml

@@ -252,7 +252,7 @@ class KubernetesEngine:
         for key in old:
             if pods[key].is_deleted:
                 self._pods.forget(key)
-        # A pod whose deletion has been asked for may be kept by a finalizer of Kueue.
+        # One that is deleted already may be kept by a finalizer of Kueue.
         left = [key for key in old if not pods[key].is_deleted and pods[key].deletes_by_s is None]
         left = left[:REMOVED_AT_ONCE]
         # What fails is tried again the next time.

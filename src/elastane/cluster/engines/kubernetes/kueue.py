@@ -23,12 +23,13 @@ from elastane.cluster.nouns.agents import AgentAsk, AgentId
 from elastane.common.safe_text import escape_line, fold_text
 from elastane.common.untrusted_data import Decoder, Malformed
 
-GROUP = "kueue.x-k8s.io"
-GATE = f"{GROUP}/admission"
+KUEUE = "kueue.x-k8s.io"
+"""The group of its API, and the prefix of its names."""
+GATE = f"{KUEUE}/admission"
 """The gate of pods that wait for their admission."""
-QUEUE_LABEL, CLASS_LABEL = f"{GROUP}/queue-name", f"{GROUP}/priority-class"
-GROUP_LABEL, COUNT_NOTE = f"{GROUP}/pod-group-name", f"{GROUP}/pod-group-total-count"
-RETRIABLE_NOTE = f"{GROUP}/retriable-in-group"
+QUEUE_LABEL, CLASS_LABEL = f"{KUEUE}/queue-name", f"{KUEUE}/priority-class"
+GROUP_LABEL, COUNT_NOTE = f"{KUEUE}/pod-group-name", f"{KUEUE}/pod-group-total-count"
+RETRIABLE_NOTE = f"{KUEUE}/retriable-in-group"
 VERSIONS = ("v1beta2", "v1beta1")
 """Of its API, the preferred one first."""
 LONGEST_MESSAGE = 400

@@ -8,7 +8,7 @@ import msgspec
 from elastane.cluster.engines.kubernetes.api_server import ApiServer
 from elastane.cluster.engines.kubernetes.followed_list import FollowedList
 from elastane.cluster.engines.kubernetes.kueue import (
-    GROUP,
+    KUEUE,
     VERSIONS,
     Workload,
     decode_workload,
@@ -35,14 +35,14 @@ _decode_group: Decoder[_Group] = Decoder(_Group)
 
 async def find_kueue_api(server: ApiServer) -> str | None:
     """Return the path of the API of Kueue; None: it is not there, or does not answer."""
-    answer = await server.get(f"/apis/{GROUP}")
+    answer = await server.get(f"/apis/{KUEUE}")
     if not isinstance(answer, bytes):
         return None
     try:
         served = {one.version for one in _decode_group(answer).versions}
     except Malformed:
         return None
-    return next((f"/apis/{GROUP}/{version}" for version in VERSIONS if version in served), None)
+    return next((f"/apis/{KUEUE}/{version}" for version in VERSIONS if version in served), None)
 
 
 class WorkloadList:

@@ -47,7 +47,7 @@ PLURALS = {"NetworkPolicy": "networkpolicies"}
 """Of kinds that do not just get an s."""
 
 
-class Applied(msgspec.Struct, frozen=True):
+class AppliedObject(msgspec.Struct, frozen=True):
     """One object, and what became of it.
 
     Args:
@@ -78,7 +78,7 @@ def list_rights(documents: Sequence[Mapping[str, Any]]) -> tuple[Right, ...]:
     return tuple(found)
 
 
-async def install(access: ApiAccess, installation: Installation) -> AsyncIterator[Applied]:
+async def install(access: ApiAccess, installation: Installation) -> AsyncIterator[AppliedObject]:
     """Apply all objects of an installation, and yield what became of each.
 
     Raises:
@@ -148,7 +148,7 @@ async def _check_server(server: ApiServer, documents: Sequence[Mapping[str, Any]
         )
 
 
-async def _apply(server: ApiServer, document: Mapping[str, Any]) -> Applied:
+async def _apply(server: ApiServer, document: Mapping[str, Any]) -> AppliedObject:
     path, _, _ = locate_object(document)
     name = f"{document['kind']} {document['metadata']['name']}"
     before = await server.get(path)
@@ -159,13 +159,13 @@ async def _apply(server: ApiServer, document: Mapping[str, Any]) -> Applied:
     if not isinstance(after, bytes):
         raise _make_error(name, after)
     if is_new:
-        return Applied(name, "created")
+        return AppliedObject(name, "created")
     assert isinstance(before, bytes)
     same = decode_version(before) == decode_version(after)
-    return Applied(name, "unchanged" if same else "changed")
+    return AppliedObject(name, "unchanged" if same else "changed")
 
 
-async def _create_certificate(server: ApiServer, namespace: str) -> Applied:
+async def _create_certificate(server: ApiServer, namespace: str) -> AppliedObject:
     """Create the secret with the certificate of the controller, unless it is there."""
     name = f"Secret {NAME}-tls"
     try:
@@ -182,10 +182,10 @@ async def _create_certificate(server: ApiServer, namespace: str) -> Applied:
     answer = await server.ask("POST", f"/api/v1/namespaces/{namespace}/secrets", body=secret)
     if isinstance(answer, ApiRefusal) and answer.reason == ALREADY_EXISTS:
         # It may be one of an authority. Another one would break the tickets of agents.
-        return Applied(name, "unchanged")
+        return AppliedObject(name, "unchanged")
     if not isinstance(answer, bytes):
         raise _make_error(name, answer)
-    return Applied(name, "created")
+    return AppliedObject(name, "created")
 
 
 def _make_error(name: str, answer: ApiRefusal | Away) -> ElastaneError:

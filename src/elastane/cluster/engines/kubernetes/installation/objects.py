@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.cluster.engines.kubernetes.elastic_jobs.definition import build_definition
 from elastane.cluster.engines.kubernetes.elastic_jobs.resource import GROUP, PLURAL
-from elastane.cluster.engines.kubernetes.kueue import GROUP as KUEUE
+from elastane.cluster.engines.kubernetes.kueue import KUEUE
 from elastane.cluster.engines.kubernetes.manifest import MANAGER, MANAGER_LABEL
 
 NAME = "elastane"
