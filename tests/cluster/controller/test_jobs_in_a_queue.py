@@ -1,5 +1,6 @@
 """Jobs in a pool with a queue: the real store, API, loop and fleet, over a yard that admits as Kueue does."""
 
+import msgspec
 import pytest
 
 from elastane.cluster.controller.cluster.declarations import diff_configs
@@ -37,6 +38,10 @@ class QueueYard(Yard):
             # Kueue would delete one more.
             assert len(self.list_members(gang.number)) + self.count_succeeded(gang.number) <= gang.size
         return refused
+
+    def lose(self, id_: str, why: str = "", code: int | None = None) -> None:
+        super().lose(id_, why, code)
+        self.gone[id_] = msgspec.structs.replace(self.gone[id_], is_replaceable=code != 0)
 
     def list_members(self, gang: int) -> list[str]:
         return [id_ for id_, agent in self.agents.items() if agent.ask.gang and agent.ask.gang.number == gang]
@@ -119,6 +124,18 @@ def test_a_job_without_quota_for_its_fewest_workers_holds_nothing(cluster, make_
     cluster.submit(make_spec, name="small", low=1, high=1)
     cluster.until(lambda: cluster.members("small") == 1)
     cluster.yard.quota = 3
+    cluster.until(lambda: cluster.members() == 2)
+
+
+def test_a_job_that_waits_too_long_gives_its_place_up_and_asks_again_now_and_then(cluster, make_spec):
+    cluster.yard.quota = 0
+    cluster.submit(make_spec, low=2, high=2)
+    cluster.until(lambda: len(cluster.yard.agents) == 2)
+    (before,) = set(cluster.gangs())
+    # scalingTimeoutInSeconds is 300 s.
+    cluster.until(lambda: set(cluster.gangs()) - {before}, seconds=900)
+    assert len(cluster.yard.started) == 4
+    cluster.yard.quota = 2
     cluster.until(lambda: cluster.members() == 2)
 
 

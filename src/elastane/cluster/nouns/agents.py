@@ -101,6 +101,7 @@ class SeenAgent(msgspec.Struct, frozen=True, kw_only=True):
         exit_code: of a gone agent; None: unknown, or it was killed.
         ended_s: when it ended, in seconds since 1970; None: it has not, or the time is unknown.
         until_s: when the engine will end it, in seconds since 1970; None: unknown, or never.
+        is_replaceable: of a gone agent of a gang: its queue takes another one in its place.
     """
 
     id: AgentId
@@ -110,6 +111,7 @@ class SeenAgent(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     ended_s: float | None = None
     until_s: float | None = None
+    is_replaceable: bool = False
 
 
 class SeenNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,8 +48,11 @@ def arrive(agent, **fields) -> StoredAgent:
     )
 
 
-def end(agent, exit_code) -> StoredAgent:
-    return msgspec.structs.replace(agent, state="gone", exit_code=exit_code, ended_s=NOW_S)
+def end(agent, exit_code, is_replaceable=None) -> StoredAgent:
+    free = exit_code != 0 if is_replaceable is None else is_replaceable
+    return msgspec.structs.replace(
+        agent, state="gone", exit_code=exit_code, is_replaceable=free, ended_s=NOW_S
+    )
 
 
 def list_gangs(new) -> list[tuple[int, int]]:
@@ -81,17 +84,19 @@ def test_each_pool_with_a_queue_has_a_gang_for_its_part_of_the_fewest():
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "gang"),
+    ("exit_code", "is_replaceable", "gang"),
     [
-        (1, (1, 2)),
-        (None, (1, 2)),
+        (1, True, (1, 2)),
+        (None, True, (1, 2)),
         # Its quota is free, and Kueue would delete another pod of the group.
-        (0, (0, 1)),
+        (0, False, (0, 1)),
+        # It was removed by force from a machine that is lost.
+        (None, False, (0, 1)),
     ],
 )
-def test_only_a_member_that_failed_is_replaced_within_its_gang(exit_code, gang):
+def test_only_a_member_that_failed_is_replaced_within_its_gang(exit_code, is_replaceable, gang):
     living = [arrive(make_agent(1, gang=1, size=2)), *map(arrive, [make_agent(3), make_agent(4)])]
-    gone = [end(make_agent(2, gang=1, size=2), exit_code)]
+    gone = [end(make_agent(2, gang=1, size=2), exit_code, is_replaceable)]
     assert list_gangs(choose_new_agents(make_job({"a100": 4}), living, gone, SHAPES)) == [gang]
 
 
@@ -206,7 +211,7 @@ def test_no_history_fills_a_gang_twice_or_leaves_the_fewest_uncovered(data):
             living.append(make_agent(number, gang=gang, size=new.gang_size))
         for gang in {one.gang for one in living if one.gang}:
             members = [one for one in living if one.gang == gang]
-            taken = len(members) + sum(1 for one in gone if one.gang == gang and one.exit_code == 0)
+            taken = len(members) + sum(1 for one in gone if one.gang == gang and not one.is_replaceable)
             assert taken <= members[0].gang_size
             assert {one.gang_size for one in members} == {members[0].gang_size}
         staying = [one for one in living if one.is_wanted]

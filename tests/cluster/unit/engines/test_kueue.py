@@ -177,18 +177,21 @@ def test_a_pod_that_kueue_has_not_admitted_waits_in_its_queue_with_its_words():
 
 
 @pytest.mark.parametrize(
-    ("pod", "state"),
+    ("pod", "state", "is_replaceable"),
     [
         # Only the finalizer keeps them: none of them has a process.
-        (make_pod(deleted=0, gates=["kueue.x-k8s.io/admission"]), "gone"),
-        (make_pod("Failed", deleted=0, node="n1"), "gone"),
-        (make_pod("Running", deleted=0, node="n1"), "gone"),
-        (make_pod("Running", deleted=30, node="n1"), "leaving"),
-        (make_pod("Succeeded", node="n1"), "gone"),
+        (make_pod(deleted=0, gates=["kueue.x-k8s.io/admission"]), "gone", True),
+        (make_pod("Failed", deleted=0, node="n1"), "gone", True),
+        (make_pod("Failed", node="n1"), "gone", True),
+        # Kueue counts it until its node says that it has ended.
+        (make_pod("Running", deleted=0, node="n1"), "gone", False),
+        (make_pod("Running", deleted=30, node="n1"), "leaving", False),
+        (make_pod("Succeeded", node="n1"), "gone", False),
     ],
 )
-def test_a_finalizer_holds_no_devices(pod, state):
-    assert describe_pod(pod).state == state
+def test_a_finalizer_holds_no_devices_and_only_failed_pods_are_replaced(pod, state, is_replaceable):
+    seen = describe_pod(pod)
+    assert (seen.state, seen.is_replaceable) == (state, is_replaceable)
 
 
 def test_a_preemption_by_kueue_is_named():

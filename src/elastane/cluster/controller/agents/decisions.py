@@ -44,7 +44,8 @@ def update_agent(agent: StoredAgent, seen: SeenAgent | None, now_s: float, *, is
         if agent.state == "asked" and agent.leave_by_s is None:
             # The engine may never have got the request; it is repeated.
             return agent
-        seen = SeenAgent(id="", state="gone", why=agent.why or "its engine does not know it any more")
+        why = agent.why or "its engine does not know it any more"
+        seen = SeenAgent(id="", state="gone", why=why, is_replaceable=True)
     if seen.state == "gone":
         if is_heard:
             return msgspec.structs.replace(
@@ -57,6 +58,7 @@ def update_agent(agent: StoredAgent, seen: SeenAgent | None, now_s: float, *, is
             # What it has said itself is nearer to the cause.
             why=agent.why if agent.exit_code is not None else seen.why,
             exit_code=agent.exit_code if agent.exit_code is not None else seen.exit_code,
+            is_replaceable=seen.is_replaceable,
             ended_s=now_s if seen.ended_s is None else min(now_s, max(agent.asked_s, seen.ended_s)),
         )
     started_s = agent.started_s

@@ -6,7 +6,7 @@ stands alone. The rules for places are those of Kueue's groups, see
 `elastane.cluster.engines.kubernetes.kueue`:
 
 - A gang keeps its size. A member that failed leaves its place free for another one; a member that ended with
-  exit code 0 has given its place back for good.
+  exit code 0 has given its place back for good. So has one that the queue still counts, on a lost machine.
 - A gang has ended when all its members have.
 """
 
@@ -114,7 +114,7 @@ def _find_places(
         if agent.gang and agent.is_wanted and (agent.pool, agent.shape) == (pool, shape):
             open_gangs.setdefault(agent.gang, agent)
     for agent in gone:
-        taken[agent.gang] += agent.exit_code == 0
+        taken[agent.gang] += not agent.is_replaceable
     free = [(member, member.gang_size - taken[gang]) for gang, member in sorted(open_gangs.items())]
     return [(member, places) for member, places in free if places > 0]
 

@@ -22,6 +22,7 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
         key: secret of its ticket.
         gang: number of the first agent of its gang; 0: it is in none. See `elastane.cluster.nouns.agents`.
         gang_size: how many agents its gang has.
+        is_replaceable: it is gone, and another agent may take its place in its gang.
         shape: of the gang: a digest of all that its agents are made of, see `hash_shape` in ``gangs.py``.
         node: the machine that it runs on; empty: unknown.
         why: a sentence: why it waits, or how it ended; empty: nothing is known.
@@ -44,6 +45,7 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
     gang: int = 0
     gang_size: int = 0
     shape: str = ""
+    is_replaceable: bool = False
     state: AgentPhase = "asked"
     node: str = ""
     why: str = ""

@@ -115,7 +115,7 @@ def record_request(tx: Connection, number: int) -> None:
 def record_refusal(tx: Connection, number: int, why: str, now_s: float) -> None:
     """Record that an engine will never start an agent."""
     here = update(agents).where(agents.c.number == number, agents.c.state == "asked")
-    tx.execute(here.values(state="gone", why=why, ended_s=now_s))
+    tx.execute(here.values(state="gone", why=why, is_replaceable=True, ended_s=now_s))
 
 
 def forget_agents(tx: Connection, now_s: float) -> tuple[int, ...]:

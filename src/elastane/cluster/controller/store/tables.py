@@ -5,6 +5,7 @@ Text columns hold JSON, encoded by msgspec; it is always read as a whole. Times 
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -158,6 +160,7 @@ agents = Table(
     Column("gang", BigInteger, nullable=False, server_default="0"),
     Column("gang_size", BigInteger, nullable=False, server_default="0"),
     Column("shape", Text, nullable=False, server_default=""),
+    Column("is_replaceable", Boolean, nullable=False, server_default=false()),
     Index(None, "job", "ended_s"),
     Index(None, "ended_s"),
     sqlite_autoincrement=True,

@@ -177,6 +177,16 @@ class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
         return "pending" if self.status is not None and self.status.phase == "Pending" else "running"
 
     @property
+    def is_replaceable(self) -> bool:
+        """Whether Kueue takes another pod into its group in its place.
+
+        It does not while the pod is on a node and has not failed there, as one that is removed by force.
+        Nor if it has succeeded.
+        """
+        has_failed = self.status is not None and self.status.phase == "Failed"
+        return self.state == "gone" and (self.is_deleted or has_failed or not self.node)
+
+    @property
     def ended(self) -> _Terminated | None:
         """How its agent has ended; None: it has not, or its end was not seen."""
         return None if self._container is None else self._container.state.terminated
@@ -260,6 +270,7 @@ def describe_pod(pod: AgentPod, words: str = "") -> SeenAgent:
         exit_code=code if state == "gone" else None,
         ended_s=find_end_s(pod) if state == "gone" else None,
         until_s=pod.until_s if state == "running" else None,
+        is_replaceable=bool(pod.group) and pod.is_replaceable,
     )
 
 
