@@ -11,5 +11,7 @@ def upgrade() -> None:
     for name in ("gang", "gang_size"):
         op.add_column("agents", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False))
     op.add_column("agents", sa.Column("shape", sa.Text(), server_default="", nullable=False))
-    free = sa.Column("is_replaceable", sa.Boolean(), server_default=sa.false(), nullable=False)
-    op.add_column("agents", free)
+    op.add_column(
+        "agents",
+        sa.Column("is_replaceable", sa.Boolean(), server_default=sa.false(), nullable=False),
+    )
