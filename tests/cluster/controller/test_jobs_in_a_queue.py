@@ -199,6 +199,21 @@ def test_a_minimum_that_rises_counts_for_the_workers_that_come_later(cluster, ma
     assert [size for _, size in gangs[2:]] == [2, 2]
 
 
+def test_a_shrink_frees_quota_for_the_next_gang_in_the_queue(cluster, make_spec):
+    cluster.yard.quota = 4
+    cluster.submit(make_spec, low=2, high=4)
+    cluster.until(lambda: cluster.members() == 4)
+    cluster.submit(make_spec, name="next", low=2, high=2)
+    cluster.until(lambda: len(cluster.yard.agents) == 6)
+    cluster.pass_time(10)
+    assert (cluster.members("next"), cluster.yard.count_used()) == (0, 4)
+    answer = cluster.api.user("operator").post("/jobs/train/scale", {"minReplicas": 2, "maxReplicas": 2})
+    assert answer.is_success, answer.text
+    cluster.until(lambda: cluster.members("next") == 2)
+    assert cluster.members() == 2
+    assert cluster.yard.count_used() == 4
+
+
 def test_the_end_of_a_job_frees_its_quota(cluster, make_spec):
     cluster.yard.steps = 40
     cluster.submit(make_spec, low=2, high=3)

@@ -13,7 +13,7 @@ from tests.cluster.engines.api_double.cluster import run_small_cluster
 from tests.cluster.engines.api_double.objects import format_time, now
 
 pytestmark = pytest.mark.processes
-PLACE = "lab"
+PLACE = "lab2"
 OBJECTS = 14
 """The definition, the namespace and twelve others; then the secret."""
 
@@ -54,13 +54,13 @@ def test_an_installation_says_what_it_creates_and_changes_nothing_when_it_is_rep
     first = run()
     assert list_outcomes(first) == ["created"] * (OBJECTS + 1)
     assert "the controller is available" in first.stdout
-    assert "--option controller=https://elastane.lab:7425" in first.stdout
+    assert "--option controller=https://elastane.lab2:7425" in first.stdout
     secret = cluster.objects.get("secrets", PLACE, "elastane-tls")
     text = base64.b64decode(secret["data"]["tls.crt"])
     names = x509.load_pem_x509_certificate(text).extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     )
-    assert names.value.get_values_for_type(x509.DNSName) == ["elastane.lab"]
+    assert names.value.get_values_for_type(x509.DNSName) == ["elastane.lab2"]
     assert base64.b64decode(secret["data"]["tls.key"]).startswith(b"-----BEGIN PRIVATE KEY")
     versions = {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in list_all(cluster)}
     assert list_outcomes(run()) == ["unchanged"] * (OBJECTS + 1)
@@ -85,7 +85,7 @@ def test_without_rights_nothing_is_changed(cluster):
     cluster.api.forbidden |= {("create", "clusterroles"), ("patch", "deployments")}
     result = run(code=2)
     assert "create clusterroles in the whole cluster" in result.stderr
-    assert "patch deployments in namespace lab" in result.stderr
+    assert "patch deployments in namespace lab2" in result.stderr
     assert "nothing was changed" in result.stderr
     assert cluster.objects.find("namespaces", "", PLACE) is None
 

@@ -1,10 +1,13 @@
 """Pods in a queue of Kueue, with a double of it and of the API server. The pods are processes."""
 
 import itertools
+import time
 
 import pytest
 
 from elastane.cluster.engines.kubernetes.doctor import examine_kubernetes
+from elastane.cluster.engines.kubernetes.engine import KEPT_S
+from elastane.cluster.engines.kubernetes.pods import FORCE_AFTER_S
 from elastane.cluster.nouns.agents import AgentEnd, AgentGang
 from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE, run_small_cluster
 from tests.cluster.engines.api_double.kueue import KueueDouble, run_kueue
@@ -70,6 +73,7 @@ def cluster_with_queue():
     with run_small_cluster() as cluster, run_kueue(cluster, {QUEUE: 6}) as kueue:
         kueue.add_class("training", 0)
         kueue.add_class("growth", -10)
+        kueue.add_class("urgent", 10)
         yield cluster, kueue
 
 
@@ -95,7 +99,7 @@ def test_a_gang_without_quota_for_all_holds_nothing_and_says_what_it_waits_for(s
     site.kueue.set_quota(QUEUE, 1)
     asks = site.ask_for_gang(2)
     assert site.run(engine.start_agents(asks[:1])) == {}
-    site.wait_for_why(engine, asks[0], "it waits in queue team-a of Kueue", "not all of its pods are there")
+    site.wait_for_why(engine, asks[0], "it waits in queue team-a of Kueue", "pods of its group are missing")
     assert site.run(engine.start_agents(asks[1:])) == {}
     site.wait_for_why(engine, asks[0], "no quota (Pending)", "1 more needed")
     assert {agent.state for agent in list_by_id(site, engine).values()} == {"pending"}
@@ -156,6 +160,37 @@ def test_a_member_that_failed_is_replaced_in_its_gang_with_the_same_quota(site):
     site.wait_for_quota(0)
 
 
+def test_a_member_on_a_lost_node_is_gone_but_keeps_its_place_in_the_gang(site):
+    site.now_s = time.time()
+    engine = site.build_engine("here")
+    asks = site.ask_for_gang(2)
+    assert site.run(engine.start_agents(asks)) == {}
+    lines = {ask.id: site.desk.meet(ask.id) for ask in asks}
+    lost = asks[0].id
+    node = list_by_id(site, engine)[lost].node
+    site.cluster.nodes.lost.add(node)
+    try:
+        assert site.run(engine.end_agents([AgentEnd(lost, 0.0)])) == {}
+        site.now_s += 2 * FORCE_AFTER_S
+        assert site.run(engine.end_agents([AgentEnd(lost, 0.0)])) == {}
+        seen = wait_until_gone(site, engine, lost)
+        assert (seen.exit_code, seen.is_replaceable) == (None, False)
+        # The finalizer of Kueue keeps the pod, and it is deleted only once more.
+        assert site.cluster.objects.find("pods", NAMESPACE, f"elastane-{lost}") is not None
+        site.now_s += KEPT_S
+        site.cluster.api.requests.clear()
+        for _ in range(3):
+            assert list_by_id(site, engine)[lost].state == "gone"
+        assert site.cluster.api.requests["delete", "pods"] == 0
+        assert site.kueue.count_used(QUEUE) == 2
+    finally:
+        site.cluster.nodes.lost.clear()
+    lines[lost].wait_for_end()
+    for line in lines.values():
+        line.exit(0)
+    site.wait_for_quota(0)
+
+
 def test_growth_is_preempted_first_and_the_members_stay(site):
     engine = site.build_engine("here")
     site.kueue.set_quota(QUEUE, 3)
@@ -185,6 +220,46 @@ def test_growth_is_preempted_first_and_the_members_stay(site):
     for line in lines:
         line.exit(0)
     site.wait_for_quota(0)
+
+
+def test_a_preempted_gang_leaves_as_a_whole_and_another_one_waits_for_its_turn(site):
+    engine = site.build_engine("here")
+    site.kueue.set_quota(QUEUE, 2)
+    asks = site.ask_for_gang(2)
+    assert site.run(engine.start_agents(asks)) == {}
+    lines = [site.desk.meet(ask.id) for ask in asks]
+    high = [
+        ask_for_agent(site, gang=AgentGang(gang, 2), pool=POOL | {"workloadPriorityClassName": "urgent"})
+        for gang in [next(gangs)] * 2
+    ]
+    assert site.run(engine.start_agents(high)) == {}
+    for line in lines:
+        assert line.wait_for_line() == "SIGTERM"
+    # One leaves in time, and one is killed.
+    lines[0].exit(0)
+    lines[1].exit(1)
+    urgent = [site.desk.meet(ask.id) for ask in high]
+    again = site.ask_for_gang(2)
+    assert site.run(engine.start_agents(again)) == {}
+    site.wait_for_why(engine, again[0], "no quota (Pending)", "2 more needed")
+    site.wait_for_quota(2)
+    for line in urgent:
+        line.exit(0)
+    for ask in again:
+        site.desk.meet(ask.id).exit(0)
+    site.wait_for_quota(0)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_priority_class_that_does_not_exist_is_named_and_nothing_runs(site, size):
+    engine = site.build_engine("here")
+    gang = AgentGang(next(gangs), size) if size else None
+    pool = POOL | {"workloadPriorityClassName": "none", "growthPriorityClassName": "none"}
+    ask = ask_for_agent(site, gang=gang, pool=pool)
+    assert site.run(engine.start_agents([ask])) == {}
+    site.wait_for_why(engine, ask, "Kueue has made no workload for it yet", "class" if size else "")
+    assert site.run(engine.end_agents([AgentEnd(ask.id, 0.0)])) == {}
+    wait_until_gone(site, engine, ask.id)
 
 
 def test_a_queue_that_does_not_exist_is_named_and_nothing_runs(site):

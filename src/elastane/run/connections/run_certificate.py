@@ -37,11 +37,14 @@ def create_certificate(run_dir: RunDir) -> str:
     return text
 
 
-def sign_certificate(subject: str, hosts: Sequence[str] = ()) -> tuple[str, str]:
+def sign_certificate(
+    subject: str, hosts: Sequence[str] = (), addresses: Sequence[str] = ()
+) -> tuple[str, str]:
     """Make a key and a certificate that signs itself; return both as PEM.
 
     Args:
-        hosts: DNS names and IP addresses that it is valid for.
+        hosts: DNS names that it is valid for.
+        addresses: IP addresses that it is valid for.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -61,11 +64,11 @@ def sign_certificate(subject: str, hosts: Sequence[str] = ()) -> tuple[str, str]
         .not_valid_after(now + dt.timedelta(days=VALID_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     )
-    if hosts:
-        names = [
-            x509.IPAddress(ipaddress.ip_address(host)) if host[-1].isdigit() else x509.DNSName(host)
-            for host in hosts
-        ]
+    names = [
+        *map(x509.DNSName, hosts),
+        *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
+    ]
+    if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     text = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     private = key.private_bytes(

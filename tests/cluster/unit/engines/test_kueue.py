@@ -142,8 +142,8 @@ def test_a_pod_finds_the_workload_of_its_group_or_its_own():
     found = explain_waiting(workloads, [("u1", "g"), ("u2", ""), ("u3", ""), ("u4", "none")])
     assert found["u1"] == "no quota (Pending): wait"
     assert found["u2"] == ""
-    assert "u3" not in found
-    assert "not all of its pods are there" in found["u4"]
+    assert found["u3"] == "Kueue has made no workload for it yet"
+    assert "pods of its group are missing" in found["u4"]
 
 
 def make_pod(phase="Pending", *, deleted=None, node="", gates=(), conditions=()):

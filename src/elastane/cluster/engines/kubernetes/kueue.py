@@ -32,6 +32,8 @@ GROUP_LABEL, COUNT_NOTE = f"{KUEUE}/pod-group-name", f"{KUEUE}/pod-group-total-c
 RETRIABLE_NOTE = f"{KUEUE}/retriable-in-group"
 VERSIONS = ("v1beta2", "v1beta1")
 """Of its API, the preferred one first."""
+NO_WORKLOAD = "Kueue has made no workload for it yet"
+NO_GROUP = ", because pods of its group are missing or name a priority class that does not exist"
 LONGEST_MESSAGE = 400
 MOST_OWNERS = 10_000
 
@@ -157,6 +159,6 @@ def explain_waiting(workloads: Iterable[Workload], pods: Iterable[tuple[str, str
         matching = by_name.get(group) if group else by_owner.get(uid)
         if matching is not None:
             found[uid] = matching.why
-        elif group:
-            found[uid] = "Kueue has no workload of its group yet, because not all of its pods are there"
+        else:
+            found[uid] = f"{NO_WORKLOAD}{NO_GROUP}" if group else NO_WORKLOAD
     return found

@@ -144,7 +144,7 @@ async def _check_server(server: ApiServer, documents: Sequence[Mapping[str, Any]
         raise BadInput(
             f"the rights for an installation are missing: {'; '.join(missing)}",
             means="nothing was changed",
-            do="let an administrator run this command, or apply what elastane kubernetes manifests prints",
+            do="let an administrator run this command",
         )
 
 
@@ -177,7 +177,7 @@ async def _create_certificate(server: ApiServer, namespace: str) -> AppliedObjec
             do=f"make it by hand, see docs/engines.md; or {error.do}, and run this command again",
         ) from error
     # The agents get it in their tickets. With the second name, the commands in the pod find the controller.
-    key, certificate = sign_certificate(NAME, (f"{NAME}.{namespace}", "0.0.0.0"))  # noqa: S104
+    key, certificate = sign_certificate(NAME, [f"{NAME}.{namespace}"], ["0.0.0.0"])  # noqa: S104
     secret = build_certificate_secret(namespace, certificate, key)
     answer = await server.ask("POST", f"/api/v1/namespaces/{namespace}/secrets", body=secret)
     if isinstance(answer, ApiRefusal) and answer.reason == ALREADY_EXISTS:
