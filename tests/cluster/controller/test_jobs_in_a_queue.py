@@ -199,6 +199,27 @@ def test_a_minimum_that_rises_counts_for_the_workers_that_come_later(cluster, ma
     assert [size for _, size in gangs[2:]] == [2, 2]
 
 
+def test_a_minimum_that_rises_while_a_gang_waits_makes_one_new_gang(cluster, make_spec):
+    cluster.yard.quota = 2
+    cluster.submit(make_spec, low=3, high=4)
+    cluster.until(lambda: len(cluster.yard.agents) == 3)
+    (before,) = set(cluster.gangs())
+    answer = cluster.api.user("operator").post("/jobs/train/scale", {"minReplicas": 4, "maxReplicas": 4})
+    assert answer.is_success, answer.text
+    cluster.until(lambda: cluster.gangs().count(before) == 0 and len(cluster.gangs()) == 4)
+    cluster.pass_time(30)
+    ((_, size),) = set(cluster.gangs())
+    assert size == 4
+    assert len(cluster.yard.started) == 7
+    # And one that sinks.
+    answer = cluster.api.user("operator").post("/jobs/train/scale", {"minReplicas": 2, "maxReplicas": 2})
+    assert answer.is_success, answer.text
+    cluster.until(lambda: cluster.members() == 2)
+    ((_, size),) = set(cluster.gangs())
+    assert size == 2
+    assert len(cluster.yard.started) == 9
+
+
 def test_a_shrink_frees_quota_for_the_next_gang_in_the_queue(cluster, make_spec):
     cluster.yard.quota = 4
     cluster.submit(make_spec, low=2, high=4)

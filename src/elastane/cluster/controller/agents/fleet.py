@@ -345,7 +345,8 @@ class Fleet:
         answers = await asyncio.gather(*map(self._carry_out, orders))
         refused = {order.job: why for order, why in zip(orders, answers, strict=True) if why}
         view, now_s = self._read_view(), self._clock()
-        await self._end_agents(self._record_deadlines(view, now_s), now_s)
+        leavers, view = self._record_deadlines(view, now_s)
+        await self._end_agents(leavers, now_s)
         starting = {order.job for order in orders if isinstance(order, StartAttempt)}
         refused |= await self._start_agents(view, starting, now_s)
         await self._correct_sizes(view)
@@ -397,12 +398,18 @@ class Fleet:
                 tx, {agent.number: by_s for agent in living if attempt is None or agent.attempt == attempt}
             )
 
-    def _record_deadlines(self, view: _View, now_s: float) -> list[StoredAgent]:
-        """Record which agents should leave from now on, and return all that must hear of it."""
+    def _record_deadlines(self, view: _View, now_s: float) -> tuple[list[StoredAgent], _View]:
+        """Record which agents should leave from now on.
+
+        Returns:
+            All that must hear of it, and the view with these deadlines: what is decided next must not count
+            an agent that leaves.
+        """
         with self._store.begin_read() as tx:
             leaving = {node.name for node in nodes.list_nodes(tx) if node.wanted != "use"}
         found: dict[int, float] = {}
         leavers: list[StoredAgent] = []
+        after: dict[str, tuple[StoredAgent, ...]] = {}
         for name, agents in view.agents.items():
             run = view.runs.get(name)
             # Nodes are named per engine.
@@ -412,15 +419,19 @@ class Fleet:
             found |= choose_deadlines(agents, job, run, now_s, is_over=is_over, leaving_nodes=here)
             stranded = choose_stranded(job, agents, view.gone.get(name, ()), found.keys())
             found |= dict.fromkeys(stranded, now_s)
-            for agent in agents:
-                leave_by_s = found.get(agent.number, agent.leave_by_s)
-                leaver = msgspec.structs.replace(agent, leave_by_s=leave_by_s)
-                if leave_by_s is not None and must_hear(leaver, run, now_s, is_over=is_over):
-                    leavers.append(leaver)
+            after[name] = tuple(
+                msgspec.structs.replace(agent, leave_by_s=found.get(agent.number, agent.leave_by_s))
+                for agent in agents
+            )
+            leavers += (
+                agent
+                for agent in after[name]
+                if agent.leave_by_s is not None and must_hear(agent, run, now_s, is_over=is_over)
+            )
         if found:
             with self._store.begin_write() as tx:
                 agent_rows.set_deadlines(tx, found)
-        return leavers
+        return leavers, msgspec.structs.replace(view, agents=after)
 
     async def _end_agents(self, leavers: Iterable[StoredAgent], now_s: float) -> None:
         ends: dict[str, list[AgentEnd]] = defaultdict(list)
