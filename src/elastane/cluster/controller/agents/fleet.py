@@ -402,8 +402,8 @@ class Fleet:
         """Record which agents should leave from now on.
 
         Returns:
-            All that must hear of it, and the view with these deadlines: what is decided next must not count
-            an agent that leaves.
+            All that must hear of it, and the view with these deadlines: the next decisions must not count an
+            agent that leaves.
         """
         with self._store.begin_read() as tx:
             leaving = {node.name for node in nodes.list_nodes(tx) if node.wanted != "use"}
