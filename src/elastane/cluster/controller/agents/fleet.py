@@ -31,7 +31,7 @@ from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredR
 from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, nodes
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.engines.kinds import choose_controller_url
-from elastane.cluster.engines.run_line import RunLine, WorkerCounts, count_workers
+from elastane.cluster.engines.run_line import RunLine, WorkerCounts, ask_runs, count_workers
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, SeenAgent
 from elastane.cluster.nouns.config import Config
 from elastane.cluster.nouns.engine import (
@@ -50,10 +50,9 @@ from elastane.cluster.nouns.job_tickets import JobTicket, encode_job_ticket
 from elastane.cluster.nouns.pools import Pool
 from elastane.run.connections.endpoint import has_kept_endpoint
 from elastane.run.nouns.attempts import AttemptOutcome
-from elastane.run.nouns.control import Answer, AskDrain, AskResize, AskStop
+from elastane.run.nouns.control import Answer
 from elastane.run.nouns.rundir import RunDir
 
-REQUESTS_AT_ONCE = 64
 AS_ROOT = (
     "it would run the job as root; this controller runs jobs as users of their teams (elastane up --run-as)"
 )
@@ -145,8 +144,8 @@ class Fleet:
         await self._engines.update(view.config, self._cluster)
         for job in self._lines.keys() - view.jobs.keys():
             await self._lines.pop(job).close()
-        running = [job for job in view.jobs if _is_present(view, job)]
-        seen, answers = await asyncio.gather(self._engines.list_agents(), self._ask_runs(running))
+        running = {job: self._get_line(job) for job in view.jobs if _is_present(view, job)}
+        seen, answers = await asyncio.gather(self._engines.list_agents(), ask_runs(running))
         self._report_absence()
         self._counts = {job: count_workers(answer) for job, answer in answers.items()}
         self._heard = {job: frozenset(node.name for node in answer.nodes) for job, answer in answers.items()}
@@ -191,16 +190,6 @@ class Fleet:
             with self._store.begin_write() as tx:
                 self._cluster = agent_rows.get_cluster_id(tx)
         return _View(config, pools, agents, needs, runs)
-
-    async def _ask_runs(self, names: Sequence[str]) -> Mapping[str, Answer]:
-        slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
-
-        async def ask(job: str) -> Answer | None:
-            async with slots:
-                return await self._get_line(job).ask_status()
-
-        found = await asyncio.gather(*map(ask, names))
-        return {job: answer for job, answer in zip(names, found, strict=True) if answer is not None}
 
     def _get_line(self, job: str) -> RunLine:
         if job not in self._lines:
@@ -290,18 +279,15 @@ class Fleet:
         is_whole = job is not None and counts.members == wanted == sum(job.wanted.values())
         if is_whole and all(has_stayed(agent, now_s) for agent in staying):
             self._troubles.pop(name, None)
-        return Observation(
-            job=name,
+        return msgspec.structs.replace(
+            line.observe(name, counts),
             attempt=0 if run is None else run.attempt,
             present=present,
             agent=present,
             outcome=self._find_outcome(run, present=present),
-            workers=counts.workers,
-            members=counts.members,
+            # The run follows its agents, and they follow the grant.
             target=None if counts.workers is None else wanted,
-            fixed=counts.ending,
             held=dict(held) if present else {},
-            progress=line.read_progress(),
             run_dir="" if run is None else str(line.run_dir.root),
         )
 
@@ -310,7 +296,7 @@ class Fleet:
         if run is None:
             return None
         line = self._get_line(run.job)
-        outcome = self._read_outcome(line, run.attempt)
+        outcome = line.read_outcome(run.attempt)
         if outcome is not None or present:
             return outcome
         has_begun = line.attempt is not None and line.attempt.number == run.attempt
@@ -320,17 +306,6 @@ class Fleet:
                 return None if last is None else judge_loss(last)
             beginner = agent_rows.find_agent(tx, run.beginner)
         return None if beginner is None else judge_start(beginner)
-
-    def _read_outcome(self, line: RunLine, attempt: int) -> AttemptOutcome | None:
-        """Return the recorded outcome of an attempt; None: none is recorded, or it cannot be read now."""
-        try:
-            line.read_attempt()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            line.log_once("attempt", error)
-        newest = line.attempt
-        return newest.outcome if newest is not None and newest.number == attempt else None
 
     # -- orders ----------------------------------------------------------------------------------------------
 
@@ -353,8 +328,8 @@ class Fleet:
             case ResizeJob() | EvictWorkers():
                 # Agents beyond the grant are ended when their time is up.
                 return ""
-            case DrainWorker(worker=worker):
-                return await self._get_line(order.job).send_order(AskDrain(worker=worker))
+            case DrainWorker():
+                return await self._get_line(order.job).carry_out(order)
             case StopAttempt():
                 return await self._stop(order)
             case KillAttempt():
@@ -370,11 +345,11 @@ class Fleet:
 
     async def _stop(self, order: StopAttempt) -> str:
         line = self._get_line(order.job)
-        if self._read_outcome(line, order.attempt) is not None:
+        if line.read_outcome(order.attempt) is not None:
             # Its agents are ending.
             return ""
-        refusal = await line.send_order(AskStop(who="controller", why=order.why))
-        if refusal and self._read_outcome(line, order.attempt) is None:
+        refusal = await line.carry_out(order)
+        if refusal and line.read_outcome(order.attempt) is None:
             # A notice to its agents stops the run too.
             self._dismiss(order.job, attempt=order.attempt)
         return refusal
@@ -528,9 +503,12 @@ class Fleet:
             job, run = view.jobs[name], view.runs.get(name)
             target = self._counts.get(name, WorkerCounts()).target
             joined = [agent for agent in agents if agent.is_wanted and self._is_heard(agent, run)]
-            slots = sum(agent.workers for agent in joined)
-            if job is not None and target is not None and target < min(slots, sum(job.wanted.values())):
-                await self._get_line(name).send_order(AskResize(workers=slots, limits=job.limits))
+            if job is None or run is None or target is None:
+                continue
+            workers = min(sum(agent.workers for agent in joined), sum(job.wanted.values()))
+            if target < workers:
+                grown = ResizeJob(job=name, attempt=run.attempt, workers=workers, limits=job.limits)
+                await self._get_line(name).carry_out(grown)
 
     async def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return the machines in pools of engines."""
