@@ -7,6 +7,7 @@ from elastane.cluster.nouns.option_forms import (
     HOME,
     PATH,
     SIZE,
+    WORKERS,
     EngineOption,
     KindOptions,
     make_form,
@@ -187,5 +188,6 @@ KUBERNETES = KindOptions(
             example="team-a",
             form=_LABEL_VALUE,
         ),
+        WORKERS,
     ),
 )

@@ -10,8 +10,8 @@ import msgspec
 
 from elastane.cluster.controller.agents.agent_job import AgentJob, locate_run_dir, read_agent_job
 from elastane.cluster.controller.agents.decisions import (
-    WORKERS_PER_AGENT,
     add_last_words,
+    choose_agent_workers,
     choose_asks,
     choose_deadlines,
     compute_grace_s,
@@ -422,10 +422,12 @@ class Fleet:
         self, job: AgentJob, agents: Sequence[StoredAgent], pools: Mapping[str, Pool], now_s: float
     ) -> list[StoredAgent]:
         """Record the agents that a job lacks, and return them."""
-        missing = {pool: count for pool, count in choose_asks(job, agents).items() if pool in pools}
+        sizes = {
+            pool: choose_agent_workers(job.spec, pools[pool]) for pool in job.wanted.keys() & pools.keys()
+        }
+        missing = {pool: asks for pool, asks in choose_asks(job, agents, sizes).items() if pool in pools}
         if not missing:
             return []
-        devices = WORKERS_PER_AGENT * job.spec.resources_per_worker.devices
         with self._store.begin_write() as tx:
             return [
                 agent_rows.insert_agent(
@@ -434,14 +436,14 @@ class Fleet:
                         job=job.name,
                         engine=pools[pool].engine,
                         pool=pool,
-                        workers=WORKERS_PER_AGENT,
-                        devices=devices,
+                        workers=workers,
+                        devices=workers * job.spec.resources_per_worker.devices,
                         key=agent_rows.make_key(),
                         asked_s=now_s,
                     ),
                 )
-                for pool, count in missing.items()
-                for _ in range(count)
+                for pool, asks in missing.items()
+                for workers in asks
             ]
 
     async def _ask_engine(
