@@ -14,8 +14,9 @@ from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.agents.stored_agent import StoredAgent
 from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.elastic_jobs.stored_resource import StoredElasticJob
 from elastane.cluster.controller.jobs.requests import create_job
-from elastane.cluster.controller.store import agent_rows, documents, jobs, tables
+from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, tables
 from elastane.cluster.controller.store.failures import UnreadableRecord
 from elastane.cluster.nouns.agents import SeenNode, StartRefusal
 from elastane.cluster.nouns.arrivals import AskAgain, NotWanted
@@ -632,6 +633,20 @@ def test_a_job_with_sizes_in_steps_has_agents_of_several_workers(make_yard, make
     assert cluster.job("train").grant.workers == {"a100": 2}
     ((_, words),) = list_agent_facts(decode_job(cluster.api.user("operator").get))
     assert " with 2 workers in a100 on hpc." in words
+
+
+def test_each_agent_of_an_elastic_job_has_one_worker(make_yard, make_spec):
+    """The template of the resource says what the pod of one worker gets."""
+    cluster = make_yard()
+    cluster.declare_agent_size(2)
+    resource = StoredElasticJob(
+        uid="1", engine="hpc", place="api/train", name="train", job="train", generation=1
+    )
+    with cluster.api.store.begin_write() as tx:
+        elastic_job_rows.insert_elastic_job(tx, resource, {"template": "{}"})
+    cluster.submit(make_spec, low=2, high=2)
+    cluster.until(lambda: cluster.members() == 2)
+    assert [agent.workers for agent in cluster.living()] == [1, 1]
 
 
 def test_an_unmodified_script_has_all_its_workers_in_one_agent(make_yard, make_spec):

@@ -29,7 +29,7 @@ from tests.run.processes.stage import Stage
 from tests.waiting import wait_until
 
 DIGEST_STEP = 50
-"""The first step whose digest is in the ledger."""
+"""The first step with a digest in the ledger."""
 ENDLESS = ("--steps=100000", "--seconds=0.05")
 DEATHS = {"worker.failed", "worker.died", "node.lost"}
 

@@ -1,4 +1,4 @@
-"""The engine whose agents are processes of this machine keeps the contract of engines.
+"""The engine with agents that are processes of this machine keeps the contract of engines.
 
 Jobs are tested on it where the engine does not matter, so it has to behave as the others do.
 """

@@ -123,7 +123,7 @@ class ProcessEngine:
 
     Args:
         processes: where it works.
-        cluster: whose agents it starts; it touches no others.
+        cluster: its agents belong to this cluster; it touches no others.
     """
 
     def __init__(self, processes: AgentProcesses, cluster: str) -> None:

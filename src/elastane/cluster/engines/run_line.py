@@ -207,9 +207,9 @@ def make_request(order: RunOrder, *, unless_by_hand: bool = False) -> Ask:
 
 
 async def ask_runs(lines: Mapping[str, RunLine]) -> dict[str, Answer]:
-    """Return the status of runs, by job, without those whose coordinators did not answer in time.
+    """Return the status of each run with a coordinator that answers in time, by job.
 
-    A silent coordinator costs at most `ANSWER_S`, however many there are.
+    Silent coordinators cost at most `ANSWER_S` for each group of `REQUESTS_AT_ONCE`.
     """
     slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
 

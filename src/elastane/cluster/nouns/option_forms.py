@@ -113,7 +113,7 @@ SETUP = EngineOption(
 WORKERS = EngineOption(
     name="workersPerAgent",
     metavar="N",
-    help="The most workers of an agent, which run on one node. A job whose sizes are all multiples of a "
+    help="The most workers of an agent, which run on one node. A job with sizes that are all multiples of a "
     "number up to N has fewer agents. Default: 1.",
     example="8",
     form=CPUS,

@@ -79,7 +79,7 @@ def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
 def _fits_agents(spec: JobSpec, pool: Pool) -> bool:
     """Return whether agents of the pool's engine can hold the workers of a job.
 
-    All workers of an unmodified script are those of one agent, whose size cannot change.
+    All workers of an unmodified script are those of one agent, and the size of an agent cannot change.
     """
     low, high = spec.elastic_policy.limits
     return not needs_one_machine(spec) or low == high <= pool.count_agent_workers(

@@ -13,7 +13,7 @@ from elastane.run.nouns.rundir import RunDir
 
 
 class QuietLine(RunLine):
-    """A line to a run whose coordinator agrees to everything, or does not answer."""
+    """A line to a run with a coordinator that agrees to everything, or does not answer."""
 
     def __init__(self, run_dir: RunDir, answer: Answer | None) -> None:
         super().__init__(run_dir)

@@ -422,13 +422,15 @@ class Fleet:
         self, job: AgentJob, agents: Sequence[StoredAgent], pools: Mapping[str, Pool], now_s: float
     ) -> list[StoredAgent]:
         """Record the agents that a job lacks, and return them."""
-        sizes = {
-            pool: choose_agent_workers(job.spec, pools[pool]) for pool in job.wanted.keys() & pools.keys()
-        }
-        missing = {pool: asks for pool, asks in choose_asks(job, agents, sizes).items() if pool in pools}
-        if not missing:
+        if not choose_asks(job, agents, {}).keys() & pools.keys():
             return []
         with self._store.begin_write() as tx:
+            # The template of an ElasticJob is that of a pod with one worker.
+            has_template = job.name in elastic_job_rows.map_agent_options(tx, {job.name})
+            sizes = {
+                pool: 1 if has_template else choose_agent_workers(job.spec, pools[pool])
+                for pool in job.wanted.keys() & pools.keys()
+            }
             return [
                 agent_rows.insert_agent(
                     tx,
@@ -442,7 +444,8 @@ class Fleet:
                         asked_s=now_s,
                     ),
                 )
-                for pool, asks in missing.items()
+                for pool, asks in choose_asks(job, agents, sizes).items()
+                if pool in pools
                 for workers in asks
             ]
 
