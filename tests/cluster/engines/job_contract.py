@@ -30,7 +30,7 @@ from tests.waiting import wait_until
 
 DIGEST_STEP = 50
 """The first step with a digest in the ledger."""
-ENDLESS = ("--steps=100000", "--seconds=0.05")
+ENDLESS = ("--steps=100000", "--seconds=0.1")
 DEATHS = {"worker.failed", "worker.died", "node.lost"}
 
 

@@ -76,6 +76,7 @@ class TestJobsUnderKubernetes(JobContract):
         return KubernetesJobSite(run_elastane, tmp_path / "home", cluster)
 
 
+@pytest.mark.long
 def test_a_pod_that_dies_while_the_api_server_is_away_is_replaced(run_elastane, cluster, tmp_path, stage):
     submit_training(run_elastane, "far", "--workers", "2", args=(f"--steps={STEPS}", "--seconds=0.1"))
     wait_for_members(run_elastane, "far", 2, cluster.read_logs)

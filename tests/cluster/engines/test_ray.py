@@ -70,6 +70,7 @@ class RayJobSite:
         return {path.name: path.read_text() for path in (self.home / "agents").glob("*.log")}
 
 
+@pytest.mark.long
 class TestJobsUnderRay(JobContract):
     """The contract of all engines."""
 

@@ -104,7 +104,7 @@ def test_agents_of_two_workers_train_the_same_bytes(
 ):
     job = tmp_path / "job.yaml"
     job.write_text(
-        f"command: [python, {TRAINING}, --steps=100000, --seconds=0.05]\n"
+        f"command: [python, {TRAINING}, --steps=100000, --seconds=0.1]\n"
         f"env: {{PYTHONPATH: {SOURCES}}}\n"
         "elasticPolicy: {minReplicas: 2, maxReplicas: 4, replicaIncrementStep: 2}\n"
     )
