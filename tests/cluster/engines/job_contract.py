@@ -54,7 +54,7 @@ class JobSite(Protocol):
         """Take one of them away, as people and machines do."""
 
     def read_logs(self) -> object:
-        """Return what helps to find out why a test waits in vain."""
+        """Return the logs, for the error of a test that waits too long."""
 
 
 class JobContract:
