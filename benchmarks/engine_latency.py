@@ -146,15 +146,9 @@ async def measure_job(timed: TimedJob, repetitions: int) -> Results:
         compute_effect(timed.read_ledger(), decided_s, workers) for decided_s, workers in timed.resizes
     ]
     await timed.execute(SettleJob(job=JOB))
-    results = {"seconds": {name: summarize(values) for name, values in measured.items()}}
-    for name, grown in (("grow", True), ("shrink", False)):
-        some = [one for one in effects if one.grown == grown]
-        results[f"felt by the healthy, {name}"] = {
-            "slowest step over a usual one": summarize([one.slowest for one in some]),
-            "the same, calm": summarize([one.calm for one in some]),
-            "pause_s": summarize([one.pause_s for one in some]),
-        }
-    return results
+    return {"seconds": {name: summarize(values) for name, values in measured.items()}} | describe_effects(
+        effects
+    )
 
 
 class Effect(NamedTuple):
@@ -180,6 +174,19 @@ def compute_effect(ledger: Sequence[LedgerLine], decided_s: float, workers: int)
         calm=max(calm) / before,
         pause_s=took[first] - after,
     )
+
+
+def describe_effects(effects: Sequence[Effect]) -> Results:
+    """Return the rows of growths and of shrinks."""
+    rows: Results = {}
+    for name, grown in (("grow", True), ("shrink", False)):
+        some = [one for one in effects if one.grown == grown]
+        rows[f"felt by the healthy, {name}"] = {
+            "slowest step over a usual one": summarize([one.slowest for one in some]),
+            "the same, calm": summarize([one.calm for one in some]),
+            "pause_s": summarize([one.pause_s for one in some]),
+        }
+    return rows
 
 
 def make_resize(attempt: int, workers: int) -> ResizeJob:

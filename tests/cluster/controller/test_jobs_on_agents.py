@@ -14,8 +14,9 @@ from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.agents.stored_agent import StoredAgent
 from elastane.cluster.controller.cluster.declarations import diff_configs
+from elastane.cluster.controller.elastic_jobs.stored_resource import StoredElasticJob
 from elastane.cluster.controller.jobs.requests import create_job
-from elastane.cluster.controller.store import agent_rows, documents, jobs, tables
+from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, tables
 from elastane.cluster.controller.store.failures import UnreadableRecord
 from elastane.cluster.nouns.agents import SeenNode, StartRefusal
 from elastane.cluster.nouns.arrivals import AskAgain, NotWanted
@@ -58,6 +59,19 @@ class YardCluster(Cluster):
             changes = diff_configs(before, msgspec.structs.replace(before, engines=(able,)))
             documents.write_documents(tx, changes, self.clock())
 
+    def declare_agent_size(self, workers: int) -> None:
+        """Let the agents of the pool have up to this many workers."""
+        with self.api.store.begin_write() as tx:
+            before = documents.read_declared_config(tx)
+            pools = tuple(
+                msgspec.structs.replace(pool, options=pool.options | {"workersPerAgent": str(workers)})
+                if pool.engine
+                else pool
+                for pool in before.pools
+            )
+            changes = diff_configs(before, msgspec.structs.replace(before, pools=pools))
+            documents.write_documents(tx, changes, self.clock())
+
     def make_engine(self, api, world):
         self.fleet = Fleet(
             api.store,
@@ -76,11 +90,14 @@ class YardCluster(Cluster):
         """Begin with another loop, as after the death of a controller."""
         super().__init__(self.api, self.world, self.make_engine(self.api, self.world))
 
-    def submit(self, make_spec, name="train", kind="a100", low=1, high=3, **more):
+    def submit(self, make_spec, name="train", kind="a100", low=1, high=3, step=None, **more):
         spec = make_spec(
             name=name,
             elastic_policy=ElasticPolicy(
-                min_replicas=low, max_replicas=high, graceful_shutdown_timeout_in_seconds=20
+                min_replicas=low,
+                max_replicas=high,
+                replica_increment_step=step,
+                graceful_shutdown_timeout_in_seconds=20,
             ),
             **more,
         )
@@ -598,6 +615,52 @@ def test_an_unmodified_script_with_several_workers_does_not_begin_on_several_mac
     assert (
         "no pool of the controller's machine has what one of its workers asks for" in " ".join(told).lower()
     )
+
+
+def test_a_job_with_sizes_in_steps_has_agents_of_several_workers(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.declare_agent_size(2)
+    cluster.submit(make_spec, low=2, high=4, step=2)
+    cluster.until(lambda: cluster.job("train").observed.held and cluster.members() == 2)
+    assert [(agent.workers, agent.devices) for agent in cluster.living()] == [(2, 2), (2, 2)]
+    cluster.until(lambda: cluster.job("train").observed.held["a100"].workers == 4)
+    assert [ask.devices for ask in (agent.ask for agent in cluster.yard.agents.values())] == [2, 2]
+    # The other job gets two devices: one agent of this job leaves, and none is divided.
+    cluster.submit(make_spec, name="urgent", priority_class="high", low=2, high=2)
+    cluster.until(lambda: cluster.members("urgent") == 1)
+    assert cluster.members() == 1
+    assert len(cluster.yard.started) == 3
+    assert cluster.job("train").grant.workers == {"a100": 2}
+    ((_, words),) = list_agent_facts(decode_job(cluster.api.user("operator").get))
+    assert " with 2 workers in a100 on hpc." in words
+
+
+def test_each_agent_of_an_elastic_job_has_one_worker(make_yard, make_spec):
+    """The template of the resource says what the pod of one worker gets."""
+    cluster = make_yard()
+    cluster.declare_agent_size(2)
+    resource = StoredElasticJob(
+        uid="1", engine="hpc", place="api/train", name="train", job="train", generation=1
+    )
+    with cluster.api.store.begin_write() as tx:
+        elastic_job_rows.insert_elastic_job(tx, resource, {"template": "{}"})
+    cluster.submit(make_spec, low=2, high=2)
+    cluster.until(lambda: cluster.members() == 2)
+    assert [agent.workers for agent in cluster.living()] == [1, 1]
+
+
+def test_an_unmodified_script_has_all_its_workers_in_one_agent(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, contract="torchrun", low=2, high=2)
+    cluster.pass_time(3)
+    assert cluster.job("train").state == "queued"
+    cluster.declare_agent_size(4)
+    cluster.submit(make_spec, name="elastic", contract="torchrun", low=1, high=2)
+    cluster.until(lambda: cluster.members() == 1)
+    cluster.until(lambda: cluster.job("train").state == "running")
+    assert [(agent.job, agent.workers) for agent in cluster.living()] == [("train", 2)]
+    # The size of an agent cannot change, so one of a job that could grow has no place there.
+    assert cluster.job("elastic").state == "queued"
 
 
 def test_agents_that_die_soon_after_they_join_are_replaced_ever_more_rarely(make_yard, make_spec):

@@ -9,12 +9,13 @@ from importlib.metadata import version
 
 import msgspec
 
+from elastane.cluster.engines.run_line import RunLine
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, Away, SeenAgent, SeenNode, StartRefusal
 from elastane.cluster.nouns.arrivals import Begin, Instruction, Join, NotWanted
 from elastane.cluster.nouns.engine import JobProgress
 from elastane.cluster.nouns.job_tickets import decode_job_ticket, encode_credentials
 from elastane.run.nouns.attempts import Attempt, AttemptOutcome
-from elastane.run.nouns.control import Answer, Ask, AskResize, AskStop, ProcessInfo
+from elastane.run.nouns.control import Answer, Ask, AskResize, AskStatus, AskStop, ProcessInfo
 from elastane.run.nouns.membership import NodeAddress
 
 
@@ -182,12 +183,12 @@ class Yard:
         return YardLine(self, run_dir)
 
 
-class YardLine:
-    """Stands for `elastane.cluster.engines.run_line.RunLine`."""
+class YardLine(RunLine):
+    """The line to a run of the yard: nothing of it is in files, and its coordinator is in this process."""
 
     def __init__(self, yard: Yard, run_dir) -> None:
-        self._yard, self.run_dir = yard, run_dir
-        self.attempt: Attempt | None = None
+        super().__init__(run_dir)
+        self._yard = yard
 
     @property
     def _run(self) -> YardRun | None:
@@ -202,28 +203,24 @@ class YardLine:
     def read_progress(self) -> JobProgress:
         return JobProgress(step=0 if self._run is None else int(self._run.steps))
 
-    async def ask_status(self) -> Answer | None:
+    async def ask(self, question: Ask) -> Answer | None:
         run = self._run
+        if not isinstance(question, AskStatus):
+            self._yard.asked.append(question)
         if run is None or not run.members or not run.answers:
             return None
+        if isinstance(question, AskStop):
+            run.stopping = True
+        assert isinstance(question, AskStatus | AskStop | AskResize)
+        return self._describe(run)
+
+    def _describe(self, run: YardRun) -> Answer:
+        slots = [agent.told.workers for agent in run.members.values()]
         workers = tuple(
             ProcessInfo(role="worker", pid=number, state="member", worker=number, generation=1)
-            for number, _ in enumerate(run.members)
+            for number in range(sum(slots))
         )
         # The first machine has no name.
         names = ["" if isinstance(agent.told, Begin) else id_ for id_, agent in run.members.items()]
         nodes = tuple(NodeAddress(name, "10.0.0.1", 1) for name in names)
         return Answer(ok=True, target=len(workers), processes=workers, nodes=nodes)
-
-    async def send_order(self, order: Ask) -> str:
-        self._yard.asked.append(order)
-        run = self._run
-        if run is None or not run.members or not run.answers:
-            return "its coordinator did not answer"
-        if isinstance(order, AskStop):
-            run.stopping = True
-        assert isinstance(order, AskStop | AskResize)
-        return ""
-
-    async def close(self) -> None:
-        pass

@@ -18,7 +18,13 @@ from elastane.cluster.engines.slurm.engine import SlurmEngine
 from elastane.cluster.engines.slurm.options import decode_engine_options
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
-from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
+from tests.cluster.processes.small_cluster import (
+    SOURCES,
+    open_cluster,
+    read_json,
+    submit_training,
+    wait_for_members,
+)
 from tests.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.processes
@@ -115,20 +121,15 @@ def run_elastane(stage, tmp_path, monkeypatch, slurm, container, programs):
     slurm.end_jobs()
 
 
-def count_members(run_elastane, name: str) -> int:
-    held = read_json(run_elastane, "describe", name)["observed"].get("held", {})
-    return sum(part["workers"] - part.get("absent", 0) for part in held.values())
-
-
 @pytest.mark.parametrize("container", ["apptainer", "pyxis"], indirect=True)
 def test_a_job_trains_in_its_image_and_notices_reach_its_agents(run_elastane, slurm, tmp_path, stage):
     options = ("--workers", "2", "--checkpoint-dir", str(tmp_path / "store"))
     image = ("--image", str(tmp_path / "image.sqsh"))
     submit_training(run_elastane, "far", *options, *image, args=(f"--steps={STEPS}", "--seconds=0.05"))
-    wait_until(lambda: count_members(run_elastane, "far") == 2, "2 workers train", state=slurm.read_outputs)
+    wait_for_members(run_elastane, "far", 2, slurm.read_outputs)
     # The script of one of them gets a notice, as at the end of its time.
     run_elastane("scale", "far", "1")
-    wait_until(lambda: count_members(run_elastane, "far") == 1, "1 worker trains")
+    wait_for_members(run_elastane, "far", 1)
     wait_until(lambda: read_json(run_elastane, "describe", "far")["state"] == "finished", "it has finished")
     run = read_run(EngineDirectories(tmp_path / "home").get_run_dir("far"))
     assert verify_run(run).problems == ()

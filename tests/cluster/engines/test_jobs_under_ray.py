@@ -18,7 +18,15 @@ from elastane.common.process_identity import read_start_time
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
 from tests.cluster.engines.ray_daemons import NODES, RayDaemons, open_ray
-from tests.cluster.processes.small_cluster import SOURCES, TRAINING, open_cluster, read_json, submit_training
+from tests.cluster.processes.small_cluster import (
+    SOURCES,
+    TRAINING,
+    count_members,
+    open_cluster,
+    read_json,
+    submit_training,
+    wait_for_members,
+)
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(900)]
@@ -93,13 +101,10 @@ class Job:
         self.wait_for_members(workers)
 
     def count_members(self) -> int:
-        held = read_json(self._run, "describe", "far")["observed"].get("held", {})
-        return sum(part["workers"] - part.get("absent", 0) for part in held.values())
+        return count_members(self._run, "far")
 
     def wait_for_members(self, workers: int) -> None:
-        wait_until(
-            lambda: self.count_members() == workers, f"{workers} workers train", state=self._ray.read_logs
-        )
+        wait_for_members(self._run, "far", workers, self._ray.read_logs)
 
     def list_steps(self) -> list[int]:
         return [line.step for line in read_run(self._directory).ledger]

@@ -2,19 +2,19 @@
 
 import os
 import shlex
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.cluster.engines.slurm.engine import SlurmEngine
 from elastane.cluster.engines.slurm.options import SlurmOptions
-from elastane.run.attempts.verification import verify_run
-from elastane.run.observability.run_files import read_run
-from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
-from tests.waiting import WAIT_S, wait_until
+from tests.cluster.engines.job_contract import JobContract
+from tests.cluster.engines.slurm_daemons import SlurmDaemons
+from tests.cluster.processes.small_cluster import SOURCES, open_cluster
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.processes
-STEPS = 60
 POOL = {"partition": "main", "gres": "gpu", "cpusPerDevice": "1"}
 
 
@@ -47,38 +47,29 @@ def run_elastane(stage, tmp_path, monkeypatch, slurm, home_option):
     slurm.end_jobs()
 
 
-def count_members(run_elastane, name: str) -> int:
-    held = read_json(run_elastane, "describe", name)["observed"].get("held", {})
-    return sum(part["workers"] - part.get("absent", 0) for part in held.values())
+class SlurmJobSite:
+    """A `JobSite`: the parts of its job are jobs of Slurm, which a user cancels.
 
+    Slurm signals every process of a cancelled job, and no worker dies from that.
+    """
 
-def list_jobs(slurm) -> list[str]:
-    """Return the numbers of the running jobs of Slurm, the newest last."""
-    return slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i", "-S", "i").split()
+    notifies = True
+
+    def __init__(self, run_elastane: Callable, home: Path, slurm: SlurmDaemons) -> None:
+        self.run_elastane, self.home, self._slurm = run_elastane, home, slurm
+        self.read_logs = slurm.read_outputs
+
+    def list_parts(self) -> list[str]:
+        return self._slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i", "-S", "i").split()
+
+    def take_away(self, part: str) -> None:
+        self._slurm.run("scancel", part)
 
 
 @pytest.mark.parametrize("home_option", ["shared", pytest.param("own", marks=pytest.mark.long)])
-def test_a_job_grows_shrinks_and_loses_an_agent_under_slurm_and_trains_the_same_bytes(
-    run_elastane, slurm, tmp_path, stage, home_option
-):
-    options = ("--workers", "2", "--checkpoint-dir", str(tmp_path / "store"))
-    submit_training(run_elastane, "far", *options, args=(f"--steps={STEPS}", "--seconds=0.05"))
-    wait_until(lambda: count_members(run_elastane, "far") == 2, "2 workers train", state=slurm.read_outputs)
-    run_elastane("scale", "far", "3")
-    wait_until(lambda: count_members(run_elastane, "far") == 3, "3 workers train")
-    # A user ends one of the jobs of Slurm, which signals every process of it.
-    slurm.run("scancel", list_jobs(slurm)[-1])
-    wait_until(lambda: len(list_jobs(slurm)) == 3, "another job takes its place")
-    run_elastane("scale", "far", "1")
-    wait_until(lambda: count_members(run_elastane, "far") == 1, "1 worker trains")
-    state = lambda: read_json(run_elastane, "describe", "far")["state"]  # noqa: E731
-    wait_until(lambda: state() == "finished", "it has finished")
-    run = read_run(EngineDirectories(tmp_path / "home").get_run_dir("far"))
-    reference = stage.play(f"--steps={STEPS}")
-    assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
-    assert run.ledger[-1].digest == reference.run.ledger[-1].digest
-    assert verify_run(run).problems == ()
-    # No worker died, although all its processes got the signal.
-    assert not [event for event in run.events if event.kind in ("worker.failed", "worker.died", "node.lost")]
-    wait_until(lambda: not list_jobs(slurm), "no job of Slurm is left")
-    assert read_json(run_elastane, "describe", "far")["crashes"] == 0
+class TestJobsUnderSlurm(JobContract):
+    """The contract of all engines."""
+
+    @pytest.fixture
+    def site(self, run_elastane, tmp_path, slurm) -> SlurmJobSite:
+        return SlurmJobSite(run_elastane, tmp_path / "home", slurm)

@@ -22,7 +22,13 @@ from elastane.run.attempts.verification import verify_run
 from elastane.run.nouns.records import EventLine
 from elastane.run.observability.run_files import read_run
 from tests.cluster.engines.slurm_daemons import SlurmDaemons, SlurmNotInstalled, run_slurm
-from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
+from tests.cluster.processes.small_cluster import (
+    SOURCES,
+    count_members,
+    open_cluster,
+    read_json,
+    submit_training,
+)
 from tests.run.processes.skipping import skip_except_in_ci
 from tests.waiting import WAIT_S, wait_until
 
@@ -110,11 +116,6 @@ def find_machine(event: EventLine) -> str:
     return f"node {event.detail['node']}" if event.detail.get("node") else "the first node"
 
 
-def count_members(run_elastane) -> int:
-    held = read_json(run_elastane, "describe", "far")["observed"].get("held", {})
-    return sum(part["workers"] - part.get("absent", 0) for part in held.values())
-
-
 def test_fifty_notices_of_all_kinds_kill_no_worker_and_repeat_no_virtual_rank(
     run_elastane, patient_slurm, tmp_path, stage
 ):
@@ -129,7 +130,7 @@ def test_fifty_notices_of_all_kinds_kill_no_worker_and_repeat_no_virtual_rank(
         where = f"seed {seed}, notice {number}: {kind}"
         # All that were asked for have joined, so the notice reaches a machine that trains.
         wait_until(
-            lambda: count_members(run_elastane) == WORKERS and len(list_jobs(slurm)) == WORKERS,
+            lambda: count_members(run_elastane, "far") == WORKERS and len(list_jobs(slurm)) == WORKERS,
             f"all train before {where}",
         )
         job = drawn.choice(list_jobs(slurm))

@@ -2,15 +2,18 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from elastane.cluster.engines.ray.doctor import examine_ray
+from elastane.cluster.engines.ray.engine import NAMESPACE, RayEngine
+from elastane.cluster.engines.ray.options import RayOptions
 from elastane.cluster.nouns.agents import Away
 from tests.cluster.engines.contract import (
     AgentEngineContract,
@@ -19,8 +22,10 @@ from tests.cluster.engines.contract import (
     start,
     wait_until_gone,
 )
-from tests.cluster.engines.ray_site import SmallRaySite
-from tests.waiting import wait_until
+from tests.cluster.engines.job_contract import JobContract
+from tests.cluster.engines.ray_site import SmallRayHead, SmallRaySite
+from tests.cluster.processes.small_cluster import SOURCES, open_cluster
+from tests.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -36,6 +41,57 @@ def site(event_loop_runner: asyncio.Runner) -> Iterator[SmallRaySite]:
 
 class TestRayEngine(AgentEngineContract):
     """The contract of all engines."""
+
+
+class RayJobSite:
+    """A `JobSite`: the parts of its job are actors, which are killed with the agents in them."""
+
+    notifies = False
+
+    def __init__(self, head: SmallRayHead, home: Path, options: RayOptions) -> None:
+        self._head, self._options = head, options
+        self._namespace = ""
+        self.home = home
+        self.run_elastane: Callable
+
+    def open_engine(self, cluster: str) -> RayEngine:
+        self._namespace = f"{NAMESPACE}{cluster}"
+        return RayEngine(cluster, self._options)
+
+    def list_parts(self) -> list[str]:
+        """Return the names of the actors, which end with the number of the agent."""
+        names = self._head.tell("list_actors", self._namespace)
+        return sorted(names, key=lambda name: int(name.rpartition("-")[2]))
+
+    def take_away(self, part: str) -> None:
+        self._head.tell("kill", (self._namespace, part))
+
+    def read_logs(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in (self.home / "agents").glob("*.log")}
+
+
+@pytest.mark.long
+class TestJobsUnderRay(JobContract):
+    """The contract of all engines."""
+
+    @pytest.fixture
+    def site(self, stage, tmp_path, monkeypatch) -> Iterator[RayJobSite]:
+        head = SmallRayHead()
+        paths = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
+        options = RayOptions(
+            python=str(head.python),
+            command=stage.build_command("elastane.cli.main"),
+            setup=f"export PYTHONPATH={shlex.quote(paths)}",
+            answer_s=WAIT_S,
+        )
+        site = RayJobSite(head, tmp_path / "home", options)
+        try:
+            with open_cluster(
+                stage, tmp_path, monkeypatch, open_engine=site.open_engine, kind="ray"
+            ) as site.run_elastane:
+                yield site
+        finally:
+            head.close()
 
 
 def test_a_driver_that_was_killed_is_replaced_and_agents_go_on(site):

@@ -40,6 +40,8 @@ from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.common.connections.controller_context import Context, save_context
 from elastane.run.agent.presence import list_present_processes
+from elastane.run.attempts.verification import verify_run
+from elastane.run.observability.run_files import Recorded
 from tests.run.processes.stage import SCRIPTS, Stage
 from tests.waiting import wait_until
 
@@ -136,3 +138,33 @@ def submit_training(run_elastane, name: str, *options: str, args: tuple[str, ...
     # The package may not be installed, so the job needs its path.
     where = ("--env", f"PYTHONPATH={SOURCES}")
     run_elastane("submit", TRAINING, "--name", name, *where, *options, "--", *args)
+
+
+def count_members(run_elastane: Callable, name: str) -> int:
+    """Return how many workers of a job train now."""
+    held = read_json(run_elastane, "describe", name)["observed"].get("held", {})
+    return sum(part["workers"] - part.get("absent", 0) for part in held.values())
+
+
+def wait_for_members(
+    run_elastane: Callable, name: str, count: int, state: Callable[[], object] | None = None
+) -> None:
+    wait_until(lambda: count_members(run_elastane, name) == count, f"{count} workers train", state=state)
+
+
+def wait_for_state(
+    run_elastane: Callable, name: str, wanted: str, state: Callable[[], object] | None = None
+) -> None:
+    read_state = lambda: read_json(run_elastane, "describe", name)["state"]  # noqa: E731
+    wait_until(lambda: read_state() == wanted, f"{name} is {wanted}", state=state)
+
+
+def assert_same_bytes(run: Recorded, reference: Recorded) -> None:
+    """Assert that a run made the steps of another one, with the same bytes, and nothing else."""
+    assert [line.step for line in run.ledger] == [*range(1, len(run.ledger) + 1)]
+    assert [line.loss_hex for line in run.ledger] == [line.loss_hex for line in reference.ledger]
+    known = {line.step: line.digest for line in reference.ledger if line.digest}
+    found = {line.step: line.digest for line in run.ledger if line.digest and line.step in known}
+    assert found
+    assert found == {step: known[step] for step in found}
+    assert verify_run(run).problems == ()

@@ -10,7 +10,7 @@ from elastane.run.observability.run_files import read_run
 from tests.run.processes.stage import SCRIPTS
 from tests.waiting import wait_until
 
-from .process_engine import ProcessEngine
+from .process_engine import AgentProcesses, ProcessEngine
 from .small_cluster import SOURCES, open_cluster, read_json
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
@@ -82,11 +82,15 @@ def test_a_job_trains_from_the_code_that_it_has_brought(stage, tmp_path, monkeyp
 @pytest.mark.parametrize("homes", [pytest.param("shared", marks=pytest.mark.long), "own"])
 def test_agents_fetch_the_code_of_their_job(stage, tmp_path, monkeypatch, project, homes):
     command = stage.build_command("elastane.cli.main")
-    engine = ProcessEngine(command, tmp_path / "agents", own_homes=homes == "own")
+    engine = AgentProcesses(command, tmp_path / "agents", own_homes=homes == "own")
     options = {"home": homes}
     try:
         with open_cluster(
-            stage, tmp_path, monkeypatch, open_engine=lambda _: engine, engine_options=options
+            stage,
+            tmp_path,
+            monkeypatch,
+            open_engine=lambda cluster: ProcessEngine(engine, cluster),
+            engine_options=options,
         ) as run_elastane:
             run = train_without_project(run_elastane, project, tmp_path / "home")
     finally:

@@ -5,12 +5,18 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from elastane.cluster.engines.local.engine import EngineDirectories
+from elastane.common.errors import NoCoordinator, NoSuchRun
+from elastane.common.process_identity import read_start_time
 from elastane.run.agent.presence import list_present_processes
+from elastane.run.connections.coordinator_request import ask_coordinator
+from elastane.run.nouns.control import AskStatus
 from elastane.run.observability.run_files import read_run
+from tests.cluster.engines.job_contract import JobContract
 from tests.run.unit.trackers.readers import read_tensorboard
 from tests.waiting import wait_until
 
@@ -23,6 +29,40 @@ pytestmark = [pytest.mark.processes, pytest.mark.early]
 def run_elastane(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     with open_cluster(stage, tmp_path, monkeypatch) as run:
         yield run
+
+
+class LocalSite:
+    """A `JobSite`: the parts of its job are the workers, of which each may die."""
+
+    notifies = False
+
+    def __init__(self, run_elastane: Callable, home: Path) -> None:
+        self.run_elastane, self.home = run_elastane, home
+        self._run_dir = EngineDirectories(home).get_run_dir("far")
+
+    def list_parts(self) -> list[int]:
+        try:
+            answer = ask_coordinator(self._run_dir, AskStatus())
+        except (NoCoordinator, NoSuchRun):
+            # All that is left of the job counts.
+            return sorted(set(list_present_processes(self._run_dir)) - {os.getpid()})
+        workers = [process.pid for process in answer.processes if process.role == "worker"]
+        return sorted(workers, key=lambda pid: read_start_time(pid) or 0)
+
+    def take_away(self, part: int) -> None:
+        os.kill(part, signal.SIGKILL)
+
+    def read_logs(self) -> str:
+        log = self._run_dir.log("agent")
+        return log.read_text() if log.exists() else ""
+
+
+class TestJobsOnThisMachine(JobContract):
+    """The contract of all engines."""
+
+    @pytest.fixture
+    def site(self, run_elastane, tmp_path) -> LocalSite:
+        return LocalSite(run_elastane, tmp_path / "home")
 
 
 def find_trained_sizes(run_elastane, name: str) -> set[int]:

@@ -19,10 +19,22 @@ from elastane.run.connections.endpoint import read_endpoint
 from elastane.run.nouns.control import AskStatus
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_last_step, read_run
+from tests.cluster.engines.job_contract import DIGEST_STEP, JobContract
+from tests.run.processes.stage import SCRIPTS
+from tests.run.processes.worlds import read_notes
 from tests.waiting import WAIT_S, wait_until
 
-from .process_engine import ProcessEngine
-from .small_cluster import SOURCES, open_cluster, read_json, submit_training
+from .process_engine import AgentProcesses, ProcessEngine
+from .small_cluster import (
+    SOURCES,
+    TRAINING,
+    assert_same_bytes,
+    open_cluster,
+    read_json,
+    submit_training,
+    wait_for_members,
+    wait_for_state,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
 STEPS = 60
@@ -35,17 +47,28 @@ def home_option() -> str:
 
 
 @pytest.fixture
-def engine(stage, tmp_path, home_option) -> Iterator[ProcessEngine]:
+def engine(stage, tmp_path, home_option) -> Iterator[AgentProcesses]:
     command = stage.build_command("elastane.cli.main")
-    engine = ProcessEngine(command, tmp_path / "agents", own_homes=home_option == "own")
+    engine = AgentProcesses(command, tmp_path / "agents", own_homes=home_option == "own")
     yield engine
     engine.end()
 
 
 @pytest.fixture
-def run_elastane(stage, tmp_path, monkeypatch, engine, home_option) -> Iterator[Callable]:
+def pool_options() -> dict[str, str]:
+    """The options of the pool."""
+    return {}
+
+
+@pytest.fixture
+def run_elastane(stage, tmp_path, monkeypatch, engine, home_option, pool_options) -> Iterator[Callable]:
     with open_cluster(
-        stage, tmp_path, monkeypatch, open_engine=lambda _: engine, engine_options={"home": home_option}
+        stage,
+        tmp_path,
+        monkeypatch,
+        open_engine=lambda cluster: ProcessEngine(engine, cluster),
+        options=pool_options,
+        engine_options={"home": home_option},
     ) as run:
         yield run
 
@@ -55,46 +78,67 @@ def read_training(tmp_path) -> Callable:
     return lambda name: read_run(EngineDirectories(tmp_path / "home").get_run_dir(name))
 
 
-def count_members(run_elastane, name: str) -> int:
-    """Return how many workers of a job train now."""
-    held = read_json(run_elastane, "describe", name)["observed"].get("held", {})
-    return sum(part["workers"] - part.get("absent", 0) for part in held.values())
+class ProcessJobSite:
+    """A `JobSite`: the parts of its job are its agents, of which each may be killed."""
+
+    notifies = False
+
+    def __init__(self, run_elastane: Callable, home: Path, engine: AgentProcesses) -> None:
+        self.run_elastane, self.home, self._engine = run_elastane, home, engine
+        self.list_parts, self.take_away = engine.list_living, engine.kill
+
+    def read_logs(self) -> dict[str, str]:
+        return {id_: self._engine.read_log(id_) for id_ in self._engine.agents}
 
 
-def wait_for_members(run_elastane, name: str, count: int) -> None:
-    wait_until(lambda: count_members(run_elastane, name) == count, f"{count} workers train")
+class TestJobsOnAgents(JobContract):
+    """The contract of all engines."""
+
+    @pytest.fixture
+    def site(self, run_elastane, tmp_path, engine) -> ProcessJobSite:
+        return ProcessJobSite(run_elastane, tmp_path / "home", engine)
 
 
-def wait_for_state(run_elastane, name: str, state: str) -> None:
-    wait_until(lambda: read_json(run_elastane, "describe", name)["state"] == state, f"{name} has {state}")
-
-
-def test_a_job_grows_shrinks_loses_a_machine_and_trains_the_same_bytes(
-    run_elastane, engine, read_training, play_reference
+@pytest.mark.parametrize("pool_options", [{"workersPerAgent": "2"}])
+def test_agents_of_two_workers_train_the_same_bytes(
+    run_elastane, engine, read_training, stage, tmp_path, pool_options
 ):
-    submit_training(run_elastane, "far", "--workers", "1:2", args=(f"--steps={STEPS}", "--seconds=0.05"))
-    wait_for_members(run_elastane, "far", 2)
-    run_elastane("scale", "far", "3")
-    wait_for_members(run_elastane, "far", 3)
-    run_elastane("scale", "far", "2")
-    wait_for_members(run_elastane, "far", 2)
-    *_, last = engine.agents
-    assert engine.agents[last].wait(WAIT_S) == 0, engine.read_log(last)
-    engine.kill(next(id_ for id_ in engine.agents if engine.agents[id_].poll() is None))
-    wait_until(lambda: len(engine.agents) == 4, "another agent takes its place")
-    wait_for_state(run_elastane, "far", "finished")
-    run = read_training("far")
-    assert [line.step for line in run.ledger] == [*range(1, STEPS + 1)]
-    assert verify_run(run).problems == ()
-    reference = play_reference(STEPS)
-    assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]
-    assert run.ledger[-1].digest == reference.run.ledger[-1].digest
-    wait_until(
-        lambda: all(process.poll() is not None for process in engine.agents.values()), "all have ended"
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"command: [python, {TRAINING}, --steps=100000, --seconds=0.1]\n"
+        f"env: {{PYTHONPATH: {SOURCES}}}\n"
+        "elasticPolicy: {minReplicas: 2, maxReplicas: 4, replicaIncrementStep: 2}\n"
     )
-    # Only the killed one has not ended by itself.
-    assert sorted(process.returncode for process in engine.agents.values()) == [-9, 0, 0, 0]
-    assert {event.kind for event in run.events} >= {"node.joined", "node.left", "node.lost"}
+    run_elastane("submit", job, "--name", "far")
+    wait_for_members(run_elastane, "far", 4, engine.list_living)
+    assert list(engine.held.values()) == [2, 2]
+    engine.kill(engine.list_living()[-1])
+    wait_until(lambda: len(engine.agents) == 3, "another agent takes its place")
+    wait_for_members(run_elastane, "far", 4, engine.list_living)
+    run_elastane("scale", "far", "2")
+    wait_for_members(run_elastane, "far", 2, engine.list_living)
+    wait_until(lambda: len(engine.list_living()) == 1, "an agent has left as a whole")
+    run_dir = read_training("far").run_dir
+    steps = read_last_step(run_dir).step + DIGEST_STEP
+    wait_until(lambda: read_last_step(run_dir).step >= steps, "a digest is in the ledger")
+    run_elastane("cancel", "far", "--wait")
+    run = read_training("far")
+    assert_same_bytes(run, stage.play(f"--steps={len(run.ledger)}").run)
+    assert {len(line.workers) for line in run.ledger} >= {2, 4}
+    assert read_json(run_elastane, "describe", "far")["crashes"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool_options", [{"workersPerAgent": "2"}])
+def test_an_unmodified_script_has_all_its_workers_in_one_agent(run_elastane, engine, tmp_path, pool_options):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    script = SCRIPTS / "torchrun" / "elastic_tutorial.py"
+    where = ("--env", f"PYTHONPATH={SOURCES}", "--contract", "torchrun", "--workers", "2")
+    run_elastane("submit", script, "--name", "script", *where, "--", folder, "--epochs=3")
+    wait_for_state(run_elastane, "script", "finished", engine.list_living)
+    assert read_notes(folder)[-1] == "epoch 2 of 2"
+    assert list(engine.held.values()) == [2]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +179,7 @@ def test_a_job_goes_on_without_the_machine_on_which_it_began(
     assert engine.list_own_runs() == ([first] if (how, home_option) == ("death", "own") else [])
 
 
-def find_beginner(engine: ProcessEngine) -> str:
+def find_beginner(engine: AgentProcesses) -> str:
     """Return the agent that has begun the newest attempt."""
     return next(id_ for id_ in reversed(engine.agents) if "begins with" in engine.read_log(id_))
 
@@ -145,7 +189,7 @@ def list_messages(run) -> list[str]:
     return [event.why for event in run.events if event.kind == "message"]
 
 
-@pytest.mark.parametrize("home_option", ["own", pytest.param("shared", marks=pytest.mark.long)])
+@pytest.mark.parametrize("home_option", ["own"])
 def test_a_job_that_is_paused_goes_on_from_its_checkpoint_on_other_agents(
     run_elastane, engine, read_training, tmp_path, home_option
 ):

@@ -139,7 +139,8 @@ def list_agent_facts(job: Job) -> "Iterator[tuple[str, str]]":
         place = f"{agent.engine}.{agent.node}" if agent.node else agent.engine
         why = f": {agent.why}" if agent.why else ""
         state = AGENT_STATES.get(agent.state, agent.state)
-        yield "" if number else "agents", f"{agent.id} in {agent.pool} on {place} {state}{why}"
+        size = f" with {agent.workers} workers" if agent.workers > 1 else ""
+        yield "" if number else "agents", f"{agent.id}{size} in {agent.pool} on {place} {state}{why}"
 
 
 def format_resources(job: Job) -> str:

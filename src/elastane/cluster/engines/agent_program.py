@@ -14,7 +14,11 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from elastane.cluster.engines.code_download import fetch_code
-from elastane.cluster.engines.local.preflight import check_disk_space, check_job_files
+from elastane.cluster.engines.local.preflight import (
+    check_job_files,
+    claim_job_run,
+    refuse_run_of_another,
+)
 from elastane.cluster.engines.own_run import (
     ALL_RECORDS,
     JOIN_RECORDS,
@@ -47,7 +51,7 @@ from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.attempts.display import LogDisplay
 from elastane.run.attempts.interrupts import Interrupts, watch_signals
 from elastane.run.attempts.job_attempt import AttemptRequest, judge_end, record_outcome, run_attempt
-from elastane.run.attempts.run_directory import claim_run_directory, reclaim_run_directory
+from elastane.run.attempts.run_directory import reclaim_run_directory
 from elastane.run.machines.agents.node_agent import build_farewell
 from elastane.run.machines.joining.participation import JoinedMachine
 from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
@@ -185,7 +189,7 @@ class _Agent:
             return self._begin_in(run_dir, told)
 
     def _begin_in(self, run_dir: RunDir, told: Begin) -> AgentEnding:
-        _refuse_run_of_another(run_dir, told)
+        refuse_run_of_another(run_dir, read_attempt(run_dir), told.submitted_s, is_claimed=told.attempt == 1)
         shipped = self._fetch_code(told.spec, run_dir)
         run, working_dir = check_job_files(told.spec.name, told.spec, code=shipped)
         low, _ = told.limits
@@ -199,12 +203,9 @@ class _Agent:
         if alone:
             # It has a server of its own.
             drop_head_start()
-        if not run_dir.run.exists():
-            with claim_run_directory(run, run_dir.root, linked=False):
-                pass
-        elif not told.is_shared:
+        if run_dir.run.exists() and not told.is_shared:
             keep_places(run_dir, run)
-        check_disk_space(run_dir)
+        claim_job_run(run_dir, run)
         _enter(told.spec, working_dir)
         request = AttemptRequest(
             attempt=told.attempt,
@@ -296,21 +297,3 @@ def _enter(spec: JobSpec, working_dir: Path) -> None:
     """Let this process and its children have the environment and the directory of a job."""
     os.environ.update(spec.env)
     os.chdir(working_dir)
-
-
-def _refuse_run_of_another(run_dir: RunDir, told: Begin) -> None:
-    """Refuse a directory that holds the run of another job: its checkpoints would count as this job's.
-
-    Raises:
-        BadInput: it does.
-    """
-    if not run_dir.run.exists():
-        return
-    attempt = read_attempt(run_dir)
-    # The directory was claimed for this job if its first attempt has not begun yet.
-    if (attempt is None and told.attempt > 1) or (attempt is not None and attempt.began_s < told.submitted_s):
-        raise BadInput(
-            f"{run_dir.root} holds a run of another job",
-            means="its checkpoints would count as those of this job",
-            do="submit this job under another name",
-        )

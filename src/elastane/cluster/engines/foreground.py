@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
+
 from elastane.cluster.engines.run_line import RunLine, count_workers
 from elastane.cluster.nouns.engine import Observation, ObservedNode, Order, ResizeJob, StartAttempt
 from elastane.run.nouns.attempts import AttemptOutcome
-from elastane.run.nouns.control import Answer, AskResize
+from elastane.run.nouns.control import Answer
 from elastane.run.nouns.rundir import RunDir
 
 ATTEMPT = 1
@@ -28,18 +30,13 @@ class ForegroundEngine:
         return earlier | {self._job: self._build_observation(await self._line.ask_status())}
 
     def _build_observation(self, answer: Answer | None) -> Observation:
-        count = count_workers(answer)
-        return Observation(
-            job=self._job,
+        seen = self._line.observe(self._job, count_workers(answer))
+        return msgspec.structs.replace(
+            seen,
             attempt=ATTEMPT,
             present=True,
             agent=True,
-            workers=count.workers,
-            members=count.members,
-            target=count.target,
-            fixed=count.ending or (answer is not None and answer.by_hand),
-            progress=self._line.read_progress(),
-            run_dir=str(self._line.run_dir.root),
+            fixed=seen.fixed or (answer is not None and answer.by_hand),
         )
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
@@ -51,10 +48,9 @@ class ForegroundEngine:
         match order:
             case StartAttempt():
                 return ""
-            case ResizeJob(workers=workers, limits=limits):
+            case ResizeJob():
                 # The coordinator decides: a user may have set the size since the run was observed.
-                request = AskResize(workers=workers, limits=limits, unless_by_hand=True)
-                return await self._line.send_order(request)
+                return await self._line.carry_out(order, unless_by_hand=True)
             case _:
                 return "the run was started in a terminal, and only that terminal ends it"
 

@@ -1,27 +1,46 @@
-"""The line to a run: its files, and questions and orders to its coordinator, for all engines."""
+"""The line to a run: its files, and questions and orders to its coordinator, for all engines.
 
+An engine starts and ends processes. All else about a run is here: its progress, its outcome and its status,
+and the orders that its coordinator carries out.
+"""
+
+import asyncio
 import logging
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 from elastane.cluster.engines.pace import Pace, add_event_to_pace, add_line_to_pace
-from elastane.cluster.nouns.engine import JobProgress
+from elastane.cluster.nouns.engine import (
+    DrainWorker,
+    EvictWorkers,
+    JobProgress,
+    Observation,
+    ResizeJob,
+    StopAttempt,
+)
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.common.field_checks import MOST_WORKERS
+from elastane.common.permissions import use_owner_rights
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.connections.coordinator_request import CoordinatorClient
-from elastane.run.nouns.attempts import Attempt
-from elastane.run.nouns.control import Answer, Ask, AskStatus
+from elastane.run.nouns.attempts import Attempt, AttemptOutcome
+from elastane.run.nouns.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.run.observability.tail import Tail
 
 ANSWER_S = 1.0
+REQUESTS_AT_ONCE = 64
+"""The most simultaneous requests; the answers of a thousand could not be read within a second."""
 WITHIN_BYTES = 1 << 20
 MOST_LINES = 5_000
 """The most lines of each file that one reading uses; the newest count."""
 ENDING = ("stopping", "finishing", "over")
+
+RunOrder: TypeAlias = ResizeJob | DrainWorker | EvictWorkers | StopAttempt
+"""The orders that the coordinator of a run carries out. The others start or end processes."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +86,27 @@ class RunLine:
                 self.log_once("attempt", error)
             self._stamp = stamp
 
+    def read_outcome(self, attempt: int) -> AttemptOutcome | None:
+        """Return the recorded outcome of an attempt; None: none is recorded, or it cannot be read now."""
+        try:
+            self.read_attempt()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.log_once("attempt", error)
+        newest = self.attempt
+        return newest.outcome if newest is not None and newest.number == attempt else None
+
     def read_progress(self) -> JobProgress:
         """Read the new lines of the job's files and return its progress; unreadable values stay the same."""
-        try:
-            self._read_new_lines()
-        except (OSError, BadInput) as error:
-            self.log_once("progress", error)
-        if self._steps is None:
-            self._read_pinned()
+        # A file of another user may lead to a file that only this process may read.
+        with use_owner_rights(self.run_dir.root):
+            try:
+                self._read_new_lines()
+            except (OSError, BadInput) as error:
+                self.log_once("progress", error)
+            if self._steps is None:
+                self._read_pinned()
         pace = self._pace
         return JobProgress(
             step=pace.step,
@@ -89,13 +121,38 @@ class RunLine:
             saved_s=pace.saved_s,
         )
 
+    async def ask(self, question: Ask) -> Answer | None:
+        """Ask the coordinator of the run; None: it did not answer in time."""
+        return await self._coordinator.ask(question, ANSWER_S)
+
     async def ask_status(self) -> Answer | None:
         """Return the status of the run; None: its coordinator did not answer in time."""
-        return await self._coordinator.ask(AskStatus(), ANSWER_S)
+        return await self.ask(AskStatus())
 
-    async def send_order(self, order: Ask) -> str:
-        """Send an order to the coordinator and return why it was not accepted; empty: it was."""
-        answer = await self._coordinator.ask(order, ANSWER_S)
+    def observe(self, job: str, counts: "WorkerCounts") -> Observation:
+        """Return what the run says of itself; the caller adds what it knows of the processes.
+
+        Args:
+            job: its name.
+            counts: from the newest answer of its coordinator.
+        """
+        return Observation(
+            job=job,
+            workers=counts.workers,
+            members=counts.members,
+            target=counts.target,
+            fixed=counts.ending,
+            progress=self.read_progress(),
+            run_dir=str(self.run_dir.root),
+        )
+
+    async def carry_out(self, order: RunOrder, *, unless_by_hand: bool = False) -> str:
+        """Send an order to the coordinator and return why it was not accepted; empty: it was.
+
+        Args:
+            unless_by_hand: leave a number of workers that a user has set.
+        """
+        answer = await self.ask(make_request(order, unless_by_hand=unless_by_hand))
         return f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
 
     async def close(self) -> None:
@@ -134,6 +191,34 @@ class RunLine:
             return
         if pinned is not None:
             self._steps, self._samples, self._ranks = pinned.steps, pinned.global_batch, pinned.virtual_ranks
+
+
+def make_request(order: RunOrder, *, unless_by_hand: bool = False) -> Ask:
+    """Return the request to a coordinator that stands for an order; see `RunLine.carry_out`."""
+    match order:
+        case ResizeJob(workers=workers, limits=limits):
+            return AskResize(workers=workers, limits=limits, unless_by_hand=unless_by_hand)
+        case DrainWorker(worker=worker):
+            return AskDrain(worker=worker)
+        case EvictWorkers():
+            return AskEvict()
+        case StopAttempt(why=why):
+            return AskStop(who="controller", why=why)
+
+
+async def ask_runs(lines: Mapping[str, RunLine]) -> dict[str, Answer]:
+    """Return the status of each run with a coordinator that answers in time, by job.
+
+    Silent coordinators cost at most `ANSWER_S` for each group of `REQUESTS_AT_ONCE`.
+    """
+    slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+    async def ask(line: RunLine) -> Answer | None:
+        async with slots:
+            return await line.ask_status()
+
+    found = await asyncio.gather(*map(ask, lines.values()))
+    return {job: answer for job, answer in zip(lines, found, strict=True) if answer is not None}
 
 
 class WorkerCounts(NamedTuple):

@@ -18,6 +18,7 @@ from elastane.cluster.nouns.option_forms import (
     PATH,
     SETUP,
     SIZE,
+    WORKERS,
     EngineOption,
     KindOptions,
     TextForm,
@@ -195,6 +196,7 @@ SLURM = KindOptions(
             example="64G",
             form=SIZE,
         ),
+        WORKERS,
     ),
 )
 

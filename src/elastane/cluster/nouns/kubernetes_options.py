@@ -7,6 +7,7 @@ from elastane.cluster.nouns.option_forms import (
     HOME,
     PATH,
     SIZE,
+    WORKERS,
     EngineOption,
     KindOptions,
     make_form,
@@ -201,5 +202,6 @@ KUBERNETES = KindOptions(
             example="growth",
             form=_NAME,
         ),
+        WORKERS,
     ),
 )

@@ -110,3 +110,11 @@ SETUP = EngineOption(
     example="module load cuda",
     lines=True,
 )
+WORKERS = EngineOption(
+    name="workersPerAgent",
+    metavar="N",
+    help="The most workers of an agent, which run on one node. A job with sizes that are all multiples of a "
+    "number up to N has fewer agents. Default: 1.",
+    example="8",
+    form=CPUS,
+)

@@ -160,7 +160,7 @@ class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
     """No pool fits one worker by device kind, devices, terms, site and labels.
 
     Args:
-        one_machine: all its workers must be on one machine, so that pools of engines are out of the question.
+        one_machine: all its workers must be on one machine, and no pool of an engine has agents of its size.
         image: its container image, if pools fit but their engines cannot run it; otherwise empty.
     """
 

@@ -4,6 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from elastane.cluster.nouns.option_forms import CPUS, WORKERS
 from elastane.common.bodies import AnswerBody, RequestBody
 
 NodeWanted: TypeAlias = Literal["use", "drain", "failed"]
@@ -51,6 +52,16 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     def place(self) -> tuple[str, str]:
         """The engine and the site. Workers of one job are at one place: no run is divided between engines."""
         return self.engine, self.site
+
+    def count_agent_workers(self, devices: int) -> int:
+        """Return the most workers that an agent of an engine may have in this pool, at least one.
+
+        Args:
+            devices: of each worker.
+        """
+        given = self.options.get(WORKERS.name, "")
+        most = int(given) if CPUS.fits(given) else 1
+        return max(1, min(most, self.devices_per_node // devices))
 
 
 class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

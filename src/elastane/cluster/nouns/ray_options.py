@@ -8,6 +8,7 @@ from elastane.cluster.nouns.option_forms import (
     PATH,
     SETUP,
     SIZE,
+    WORKERS,
     EngineOption,
     KindOptions,
     make_form,
@@ -85,5 +86,6 @@ RAY = KindOptions(
             example="market=spot,zone=b",
             form=_LABELS,
         ),
+        WORKERS,
     ),
 )

@@ -30,10 +30,12 @@ def find_pool_groups(
         engines: of the pools; they are needed for jobs with an image only.
     """
     wanted, declared = spec.resources_per_worker, {engine.name: engine for engine in engines}
-    found: dict[tuple[str, tuple[str, str]], list[int]] = {}
+    found: dict[tuple[str, tuple[str, str], str], list[int]] = {}
     for i, pool in enumerate(pools):
         if _is_suitable(spec, pool) and can_run_image(spec.image, declared.get(pool.engine)):
-            found.setdefault((pool.device, pool.place), []).append(i)
+            # One agent has devices of one pool.
+            alone = pool.name if pool.engine and needs_one_machine(spec) else ""
+            found.setdefault((pool.device, pool.place, alone), []).append(i)
 
     def rank(members: list[int]) -> tuple[int, float, str]:
         first = pools[members[0]]
@@ -59,8 +61,8 @@ def needs_one_machine(spec: JobSpec) -> bool:
 
 def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
     wanted = spec.resources_per_worker
-    # The agents of an engine have one worker each, on any machine, and none has devices of two machines.
-    if pool.engine and (needs_one_machine(spec) or wanted.devices > pool.devices_per_node):
+    # The agents of an engine are on any of its machines, and none has devices of two machines.
+    if pool.engine and (wanted.devices > pool.devices_per_node or not _fits_agents(spec, pool)):
         return False
     return (
         (not wanted.kinds or pool.device in wanted.kinds)
@@ -71,4 +73,15 @@ def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
             (pool.engine if key == ENGINE_LABEL else pool.labels.get(key)) == value
             for key, value in spec.data.labels.items()
         )
+    )
+
+
+def _fits_agents(spec: JobSpec, pool: Pool) -> bool:
+    """Return whether agents of the pool's engine can hold the workers of a job.
+
+    All workers of an unmodified script are those of one agent, and the size of an agent cannot change.
+    """
+    low, high = spec.elastic_policy.limits
+    return not needs_one_machine(spec) or low == high <= pool.count_agent_workers(
+        spec.resources_per_worker.devices
     )

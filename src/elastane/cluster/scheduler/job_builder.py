@@ -166,7 +166,9 @@ class JobBuilder:
         wanted, data = spec.resources_per_worker, spec.data
         where = tuple(sorted(holding.pool for holding in state.holds)) if state.holds else ()
         labels = tuple(sorted(data.labels.items())) if data.labels else ()
-        terms = (spec.spot, spec.image, needs_one_machine(spec))
+        # The size of a job matters for its pools only if all its workers are on one machine.
+        together = spec.elastic_policy.limits if needs_one_machine(spec) else None
+        terms = (spec.spot, spec.image, together)
         key = (wanted.kinds, wanted.devices, data.regions, labels, where, terms)
         if key not in self._groups:
             found = find_pool_groups(spec, self._snapshot.pools, self._snapshot.engines)

@@ -11,6 +11,7 @@ from elastane.cluster.controller.agents.decisions import (
     LONGEST_PAUSE_S,
     LONGEST_WHY,
     add_last_words,
+    choose_agent_workers,
     choose_asks,
     choose_deadlines,
     choose_instruction,
@@ -29,7 +30,8 @@ from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredR
 from elastane.cluster.controller.jobs.retries import MISSING_OUTCOME
 from elastane.cluster.nouns.agents import SeenAgent
 from elastane.cluster.nouns.arrivals import AskAgain, Begin, Join, NotWanted
-from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, WorkerResources
+from elastane.cluster.nouns.pools import Pool
 from elastane.run.nouns.attempts import RETRYABLE
 
 NOW_S = 1000.0
@@ -43,9 +45,16 @@ def make_job(wanted, *, low=1, high=8, attempt=1, drain_until_s=0.0) -> AgentJob
     )
 
 
-def make_agent(number, *, pool="a100", **fields) -> StoredAgent:
+def make_agent(number, *, pool="a100", workers=1, **fields) -> StoredAgent:
     agent = StoredAgent(
-        number=number, job="j", engine="hpc", pool=pool, workers=1, devices=1, key=b"k" * 16, asked_s=0.0
+        number=number,
+        job="j",
+        engine="hpc",
+        pool=pool,
+        workers=workers,
+        devices=workers,
+        key=b"k" * 16,
+        asked_s=0.0,
     )
     return msgspec.structs.replace(agent, **fields)
 
@@ -55,10 +64,11 @@ def arrive(agent, attempt=0):
 
 
 @st.composite
-def agent_sets(draw):
+def agent_sets(draw, sizes=(1,)):
     agents = []
     for number in range(1, draw(st.integers(0, 8)) + 1):
-        agent = make_agent(number, pool=draw(st.sampled_from(POOLS)), node=draw(st.sampled_from("mn")))
+        place = {"pool": draw(st.sampled_from(POOLS)), "node": draw(st.sampled_from("mn"))}
+        agent = make_agent(number, workers=draw(st.sampled_from(sizes)), **place)
         agent = draw(st.sampled_from([agent, arrive(agent), arrive(agent, 1)]))
         if draw(st.booleans()):
             agent = msgspec.structs.replace(agent, leave_by_s=draw(st.sampled_from([NOW_S - 5, NOW_S + 5])))
@@ -117,13 +127,75 @@ def test_the_log_is_read_only_for_agents_that_failed_without_a_word():
 def test_after_asks_and_leavers_a_job_has_what_it_should_have(agents, wanted, runs):
     job, run = make_job(wanted), StoredRun(job="j", attempt=1, beginner=1) if runs else None
     leavers = choose_deadlines(agents, job, run, NOW_S)
-    asks = choose_asks(job, agents)
+    asks = choose_asks(job, agents, {})
     # No pool gives agents back and asks for others.
     assert not asks.keys() & {agent.pool for agent in agents if agent.number in leavers}
     assert all(agent.is_wanted for agent in agents if agent.number in leavers)
     staying = count_wanted(agent for agent in agents if agent.number not in leavers)
     for pool in POOLS:
-        assert staying.get(pool, 0) + asks.get(pool, 0) == wanted.get(pool, 0)
+        assert staying.get(pool, 0) + sum(asks.get(pool, ())) == wanted.get(pool, 0)
+
+
+@given(agents=agent_sets(sizes=(1, 2, 3)), wanted=wanted_sizes, size=st.integers(1, 4))
+def test_agents_of_several_workers_too_give_a_job_what_it_should_have(agents, wanted, size):
+    job = make_job(wanted)
+    leavers = choose_deadlines(agents, job, None, NOW_S)
+    agents = [
+        msgspec.structs.replace(agent, leave_by_s=leavers.get(agent.number, agent.leave_by_s))
+        for agent in agents
+    ]
+    asks = choose_asks(job, agents, dict.fromkeys(POOLS, size))
+    for pool in POOLS:
+        staying = [agent.workers for agent in agents if agent.is_wanted and agent.pool == pool]
+        assert sum(staying) + sum(asks.get(pool, ())) == wanted.get(pool, 0)
+        assert set(asks.get(pool, ())) <= {size, 1}
+    # What stays and what was asked for needs no further change.
+    assert choose_deadlines(agents, job, None, NOW_S) == {}
+
+
+@given(count=st.integers(1, 6), back=st.integers(0, 6), size=st.integers(1, 4))
+def test_a_shrink_by_whole_agents_divides_none(count, back, size):
+    agents = [make_agent(number, workers=size) for number in range(1, count + 1)]
+    kept = max(1, count - back)
+    job = make_job({"a100": kept * size})
+    leavers = choose_deadlines(agents, job, None, NOW_S)
+    assert len(leavers) == count - kept
+    assert choose_asks(job, [agent for agent in agents if agent.number not in leavers], {"a100": size}) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "option", "workers"),
+    [
+        (ElasticPolicy(min_replicas=8, max_replicas=8), "", 1),
+        (ElasticPolicy(min_replicas=8, max_replicas=8), "8", 8),
+        (ElasticPolicy(min_replicas=6, max_replicas=6), "4", 3),
+        (ElasticPolicy(min_replicas=8, max_replicas=8), "64", 8),
+        (ElasticPolicy(min_replicas=12, max_replicas=12), "64", 6),
+        (ElasticPolicy(min_replicas=4, max_replicas=16, replica_increment_step=4), "8", 4),
+        (ElasticPolicy(min_replicas=2, max_replicas=8, replica_increment_step=3), "8", 1),
+        (ElasticPolicy(replica_discrete_values=(4, 8, 16)), "8", 4),
+        (ElasticPolicy(replica_discrete_values=(1, 8)), "8", 1),
+        # The scheduler may choose any size in between.
+        (ElasticPolicy(min_replicas=4, max_replicas=8), "8", 1),
+        (ElasticPolicy(min_replicas=8, max_replicas=8), "many", 1),
+    ],
+)
+def test_every_size_of_a_job_is_a_multiple_of_the_workers_of_its_agents(policy, option, workers):
+    options = {"workersPerAgent": option} if option else {}
+    pool = Pool(name="a100", device="a100", devices=64, engine="hpc", options=options)
+    assert choose_agent_workers(JobSpec(name="j", team="t", elastic_policy=policy), pool) == workers
+
+
+def test_an_agent_has_no_more_workers_than_devices_on_a_node():
+    pool = Pool(name="a", device="a", devices=64, devices_per_node=8, options={"workersPerAgent": "8"})
+    for devices, workers in ((1, 8), (2, 4), (3, 2), (8, 1), (16, 1)):
+        spec = JobSpec(
+            name="j",
+            team="t",
+            resources_per_worker=WorkerResources(devices=devices),
+            elastic_policy=ElasticPolicy(min_replicas=8, max_replicas=8),
+        )
+        assert choose_agent_workers(spec, pool) == workers
 
 
 @given(agents=agent_sets(), wanted=wanted_sizes)

@@ -6,17 +6,17 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 
 import msgspec
 import pytest
 
 from elastane.cluster.controller.jobs.retries import is_permanent
 from elastane.cluster.engines.local.accounts import build_job_environment
-from elastane.cluster.engines.local.engine import REQUESTS_AT_ONCE, EngineDirectories, LocalEngine
+from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
 from elastane.cluster.engines.local.job_code import locate_code_archive
 from elastane.cluster.engines.local.job_program import make_run_spec
-from elastane.cluster.engines.local.job_watcher import JobWatcher
+from elastane.cluster.engines.local.preflight import claim_job_run, refuse_run_of_another
 from elastane.cluster.nouns.engine import (
     DrainWorker,
     KillAttempt,
@@ -27,7 +27,7 @@ from elastane.cluster.nouns.engine import (
 )
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.common import process_identity
-from elastane.common.errors import BadInput
+from elastane.common.errors import BadInput, ElastaneError
 from elastane.run.agent.presence import hold_presence
 from elastane.run.attempts.attempt_file import read_attempt, write_attempt
 from elastane.run.attempts.run_directory import claim_run_directory
@@ -35,7 +35,6 @@ from elastane.run.machines.joining.code_archive import write_archive
 from elastane.run.machines.joining.shipped_code import check_shipped_code, compute_code_digest, list_code
 from elastane.run.nouns.attempts import Attempt, AttemptOutcome
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings
-from elastane.run.nouns.control import Answer, AskStop
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import CheckpointPolicy, RunSpec
 from tests.waiting import WAIT_S, wait_until
@@ -357,6 +356,42 @@ def test_a_job_does_not_continue_a_job_of_the_same_name_from_another_store(tmp_p
     assert start(98.0).outcome == OVER.outcome
 
 
+@pytest.mark.parametrize(
+    ("attempt", "events", "is_claimed", "is_own"),
+    [
+        # Claimed for the job, which has not begun; or by `elastane run`, which records no attempt.
+        (None, False, True, True),
+        (None, True, True, False),
+        (None, False, False, False),
+        (Attempt(number=1, pid=1, started=1, began_s=101.0), True, False, True),
+        (Attempt(number=1, pid=1, started=1, began_s=99.0), True, True, False),
+    ],
+)
+def test_a_job_continues_only_a_run_that_was_started_for_it(
+    tmp_path, attempt, events, is_claimed, is_own
+) -> None:
+    run_dir = RunDir(tmp_path)
+    refuse_run_of_another(run_dir, attempt, 100.0, is_claimed=is_claimed)
+    run_dir.run.touch()
+    if events:
+        run_dir.events.touch()
+    with nullcontext() if is_own else pytest.raises(BadInput, match="holds a run of another job"):
+        refuse_run_of_another(run_dir, attempt, 100.0, is_claimed=is_claimed)
+
+
+def test_a_directory_that_a_live_run_holds_is_claimed_later(tmp_path, monkeypatch) -> None:
+    """The job itself is sound, so it must not fail for good."""
+    monkeypatch.setattr("elastane.run.attempts.run_directory.LOCK_CHECK_S", 0.0)
+    run = RunSpec(name="j", script=str(tmp_path / "train.py"))
+    with claim_run_directory(run, tmp_path / "run") as run_dir:
+        run_dir.run.unlink()
+        with pytest.raises(ElastaneError, match="in use by a live run") as refused:
+            claim_job_run(run_dir, run)
+    assert not isinstance(refused.value, BadInput)
+    claim_job_run(run_dir, run)
+    assert run_dir.run.exists()
+
+
 @pytest.mark.parametrize("where", [{"script": "/\ud800.py"}, {"env": {"WHO": "\ud800"}}])
 def test_a_job_that_cannot_be_encoded_does_not_stop_other_jobs_from_starting(tmp_path, where) -> None:
     """Such as a name beyond ASCII if the locale of the controller is C; its cycles failed for all jobs."""
@@ -508,18 +543,6 @@ def test_an_order_for_another_attempt_does_nothing(tmp_path, kind) -> None:
     assert refused == {"j": "attempt 1 is not running"}
 
 
-def test_a_stop_reaches_the_run_with_its_origin_and_reason(tmp_path, monkeypatch) -> None:
-    asked = []
-
-    async def tell(self, order, question) -> str:
-        asked.append(question)
-        return ""
-
-    monkeypatch.setattr(LocalEngine, "_send_order", tell)
-    asyncio.run(LocalEngine(tmp_path).carry_out([StopAttempt(job="j", attempt=1, why="It is paused.")]))
-    assert asked == [AskStop(who="controller", why="It is paused.")]
-
-
 def test_a_written_attempt_is_read_back(tmp_path) -> None:
     run_dir = EngineDirectories(tmp_path).get_run_dir("j")
     run_dir.root.mkdir(parents=True)
@@ -529,30 +552,3 @@ def test_a_written_attempt_is_read_back(tmp_path) -> None:
     run_dir.attempt.write_bytes(b"{")
     with pytest.raises(BadInput, match="damaged"):
         read_attempt(run_dir)
-
-
-def test_many_jobs_are_asked_in_groups_so_that_each_has_time_to_answer(tmp_path, monkeypatch) -> None:
-    """The engine needs time to decode each answer."""
-    at_once = most = 0
-
-    async def answer(_watcher):
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await asyncio.sleep(0)  # not a wait: other requests begin here
-        at_once -= 1
-        return Answer(ok=True, target=1)
-
-    monkeypatch.setattr(JobWatcher, "ask_status", answer)
-    pid = os.getpid()
-    alive = Attempt(number=1, pid=pid, started=process_identity.read_start_time(pid) or 0, began_s=0.0)
-    names = [f"job-{number}" for number in range(2 * REQUESTS_AT_ONCE)]
-    with ExitStack() as present:
-        for name in names:
-            run_dir = EngineDirectories(tmp_path).get_run_dir(name)
-            run_dir.logs.mkdir(parents=True)
-            present.callback(os.close, hold_presence(run_dir))
-            write_attempt(run_dir, alive)
-        seen = asyncio.run(LocalEngine(tmp_path).observe(names))
-    assert {one.target for one in seen.values()} == {1}
-    assert most == REQUESTS_AT_ONCE

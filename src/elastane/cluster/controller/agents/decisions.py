@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import gcd
 
 import msgspec
 
@@ -11,11 +12,11 @@ from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredR
 from elastane.cluster.controller.jobs.retries import MISSING_OUTCOME
 from elastane.cluster.nouns.agents import SeenAgent
 from elastane.cluster.nouns.arrivals import AskAgain, Begin, Instruction, Join, NotWanted
+from elastane.cluster.nouns.jobs import JobSpec
+from elastane.cluster.nouns.pools import Pool
 from elastane.common.safe_text import fold_text
 from elastane.run.nouns.attempts import RETRYABLE, AttemptOutcome
 
-WORKERS_PER_AGENT = 1
-"""An engine gives back an agent only as a whole, so one of one worker lets a job have every size."""
 ASK_AGAIN_S = 1.0
 AFTER_OUTCOME_S = 30.0
 """How long agents may take to end after the outcome of their attempt is recorded."""
@@ -137,11 +138,41 @@ def count_wanted(agents: Iterable[StoredAgent]) -> dict[str, int]:
     return dict(found)
 
 
-def choose_asks(job: AgentJob, agents: Iterable[StoredAgent]) -> dict[str, int]:
-    """Return how many agents to ask for, by pool."""
-    here = count_wanted(agents)
-    missing = {pool: workers - here.get(pool, 0) for pool, workers in job.wanted.items()}
-    return {pool: -(-workers // WORKERS_PER_AGENT) for pool, workers in missing.items() if workers > 0}
+def choose_agent_workers(spec: JobSpec, pool: Pool) -> int:
+    """Return how many workers each agent of a job has in a pool of an engine.
+
+    An engine gives back an agent only as a whole. So every size of the job is a multiple of this number, and
+    no shrink has to divide an agent.
+    """
+    policy, (low, high) = spec.elastic_policy, spec.elastic_policy.limits
+    if policy.replica_discrete_values:
+        common = gcd(*policy.replica_discrete_values)
+    elif low == high:
+        common = low
+    else:
+        # Without a step the scheduler may choose any size in between.
+        common = gcd(low, policy.replica_increment_step or 1)
+    most = min(common, pool.count_agent_workers(spec.resources_per_worker.devices))
+    return next(workers for workers in range(most, 0, -1) if common % workers == 0)
+
+
+def choose_asks(
+    job: AgentJob, agents: Iterable[StoredAgent], sizes: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """Return the agents to ask for, by pool: the number of workers of each.
+
+    Args:
+        agents: of the job.
+        sizes: how many workers an agent of the job has in each pool; see `choose_agent_workers`.
+    """
+    here, found = count_wanted(agents), dict[str, tuple[int, ...]]()
+    for pool, workers in job.wanted.items():
+        missing, size = workers - here.get(pool, 0), sizes.get(pool, 1)
+        if missing > 0:
+            whole, rest = divmod(missing, size)
+            # A grant that is divided among pools may be a multiple of the size only as a whole.
+            found[pool] = (size,) * whole + (1,) * rest
+    return found
 
 
 def choose_deadlines(
@@ -157,7 +188,8 @@ def choose_deadlines(
 
     Those beyond a gang go first, because its places are sure, then those that have not arrived, then those on
     nodes that go away, then the newest. While a job is stopped, its run ends by an order, and its agents with
-    it.
+    it. If each has more workers than the job has to give back, one leaves nevertheless, and the job asks for
+    what it lacks then.
 
     Args:
         agents: of the job.
@@ -166,7 +198,7 @@ def choose_deadlines(
         leaving_nodes: nodes that are drained or will be taken away.
     """
     found: dict[int, float] = {}
-    here = count_wanted(agents)
+    here, smallest = count_wanted(agents), dict[str, StoredAgent]()
     order = sorted(
         (agent for agent in agents if agent.is_wanted),
         key=lambda agent: (
@@ -185,6 +217,11 @@ def choose_deadlines(
             found[agent.number] = now_s
         elif here[agent.pool] - agent.workers >= job.wanted.get(agent.pool, 0):
             here[agent.pool] -= agent.workers
+            found[agent.number] = job.choose_deadline(now_s)
+        elif agent.workers < smallest.get(agent.pool, agent).workers or agent.pool not in smallest:
+            smallest[agent.pool] = agent
+    for pool, agent in smallest.items():
+        if job is not None and here[pool] > job.wanted.get(pool, 0):
             found[agent.number] = job.choose_deadline(now_s)
     return found
 

@@ -10,8 +10,8 @@ import msgspec
 
 from elastane.cluster.controller.agents.agent_job import AgentJob, locate_run_dir, read_agent_job
 from elastane.cluster.controller.agents.decisions import (
-    WORKERS_PER_AGENT,
     add_last_words,
+    choose_agent_workers,
     choose_asks,
     choose_deadlines,
     compute_grace_s,
@@ -32,7 +32,7 @@ from elastane.cluster.controller.agents.stored_agent import StoredAgent, StoredR
 from elastane.cluster.controller.store import agent_rows, documents, elastic_job_rows, jobs, nodes
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.engines.kinds import choose_controller_url, find_queue
-from elastane.cluster.engines.run_line import RunLine, WorkerCounts, count_workers
+from elastane.cluster.engines.run_line import RunLine, WorkerCounts, ask_runs, count_workers
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, AgentGang, SeenAgent
 from elastane.cluster.nouns.config import Config
 from elastane.cluster.nouns.engine import (
@@ -51,10 +51,9 @@ from elastane.cluster.nouns.job_tickets import JobTicket, encode_job_ticket
 from elastane.cluster.nouns.pools import Pool
 from elastane.run.connections.endpoint import has_kept_endpoint
 from elastane.run.nouns.attempts import AttemptOutcome
-from elastane.run.nouns.control import Answer, AskDrain, AskResize, AskStop
+from elastane.run.nouns.control import Answer
 from elastane.run.nouns.rundir import RunDir
 
-REQUESTS_AT_ONCE = 64
 AS_ROOT = (
     "it would run the job as root; this controller runs jobs as users of their teams (elastane up --run-as)"
 )
@@ -148,8 +147,8 @@ class Fleet:
         await self._engines.update(view.config, self._cluster)
         for job in self._lines.keys() - view.jobs.keys():
             await self._lines.pop(job).close()
-        running = [job for job in view.jobs if _is_present(view, job)]
-        seen, answers = await asyncio.gather(self._engines.list_agents(), self._ask_runs(running))
+        running = {job: self._get_line(job) for job in view.jobs if _is_present(view, job)}
+        seen, answers = await asyncio.gather(self._engines.list_agents(), ask_runs(running))
         self._report_absence()
         self._counts = {job: count_workers(answer) for job, answer in answers.items()}
         self._heard = {job: frozenset(node.name for node in answer.nodes) for job, answer in answers.items()}
@@ -197,16 +196,6 @@ class Fleet:
             with self._store.begin_write() as tx:
                 self._cluster = agent_rows.get_cluster_id(tx)
         return _View(config, pools, agents, needs, runs, gone)
-
-    async def _ask_runs(self, names: Sequence[str]) -> Mapping[str, Answer]:
-        slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
-
-        async def ask(job: str) -> Answer | None:
-            async with slots:
-                return await self._get_line(job).ask_status()
-
-        found = await asyncio.gather(*map(ask, names))
-        return {job: answer for job, answer in zip(names, found, strict=True) if answer is not None}
 
     def _get_line(self, job: str) -> RunLine:
         if job not in self._lines:
@@ -296,18 +285,15 @@ class Fleet:
         is_whole = job is not None and counts.members == wanted == sum(job.wanted.values())
         if is_whole and all(has_stayed(agent, now_s) for agent in staying):
             self._troubles.pop(name, None)
-        return Observation(
-            job=name,
+        return msgspec.structs.replace(
+            line.observe(name, counts),
             attempt=0 if run is None else run.attempt,
             present=present,
             agent=present,
             outcome=self._find_outcome(run, present=present),
-            workers=counts.workers,
-            members=counts.members,
+            # The run follows its agents, and they follow the grant.
             target=None if counts.workers is None else wanted,
-            fixed=counts.ending,
             held=dict(held) if present else {},
-            progress=line.read_progress(),
             run_dir="" if run is None else str(line.run_dir.root),
         )
 
@@ -316,7 +302,7 @@ class Fleet:
         if run is None:
             return None
         line = self._get_line(run.job)
-        outcome = self._read_outcome(line, run.attempt)
+        outcome = line.read_outcome(run.attempt)
         if outcome is not None or present:
             return outcome
         has_begun = line.attempt is not None and line.attempt.number == run.attempt
@@ -326,17 +312,6 @@ class Fleet:
                 return None if last is None else judge_loss(last)
             beginner = agent_rows.find_agent(tx, run.beginner)
         return None if beginner is None else judge_start(beginner)
-
-    def _read_outcome(self, line: RunLine, attempt: int) -> AttemptOutcome | None:
-        """Return the recorded outcome of an attempt; None: none is recorded, or it cannot be read now."""
-        try:
-            line.read_attempt()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            line.log_once("attempt", error)
-        newest = line.attempt
-        return newest.outcome if newest is not None and newest.number == attempt else None
 
     # -- orders ----------------------------------------------------------------------------------------------
 
@@ -360,8 +335,8 @@ class Fleet:
             case ResizeJob() | EvictWorkers():
                 # Agents beyond the grant are ended when their time is up.
                 return ""
-            case DrainWorker(worker=worker):
-                return await self._get_line(order.job).send_order(AskDrain(worker=worker))
+            case DrainWorker():
+                return await self._get_line(order.job).carry_out(order)
             case StopAttempt():
                 return await self._stop(order)
             case KillAttempt():
@@ -377,11 +352,11 @@ class Fleet:
 
     async def _stop(self, order: StopAttempt) -> str:
         line = self._get_line(order.job)
-        if self._read_outcome(line, order.attempt) is not None:
+        if line.read_outcome(order.attempt) is not None:
             # Its agents are ending.
             return ""
-        refusal = await line.send_order(AskStop(who="controller", why=order.why))
-        if refusal and self._read_outcome(line, order.attempt) is None:
+        refusal = await line.carry_out(order)
+        if refusal and line.read_outcome(order.attempt) is None:
             # A notice to its agents stops the run too.
             self._dismiss(order.job, attempt=order.attempt)
         return refusal
@@ -466,52 +441,40 @@ class Fleet:
         self, job: AgentJob, agents: Sequence[StoredAgent], view: _View, now_s: float
     ) -> list[StoredAgent]:
         """Record the agents that a job lacks, and return them."""
-        if not choose_asks(job, agents):
+        if not choose_asks(job, agents, {}).keys() & view.pools.keys():
             return []
-        shapes = self._map_shapes(job, view)
-        chosen = choose_new_agents(job, agents, view.gone.get(job.name, ()), shapes)
+        with self._store.begin_read() as tx:
+            template = elastic_job_rows.map_agent_options(tx, {job.name}).get(job.name, {})
+        # The template of an ElasticJob is that of a pod with one worker.
+        sizes = {
+            pool: 1 if template else choose_agent_workers(job.spec, view.pools[pool])
+            for pool in job.wanted.keys() & view.pools.keys()
+        }
+        shapes = _map_shapes(job, view, template)
+        chosen = choose_new_agents(job, agents, view.gone.get(job.name, ()), sizes, shapes)
         missing = [new for new in chosen if new.pool in view.pools]
         if not missing:
             return []
-        devices = WORKERS_PER_AGENT * job.spec.resources_per_worker.devices
         found: list[StoredAgent] = []
-        begun: dict[str, int] = {}
+        begun: dict[tuple[str, str], int] = {}
         with self._store.begin_write() as tx:
             for new in missing:
                 agent = StoredAgent(
                     job=job.name,
                     engine=view.pools[new.pool].engine,
                     pool=new.pool,
-                    workers=WORKERS_PER_AGENT,
-                    devices=devices,
+                    workers=new.workers,
+                    devices=new.workers * job.spec.resources_per_worker.devices,
                     key=agent_rows.make_key(),
-                    gang=new.gang or (begun.get(new.pool, 0) if new.gang_size else 0),
+                    gang=new.gang or (begun.get((new.pool, new.shape), 0) if new.gang_size else 0),
                     gang_size=new.gang_size,
                     shape=new.shape,
                     asked_s=now_s,
                 )
                 found.append(agent_rows.insert_agent(tx, agent))
                 if new.gang_size and not new.gang:
-                    begun[new.pool] = found[-1].gang
+                    begun[new.pool, new.shape] = found[-1].gang
         return found
-
-    def _map_shapes(self, job: AgentJob, view: _View) -> dict[str, str]:
-        """Return the shape of the agents of a job in each of its pools that has a queue."""
-        engines = {document.name: document for document in view.config.engines or ()}
-        declared = {
-            pool: (engines[view.pools[pool].engine], view.pools[pool].options)
-            for pool in job.wanted
-            if pool in view.pools and view.pools[pool].engine in engines
-        }
-        with self._store.begin_read() as tx:
-            own = elastic_job_rows.map_agent_options(tx, {job.name}).get(job.name, {})
-        return {
-            pool: hash_shape(
-                [engine.options, options, own, job.spec.image, job.spec.resources_per_worker.devices]
-            )
-            for pool, (engine, options) in declared.items()
-            if find_queue(engine, options, own)
-        }
 
     async def _ask_engine(
         self, engine: str, agents: Sequence[StoredAgent], view: _View, now_s: float
@@ -573,9 +536,12 @@ class Fleet:
             job, run = view.jobs[name], view.runs.get(name)
             target = self._counts.get(name, WorkerCounts()).target
             joined = [agent for agent in agents if agent.is_wanted and self._is_heard(agent, run)]
-            slots = sum(agent.workers for agent in joined)
-            if job is not None and target is not None and target < min(slots, sum(job.wanted.values())):
-                await self._get_line(name).send_order(AskResize(workers=slots, limits=job.limits))
+            if job is None or run is None or target is None:
+                continue
+            workers = min(sum(agent.workers for agent in joined), sum(job.wanted.values()))
+            if target < workers:
+                grown = ResizeJob(job=name, attempt=run.attempt, workers=workers, limits=job.limits)
+                await self._get_line(name).carry_out(grown)
 
     async def observe_nodes(self) -> Sequence[ObservedNode]:
         """Return the machines in pools of engines."""
@@ -609,3 +575,24 @@ def _group(agents: Iterable[StoredAgent]) -> dict[str, tuple[StoredAgent, ...]]:
     for agent in agents:
         found[agent.job].append(agent)
     return {job: tuple(some) for job, some in found.items()}
+
+
+def _map_shapes(job: AgentJob, view: _View, template: Mapping[str, str]) -> dict[str, str]:
+    """Return the shape of the agents of a job in each of its pools that has a queue.
+
+    Args:
+        template: options of the agents that the job itself sets.
+    """
+    engines = {document.name: document for document in view.config.engines or ()}
+    declared = {
+        pool: (engines[view.pools[pool].engine], view.pools[pool].options)
+        for pool in job.wanted
+        if pool in view.pools and view.pools[pool].engine in engines
+    }
+    return {
+        pool: hash_shape(
+            [engine.options, options, template, job.spec.image, job.spec.resources_per_worker.devices]
+        )
+        for pool, (engine, options) in declared.items()
+        if find_queue(engine, options, template)
+    }

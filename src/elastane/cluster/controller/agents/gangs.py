@@ -11,13 +11,13 @@ stands alone. The rules for places are those of Kueue's groups, see
 """
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from elastane.cluster.controller.agents.agent_job import AgentJob
-from elastane.cluster.controller.agents.decisions import WORKERS_PER_AGENT, choose_asks
+from elastane.cluster.controller.agents.decisions import choose_asks
 from elastane.cluster.controller.agents.stored_agent import StoredAgent
 
 SHAPE_BYTES = 8
@@ -27,12 +27,14 @@ class NewAgent(msgspec.Struct, frozen=True, kw_only=True):
     """An agent to ask for.
 
     Args:
+        workers: how many it has.
         gang: number of the gang that it joins; 0 with a size: one that begins with it and its next ones.
         gang_size: 0: it is in no gang.
         shape: of its gang.
     """
 
     pool: str
+    workers: int
     gang: int = 0
     gang_size: int = 0
     shape: str = ""
@@ -54,17 +56,20 @@ def has_begun(agent: StoredAgent) -> bool:
 
 
 def divide_minimum(job: AgentJob) -> dict[str, int]:
-    """Return how many agents of each pool belong to the fewest workers of a job."""
+    """Return how many of the fewest workers of a job belong to each pool."""
     found, left = {}, job.limits[0]
     for pool, workers in job.wanted.items():
-        share = min(left, workers)
-        found[pool] = -(-share // WORKERS_PER_AGENT)
-        left -= share
+        found[pool] = min(left, workers)
+        left -= found[pool]
     return found
 
 
 def choose_new_agents(
-    job: AgentJob, agents: Sequence[StoredAgent], gone: Iterable[StoredAgent], shapes: Mapping[str, str]
+    job: AgentJob,
+    agents: Sequence[StoredAgent],
+    gone: Iterable[StoredAgent],
+    sizes: Mapping[str, int],
+    shapes: Mapping[str, str],
 ) -> tuple[NewAgent, ...]:
     """Return the agents to ask for.
 
@@ -74,44 +79,55 @@ def choose_new_agents(
     Args:
         agents: of the job that are not gone.
         gone: members of their gangs that are gone.
+        sizes: how many workers an agent of the job has in each pool.
         shapes: of the agents of each pool that has a queue.
     """
     shares = divide_minimum(job)
     arrived = sum(agent.workers for agent in agents if agent.has_arrived and agent.is_wanted)
     found: list[NewAgent] = []
-    for pool, count in choose_asks(job, agents).items():
+    for pool, asks in choose_asks(job, agents, sizes).items():
         if pool not in shapes:
-            found += [NewAgent(pool=pool)] * count
+            found += (NewAgent(pool=pool, workers=workers) for workers in asks)
             continue
-        covered = sum(1 for agent in agents if agent.pool == pool and agent.is_wanted and agent.gang)
-        members = max(0, min(count, shares.get(pool, 0) - covered))
-        found += _choose_members(pool, members, _find_places(agents, gone, pool, shapes[pool]), shapes[pool])
-        if arrived >= job.limits[0]:
-            found += [NewAgent(pool=pool)] * (count - members)
+        covered = sum(
+            agent.workers for agent in agents if agent.pool == pool and agent.is_wanted and agent.gang
+        )
+        missing = shares.get(pool, 0) - covered
+        # The members of a gang are alike.
+        for workers, count in Counter(asks).items():
+            members = max(0, min(count, -(-missing // workers)))
+            missing -= members * workers
+            new = NewAgent(pool=pool, workers=workers, shape=_name_shape(shapes[pool], workers))
+            found += _choose_members(new, members, _find_places(agents, gone, new))
+            if arrived >= job.limits[0]:
+                found += [NewAgent(pool=pool, workers=workers)] * (count - members)
     return tuple(found)
 
 
+def _name_shape(shape: str, workers: int) -> str:
+    return shape if workers == 1 else f"{shape}:{workers}"
+
+
 def _choose_members(
-    pool: str, count: int, places: Sequence[tuple[StoredAgent, int]], shape: str
-) -> list[NewAgent]:
-    """Return new members for the free places of gangs, and a gang of those for which there is no place."""
-    found: list[NewAgent] = []
+    new: NewAgent, count: int, places: Sequence[tuple[StoredAgent, int]]
+) -> Iterator[NewAgent]:
+    """Yield new members for the free places of gangs, and a gang of those for which there is no place."""
     for member, free in places:
-        joining = min(free, count - len(found))
-        found += [NewAgent(pool=pool, gang=member.gang, gang_size=member.gang_size, shape=shape)] * joining
-    rest = count - len(found)
-    return [*found, *[NewAgent(pool=pool, gang_size=rest, shape=shape)] * rest]
+        joining = min(free, count)
+        count -= joining
+        yield from [msgspec.structs.replace(new, gang=member.gang, gang_size=member.gang_size)] * joining
+    yield from [msgspec.structs.replace(new, gang_size=count)] * count
 
 
 def _find_places(
-    agents: Iterable[StoredAgent], gone: Iterable[StoredAgent], pool: str, shape: str
+    agents: Iterable[StoredAgent], gone: Iterable[StoredAgent], new: NewAgent
 ) -> list[tuple[StoredAgent, int]]:
-    """Return a member of each gang of a pool that has free places, and how many, the oldest first."""
+    """Return a member of each gang with free places for a new one, and how many, the oldest first."""
     open_gangs: dict[int, StoredAgent] = {}
     taken: dict[int, int] = defaultdict(int)
     for agent in agents:
         taken[agent.gang] += 1
-        if agent.gang and agent.is_wanted and (agent.pool, agent.shape) == (pool, shape):
+        if agent.gang and agent.is_wanted and (agent.pool, agent.shape) == (new.pool, new.shape):
             open_gangs.setdefault(agent.gang, agent)
     for agent in gone:
         taken[agent.gang] += not agent.is_replaceable
@@ -150,6 +166,9 @@ def choose_stranded(
 
     running = {agent.gang for agent in agents if stays(agent) and has_begun(agent)}
     pools_at_work = {agent.pool for agent in agents if agent.gang in running}
+    workers = Counter[str]()
+    for members in gangs.values():
+        workers[members[0].pool] += members[0].workers * members[0].gang_size
     found: list[int] = []
     for gang, members in gangs.items():
         waiting = [agent for agent in members if stays(agent) and not has_begun(agent)]
@@ -157,8 +176,8 @@ def choose_stranded(
             continue
         is_over = gang in begun or any(has_begun(agent) for agent in members)
         is_short = len(waiting) < len(members)
-        pool, size = waiting[0].pool, waiting[0].gang_size
-        is_small = pool not in pools_at_work and size < shares.get(pool, 0)
+        pool = waiting[0].pool
+        is_small = pool not in pools_at_work and workers[pool] < shares.get(pool, 0)
         if is_over or is_short or is_small:
             found += [agent.number for agent in waiting]
     return tuple(found)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from elastane.cluster.engines.local.preflight import check_disk_space
 from elastane.cluster.nouns.engine import StartAttempt
 from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.permissions import use_owner_rights
@@ -88,7 +87,6 @@ def start_agent(
         OSError: it cannot be started.
     """
     log = run_dir.log(AGENT_LOG)
-    check_disk_space(run_dir)
     # The agent inherits the presence lock, so that it is present before its first line has run.
     presence = hold_presence(run_dir)
     try:

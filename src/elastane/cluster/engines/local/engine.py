@@ -17,13 +17,18 @@ from elastane.cluster.engines.local.accounts import Account, build_job_environme
 from elastane.cluster.engines.local.agent_process import AgentProcess, FailedStart, start_agent
 from elastane.cluster.engines.local.job_code import locate_code_archive, place_code
 from elastane.cluster.engines.local.job_watcher import JobWatcher
-from elastane.cluster.engines.local.preflight import check_job_files, explain_environment_too_large
+from elastane.cluster.engines.local.preflight import (
+    check_job_files,
+    claim_job_run,
+    explain_environment_too_large,
+    refuse_run_of_another,
+)
 from elastane.cluster.engines.local.user_isolation import (
     JobCannotStart,
     get_gpu_claims_folder,
     start_agent_as_user,
 )
-from elastane.cluster.engines.run_line import count_workers
+from elastane.cluster.engines.run_line import RunOrder, ask_runs, count_workers
 from elastane.cluster.nouns.engine import (
     DrainWorker,
     EvictWorkers,
@@ -42,14 +47,11 @@ from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.permissions import use_owner_rights
 from elastane.run.agent.environment import GPU_CLAIMS
 from elastane.run.agent.presence import list_present_processes, move_presence_aside
-from elastane.run.attempts.run_directory import claim_run_directory
 from elastane.run.machines.joining.shipped_code import CODE
 from elastane.run.nouns.attempts import AttemptOutcome
-from elastane.run.nouns.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStop
+from elastane.run.nouns.control import Answer
 from elastane.run.nouns.rundir import RunDir
 
-REQUESTS_AT_ONCE = 64
-"""The most simultaneous requests; the answers of a thousand could not be read within a second."""
 CANNOT_START = 2
 AWAIT_END_S = 1.0
 """How long to wait for the end of an agent that has left its run directory. Usually it ends at once; without
@@ -147,15 +149,9 @@ class LocalEngine:
         await self._forget(self._watchers.keys() - names)
         for name in names:
             self._update(name)
-        asked = [name for name, watcher in self._watchers.items() if watcher.agent]
-        slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
-
-        async def ask_status(name: str) -> Answer | None:
-            async with slots:
-                return await self._watchers[name].ask_status()
-
-        answered = dict(zip(asked, await asyncio.gather(*map(ask_status, asked)), strict=True))
-        return {name: self._build_observation(name, answered.get(name)) for name in names}
+        running = {name: watcher for name, watcher in self._watchers.items() if watcher.agent}
+        answers = await ask_runs(running)
+        return {name: self._build_observation(name, answers.get(name)) for name in names}
 
     def _update(self, job: str) -> None:
         watcher = self._watchers.get(job)
@@ -180,22 +176,13 @@ class LocalEngine:
                 return Observation(job=job, attempt=started.attempt, outcome=failure)
         if watcher is None:
             return Observation(job=job)
-        count = count_workers(answer)
-        with use_owner_rights(watcher.run_dir.root):
-            progress = watcher.read_progress()
-        return Observation(
-            job=job,
+        return msgspec.structs.replace(
+            watcher.observe(job, count_workers(answer)),
             attempt=number,
             present=present,
             agent=watcher.agent,
             outcome=None if attempt is None else attempt.outcome,
-            workers=count.workers,
-            members=count.members,
-            target=count.target,
-            fixed=count.ending,
             lingering_s=watcher.lingering_s,
-            progress=progress,
-            run_dir=str(watcher.run_dir.root),
         )
 
     async def _forget(self, jobs: Iterable[str]) -> None:
@@ -221,14 +208,8 @@ class LocalEngine:
         match order:
             case StartAttempt():
                 return await self._start(order)
-            case ResizeJob(workers=workers, limits=limits):
-                return await self._send_order(order, AskResize(workers=workers, limits=limits))
-            case DrainWorker(worker=worker):
-                return await self._send_order(order, AskDrain(worker=worker))
-            case EvictWorkers():
-                return await self._send_order(order, AskEvict())
-            case StopAttempt(why=why):
-                return await self._send_order(order, AskStop(who="controller", why=why))
+            case ResizeJob() | DrainWorker() | EvictWorkers() | StopAttempt():
+                return await self._pass_on(order)
             case KillAttempt():
                 return self._kill(order)
             case SettleJob(job=job):
@@ -248,14 +229,14 @@ class LocalEngine:
         if watcher is not None and watcher.present:
             return "processes of the job still exist in its run directory"
         run_dir = self._directories.get_run_dir(job)
-        unsettled = self._directories.is_unsettled(job)
-        with use_owner_rights(run_dir.root):
-            belongs_to_another = not unsettled and _belongs_to_another(run_dir, watcher, order)
-        if belongs_to_another:
-            # The outcome and the checkpoints of that run would count as the job's.
-            why = f"{run_dir.root} holds a run of another job; submit this job under another name"
-            return self._refuse_start(order, why)
-        if watcher is not None and watcher.attempt is not None and watcher.attempt.number >= order.attempt:
+        newest = None if watcher is None else watcher.attempt
+        if not self._directories.is_unsettled(job):
+            try:
+                with use_owner_rights(run_dir.root):
+                    refuse_run_of_another(run_dir, newest, order.submitted_s, is_claimed=False)
+            except BadInput as error:
+                return self._refuse_start(order, str(error))
+        if newest is not None and newest.number >= order.attempt:
             return ""
         try:
             account = find_team_account(self._run_as, order.spec.team)
@@ -287,9 +268,7 @@ class LocalEngine:
         except BadInput as error:
             raise JobCannotStart(error.what, means=error.means, do=error.do) from error
         self._directories.mark_unsettled(order.job)
-        if not run_dir.run.exists():
-            with claim_run_directory(run, run_dir.root):
-                pass
+        claim_job_run(run_dir, run, linked=True)
         environment = build_job_environment(order.spec.env, self._own)
         return start_agent(run_dir, order, self._agent, environment, working_dir)
 
@@ -306,9 +285,8 @@ class LocalEngine:
         self._started[order.job] = FailedStart(order.attempt, AttemptOutcome(code=CANNOT_START, why=why))
         return why
 
-    async def _send_order(
-        self, order: ResizeJob | DrainWorker | EvictWorkers | StopAttempt, request: Ask
-    ) -> str:
+    async def _pass_on(self, order: RunOrder) -> str:
+        """Pass an order on to the coordinator of the attempt that it names."""
         watcher = self._watch_job(order.job)
         if (
             watcher is None
@@ -317,7 +295,7 @@ class LocalEngine:
             or watcher.attempt.number != order.attempt
         ):
             return f"attempt {order.attempt} is not running"
-        return await watcher.send_order(request)
+        return await watcher.carry_out(order)
 
     def _kill(self, order: KillAttempt) -> str:
         watcher = self._watch_job(order.job)
@@ -341,14 +319,6 @@ class LocalEngine:
     async def close(self) -> None:
         """Close the connections; jobs continue."""
         await self._forget(self._watchers)
-
-
-def _belongs_to_another(run_dir: RunDir, watcher: JobWatcher | None, order: StartAttempt) -> bool:
-    """Return whether the directory holds a run that was not started for this job."""
-    if not run_dir.run.exists():
-        return False
-    attempt = None if watcher is None else watcher.attempt
-    return not run_dir.attempt.exists() or (attempt is not None and attempt.began_s < order.submitted_s)
 
 
 def _kill_agent(pid: int, start: int) -> None:

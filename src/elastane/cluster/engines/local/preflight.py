@@ -1,4 +1,7 @@
-"""Checks before a job's processes start: its script, its working directory, space on the disk."""
+"""What a machine does before an attempt of a job begins there, whichever engine has started its process.
+
+It checks the script and the working directory, claims the run directory, and checks the space on the disk.
+"""
 
 import errno
 import os
@@ -9,7 +12,9 @@ from pathlib import Path
 
 from elastane.cluster.engines.local.job_program import make_run_spec
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.common.errors import BadInput
+from elastane.common.errors import BadInput, ElastaneError
+from elastane.run.attempts.run_directory import claim_run_directory
+from elastane.run.nouns.attempts import Attempt
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
 
@@ -48,6 +53,52 @@ def check_job_files(
             do=f"correct this {where}, and submit the job again under another name",
         )
     return run, working_dir
+
+
+def refuse_run_of_another(
+    run_dir: RunDir, attempt: Attempt | None, submitted_s: float, *, is_claimed: bool
+) -> None:
+    """Refuse a directory with a run that was not started for a job: the job would continue that run.
+
+    Args:
+        attempt: the newest attempt in the directory; None: none has begun.
+        submitted_s: when the job was submitted, in seconds since 1970.
+        is_claimed: the directory may have been claimed for the first attempt of the job.
+
+    Raises:
+        BadInput: it holds such a run.
+    """
+    if not run_dir.run.exists() or (attempt is None and run_dir.attempt.exists()):
+        # There is no run, or its attempt is damaged, which the next one reports.
+        return
+    # An attempt of a job is recorded before its first event. `elastane run` records events only.
+    is_own = is_claimed and not run_dir.events.exists() if attempt is None else attempt.began_s >= submitted_s
+    if not is_own:
+        raise BadInput(
+            f"{run_dir.root} holds a run of another job",
+            means="its outcome and its checkpoints would count as those of this job",
+            do="submit this job under another name",
+        )
+
+
+def claim_job_run(run_dir: RunDir, run: RunSpec, *, linked: bool = False) -> None:
+    """Claim the run directory of a job for its first attempt, and check that an attempt can write there.
+
+    Args:
+        linked: see `claim_run_directory`.
+
+    Raises:
+        ElastaneError: it is not available now.
+        OSError: an attempt could not write there now.
+    """
+    if not run_dir.run.exists():
+        try:
+            with claim_run_directory(run, run_dir.root, linked=linked):
+                pass
+        except BadInput as error:
+            # Such as a live run in it. The job itself is sound, so another attempt may succeed.
+            raise ElastaneError(error.what, means=error.means, do=error.do) from error
+    check_disk_space(run_dir)
 
 
 def check_disk_space(run_dir: RunDir) -> None:

@@ -17,15 +17,14 @@ import msgspec
 from elastane.cluster.engines.local.agent_process import AGENT_LOG, open_log
 from elastane.cluster.engines.local.job_code import place_code
 from elastane.cluster.engines.local.preflight import (
-    check_disk_space,
     check_job_files,
+    claim_job_run,
     explain_environment_too_large,
     find_blocking_directory,
 )
 from elastane.cluster.nouns.engine import StartAttempt
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.untrusted_data import Decoder
-from elastane.run.attempts.run_directory import claim_run_directory
 from elastane.run.machines.joining.shipped_code import CODE
 from elastane.run.nouns.rundir import RunDir
 
@@ -103,13 +102,7 @@ def become_agent(task: LaunchTask) -> NoReturn:
     run_dir = RunDir(Path(task.root))
     code = _place_own_code(run_dir, task)
     run, working_dir = check_job_files(task.order.job, task.order.spec, task.user, code=code)
-    if not run_dir.run.exists():
-        try:
-            with claim_run_directory(run, run_dir.root, linked=False):
-                pass
-        except BadInput as error:
-            raise ElastaneError(error.what, means=error.means, do=error.do) from error
-    check_disk_space(run_dir)
+    claim_job_run(run_dir, run)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.chdir(working_dir)
     with open_log(run_dir, run_dir.log(AGENT_LOG).name) as log:

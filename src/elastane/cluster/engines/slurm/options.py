@@ -112,6 +112,7 @@ POOL_OPTIONS = (
     "gres",
     "cpusPerDevice",
     "memoryPerDevice",
+    "workersPerAgent",
 )
 ENGINE_OPTIONS = (
     "command",
