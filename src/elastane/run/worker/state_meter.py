@@ -1,5 +1,8 @@
 """Norms and digests of a worker's blocks, which its votes carry."""
 
+from functools import cache
+from itertools import islice
+
 import torch
 
 from elastane.run.protocol import events
@@ -9,7 +12,7 @@ from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
 
 ROW = 1024
-"""The number of elements in a row of `_square_rows`."""
+"""The number of elements in a row of `_norm_parts`."""
 
 
 class StateMeter:
@@ -76,12 +79,28 @@ def compute_squared_norms(tensors: list[torch.Tensor]) -> list[float]:
         # A chunk of a tensor is a thread block, and a tensor's chunks are summed in their own order.
         norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)
         return [norm * norm for norm in torch.stack(norms).tolist()]
-    return [_square_rows(elements) for elements in tensors]
+    parts = [_norm_parts(elements) for elements in tensors]
+    # Read all at once.
+    norms = [norm for part in parts for norm in part]
+    numbers = iter(torch.stack(norms).tolist() if norms else ())
+    return [float(sum(norm * norm for norm in islice(numbers, len(part)))) for part in parts]
 
 
-def _square_rows(elements: torch.Tensor) -> float:
-    kind = torch.promote_types(elements.dtype, torch.float32)
+def _norm_parts(elements: torch.Tensor) -> list[torch.Tensor]:
+    """Return the norm of the rows of a tensor and that of the rest, in float64; none of what it lacks."""
     whole = elements.numel() - elements.numel() % ROW
-    rows = torch.linalg.vector_norm(elements[:whole].view(-1, ROW), dim=1, dtype=kind)
-    norms = [torch.linalg.vector_norm(part, dtype=torch.float64).item() for part in (rows, elements[whole:])]
-    return float(sum(norm * norm for norm in norms))
+    norms = []
+    if whole:
+        rows = elements[:whole].view(-1, ROW)
+        kind = _choose_row_type(elements.dtype)
+        norms.append(
+            torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1, dtype=kind), dtype=torch.float64)
+        )
+    if whole < elements.numel():
+        norms.append(torch.linalg.vector_norm(elements[whole:], dtype=torch.float64))
+    return norms
+
+
+@cache
+def _choose_row_type(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -37,7 +37,9 @@ from elastane.run.worker.links.coordinator_link import CoordinatorLink
 from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.state import gradients
+from elastane.run.worker.state.gradient_groups import GroupLimits
 from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
+from elastane.run.worker.state.slot_memory import DeviceSlots, HostSlots
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.trainer import Trainer
 
@@ -307,7 +309,8 @@ def in_backward(step: int, strike: Strike) -> None:
             strike()
 
     # Otherwise all gradients of a small model would be added together.
-    gradients.TOGETHER = 2
+    for memory in (HostSlots, DeviceSlots):
+        memory.early_groups = memory.groups = GroupLimits(most=2)
     _around(BatchSource, "load", before=load)
     for kind in (LeafWriter, WaitingLeaf):
         _around(kind, "add", after=add)

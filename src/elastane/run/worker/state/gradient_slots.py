@@ -54,8 +54,11 @@ class GradientSlots:
         self.node_arenas: list[Arena] = []
         self._nodes: dict[Span, int] = {}
         self._size = 0
+        # Views of each slot, which are made once: a view costs as much as the addition of a small gradient.
         self._views: list[list[torch.Tensor]] = []
+        self._block_views: list[list[torch.Tensor]] = []
         self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self._scratch_views: dict[int, torch.Tensor | None] = {}
         self._open_slot()
 
     def _open_slot(self) -> None:
@@ -107,8 +110,11 @@ class GradientSlots:
     # -- slots of a virtual rank ---------------------------------------------------------------------------
 
     def has_sibling(self, rank: int, following: int | None) -> bool:
-        """Return whether the virtual rank ``following`` is the right sibling of ``rank`` in the tree."""
+        """Return whether the gradients of ``rank`` wait for those of its right sibling, ``following``."""
         if not self.exact or following != rank + 1:
+            return False
+        if self.memory.on_device:
+            # A replayed CUDA graph puts each gradient where the last one was, so none waits in its memory.
             return False
         return find_sibling((rank, rank + 1), self._size) == (rank + 1, rank + 2)
 
@@ -160,6 +166,31 @@ class GradientSlots:
             self._views.append([extent.view(tensors) for extent in self.layout.extents])
         return self._views[slot]
 
+    def view_blocks(self, slot: int) -> list[torch.Tensor]:
+        """Return the memory of each block in a slot, 1-D."""
+        while len(self._block_views) <= slot:
+            tensors = self.memory.tensors[len(self._block_views)]
+            blocks = range(len(self.layout.blocks))
+            self._block_views.append([self.layout.view_block(tensors, block) for block in blocks])
+        return self._block_views[slot]
+
+    def view_scratch(self, number: int) -> torch.Tensor | None:
+        """Return the memory of `add_pair` with the shape of a parameter; None: it is too small."""
+        if number not in self._scratch_views:
+            extent, parameter = self.layout.extents[number], self.layout.parameters[number]
+            scratch = self._find_scratch(parameter)
+            fits = parameter.numel() <= scratch.numel()
+            self._scratch_views[number] = scratch.as_strided(extent.shape, extent.stride) if fits else None
+        return self._scratch_views[number]
+
+    def _find_scratch(self, like: torch.Tensor) -> torch.Tensor:
+        """Return the memory for sums of pairs that have the type and the device of a tensor."""
+        kind = like.dtype, like.device
+        if kind not in self._scratch:
+            largest = max(parameter.numel() for parameter in self.layout.parameters)
+            self._scratch[kind] = torch.empty(min(PORTION, largest), dtype=like.dtype, device=like.device)
+        return self._scratch[kind]
+
     def add_pair(self, target: torch.Tensor, left: torch.Tensor | None, right: torch.Tensor | None) -> None:
         """Add the sum of two virtual ranks to the sum of their sibling; None counts as zeros.
 
@@ -177,12 +208,7 @@ class GradientSlots:
         if left is None:
             target.add_(0)
             return
-        kind = target.dtype, target.device
-        scratch = self._scratch.get(kind)
-        if scratch is None:
-            largest = max(parameter.numel() for parameter in self.layout.parameters)
-            scratch = torch.empty(min(PORTION, largest), dtype=target.dtype, device=target.device)
-            self._scratch[kind] = scratch
+        scratch = self._find_scratch(target)
         for begin in range(0, target.numel(), scratch.numel()):
             portion = slice(begin, begin + scratch.numel())
             sums = target[portion]

@@ -9,11 +9,10 @@ script runs itself, and of backward passes inside a backward pass (``torch.utils
 ``use_reentrant=True``), accumulate in ``.grad`` until the pass that `Gradients.backward` runs ends.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import xxhash
@@ -21,17 +20,14 @@ from torch._guards import CompileContext
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
-from elastane.run.worker.state.gradient_copier import GradientsByNumber
+from elastane.run.worker.state.backward_order import BackwardOrder
+from elastane.run.worker.state.gradient_groups import divide_gradients
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.slot_memory import Announce, HostSlots
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 
-SMALL_BYTES = 1 << 18
-"""Gradients up to this size wait for others: a call of torch costs more than the addition of a small one."""
-TOGETHER = 32
-"""The number of small gradients that are added together; so 8 MiB wait at most."""
 CONVERSIONS = frozenset(
     {
         *("to", "cpu", "cuda", "float", "double", "half", "bfloat16"),
@@ -40,6 +36,8 @@ CONVERSIONS = frozenset(
 )
 """Functions that ``Module.to`` and similar methods call on each gradient."""
 
+Hook: TypeAlias = Callable[[torch.Tensor], None]
+"""A hook on a parameter, which torch calls after it has added to ``.grad``."""
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
@@ -61,18 +59,18 @@ class Gradients:
         # Peers wait for the gradients of the current virtual rank.
         self._awaited = False
         self._touched: set[int] = set()
-        # Small gradients that wait to be added together.
-        self._small: dict[int, torch.Tensor] = {}
-        # Autograd's number of the current backward pass; None outside a backward pass.
+        # Autograd's number of the current backward pass, and its stream; None outside a backward pass.
         self._pass: int | None = None
-        # Parameters that got their gradients in several parts: in this pass, and in any pass so far.
-        self._late: set[int] = set()
-        self._in_parts: set[int] = set()
-        # In a rehearsal, which delivers nothing: the number of parts of each gradient.
-        self._parts: Counter[int] = Counter()
+        self._pass_stream: object = None
+        # Parameters that had a gradient before the current pass, from passes that the script ran itself.
+        self._begun: set[int] = set()
+        self._sizes = [parameter.nbytes for parameter in layout.parameters]
+        self._bytes = sum(self._sizes)
+        self._order = BackwardOrder(self._sizes, self.slots.memory.early_groups)
         self._consumed = ConsumedGradient.make(layout.parameters)
-        self._bytes = sum(parameter.nbytes for parameter in layout.parameters)
-        self._hooks = [self._make_hook(number) for number in range(len(layout.parameters))]
+        # What replaces a gradient that is taken: `ConsumedGradient` in the last virtual rank.
+        self._replacements: Sequence[torch.Tensor | None] = self._consumed
+        self._nothing = [None] * len(layout.parameters)
         # Parameters that have had a sparse gradient.
         self._sparse: set[int] = set()
         # The digests of the gradients of a virtual rank that a spot check compares, by number.
@@ -86,37 +84,64 @@ class Gradients:
             loss: a scalar.
             gradient: the gradient of the loss; None: 1.
         """
-        self._late.clear()
-        with self._take_early(loss) if self._are_wanted_early() else nullcontext():
-            loss.backward(gradient)
         if self._leaf is None:
-            self._in_parts |= {number for number, parts in self._parts.items() if parts > 1}
-            self._parts.clear()
+            with self._observe(loss):
+                loss.backward(gradient)
             if self._fingerprints is not None:
                 self._fingerprints = list(self.compute_fingerprints())
                 # As in a step: the script must not change gradients.
                 self.mark_consumed()
             return
-        self._in_parts |= self._late
-        for number in range(len(self.layout.parameters)):
-            self._deliver(number)
-        self._add_small()
+        with self._take_early(loss) if self._are_wanted_early() else nullcontext():
+            loss.backward(gradient)
+        self._take(range(len(self.layout.parameters)))
 
     def _are_wanted_early(self) -> bool:
-        """Return whether hooks take gradients during the backward pass; in a rehearsal they count parts."""
-        return self._leaf is None or self._awaited or not self.slots.memory.can_hold(self._bytes)
+        """Return whether hooks take gradients during the backward pass."""
+        return self._awaited or not self.slots.memory.can_hold(self._bytes)
+
+    @contextmanager
+    def _observe(self, loss: torch.Tensor) -> Iterator[None]:
+        """Note the order of gradients in the backward pass of a rehearsal, which delivers nothing."""
+
+        def note(number: int, _parameter: torch.Tensor) -> None:
+            self._order.note(
+                number,
+                nested=_read_current_pass() != self._pass,
+                apart=self.slots.memory.get_stream() != self._pass_stream,
+            )
+
+        self._order.begin_pass()
+        with self._hook(loss, {number: partial(note, number) for number in range(len(self._sizes))}):
+            yield
+        self._order.end_pass()
 
     @contextmanager
     def _take_early(self, loss: torch.Tensor) -> Iterator[None]:
         """Take gradients during a backward pass, after hooks that the script has registered."""
+        parameters = self.layout.parameters
+        self._begun = {n for n, parameter in enumerate(parameters) if parameter.grad is not None}
+        hooks: dict[int, Hook] = {}
+        for group in self._order.plan_groups():
+            # Torch refuses a hook on a parameter that the script has frozen.
+            last = next((number for number in reversed(group) if parameters[number].requires_grad), None)
+            if last is not None:
+                hooks[last] = partial(self._take_group, group)
+        with self._hook(loss, hooks):
+            yield
+
+    @contextmanager
+    def _hook(self, loss: torch.Tensor, hooks: Mapping[int, Hook]) -> Iterator[None]:
+        """Call hooks when the gradients of parameters, by number, or parts of these are in ``.grad``."""
 
         def note_pass(_gradient: torch.Tensor) -> None:
-            self._pass = _read_current_pass()
+            self._pass, self._pass_stream = _read_current_pass(), self.slots.memory.get_stream()
 
+        parameters = self.layout.parameters
         handles = [
-            parameter.register_post_accumulate_grad_hook(hook)
-            for parameter, hook in zip(self.layout.parameters, self._hooks, strict=True)
-            if parameter.requires_grad  # torch refuses a hook on one that the script has frozen
+            parameters[number].register_post_accumulate_grad_hook(hook)
+            for number, hook in hooks.items()
+            if parameters[number].requires_grad
         ]
         if loss.requires_grad:
             handles.append(loss.register_hook(note_pass))
@@ -178,10 +203,12 @@ class Gradients:
         """
         self._fingerprints = [""] * len(self.layout.parameters) if checked else None
         self._touched.clear()
-        self._small = {}
         self.forget()
         self.slots.memory.begin_leaf()
         self._awaited = announce is not None and not self._alone
+        # The script must not use gradients of any microbatch. Setting stand-ins takes time, so only the last
+        # microbatch and those of the rehearsal, which are the first, show that.
+        self._replacements = self._nothing if announce is None else self._consumed
         waiting, self._waiting = self._waiting, None
         if self.slots.has_sibling(rank, following):
             self._leaf = self._waiting = WaitingLeaf()
@@ -222,41 +249,46 @@ class Gradients:
         found, self._fingerprints = self._fingerprints, None
         return () if found is None else (*found, *map(_compute_fingerprint, buffers))
 
-    def _make_hook(self, number: int) -> Callable[[torch.Tensor], None]:
-        def take_gradient(_parameter: torch.Tensor) -> None:
-            if self._leaf is None:
-                self._parts[number] += 1
-                return
+    def _take_group(self, group: Sequence[int], _parameter: torch.Tensor) -> None:
+        """Take the gradients of a group, of which the last one is complete."""
+        if _read_current_pass() != self._pass:
+            # More can be added to it, and perhaps to the others.
+            self._order.in_parts.update(group)
+            return
+        self._take(number for number in group if number not in self._begun or number == group[-1])
+
+    def _take(self, numbers: Iterable[int]) -> None:
+        """Send the complete gradients of these parameters, of those that have one, to a slot.
+
+        Raises:
+            BadInput: a parameter has got a gradient after its gradient was taken.
+        """
+        taken: dict[int, torch.Tensor] = {}
+        for number in numbers:
+            parameter = self.layout.parameters[number]
+            gradient = parameter.grad
+            if gradient is None or gradient is self._consumed[number]:
+                continue
             if number in self._touched:
                 # The first part is already in a slot, and its block may be announced to the owner.
                 raise _build_late_gradient_error(self.layout.extents[number].name)
-            if number in self._in_parts or _read_current_pass() != self._pass:
-                self._late.add(number)
-            else:
-                self._deliver(number)
-
-        return take_gradient
-
-    def _deliver(self, number: int) -> None:
-        """Send the complete gradient of a parameter, if it has one, to a slot."""
-        parameter, consumed = self.layout.parameters[number], self._consumed[number]
-        gradient = parameter.grad
-        if gradient is None or gradient is consumed:
+            parameter.grad = self._replacements[number]
+            # Sums are dense even for sparse gradients: a block is one slice of memory.
+            taken[number] = self._make_dense(number, gradient) if gradient.is_sparse else gradient
+        if not taken:
             return
-        parameter.grad = consumed
-        self._touched.add(number)
-        # Sums are dense even for sparse gradients: a block is one slice of memory.
-        if gradient.is_sparse:
-            self._note_sparse(number)
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        leaf, memory = self._leaf, self.slots.memory
+        assert leaf is not None, "only a virtual rank's gradients are delivered"
+        self._touched.update(taken)
         if self._fingerprints is not None:
-            self._fingerprints[number] = _compute_fingerprint(dense)
-        if dense.nbytes > SMALL_BYTES or not self.slots.memory.can_wait():
-            self._add({number: dense})
-        else:
-            self._small[number] = dense
-            if len(self._small) >= TOGETHER:
-                self._add_small()
+            for number, gradient in taken.items():
+                self._fingerprints[number] = _compute_fingerprint(gradient)
+        for group in divide_gradients(taken, self._sizes, memory.groups):
+            memory.deliver({number: taken[number] for number in group}, leaf.add)
+
+    def _make_dense(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
+        self._note_sparse(number)
+        return gradient.to_dense()
 
     def _note_sparse(self, number: int) -> None:
         """Empty ``.grad`` before later gradients: autograd would add a sparse one to the stand-in itself."""
@@ -270,15 +302,6 @@ class Gradients:
         parameter = self.layout.parameters[number]
         if parameter.grad is self._consumed[number]:
             parameter.grad = None
-
-    def _add_small(self) -> None:
-        small, self._small = self._small, {}
-        if small:
-            self._add(small)
-
-    def _add(self, gradients: GradientsByNumber) -> None:
-        assert self._leaf is not None, "only a virtual rank's gradients are delivered"
-        self.slots.memory.deliver(gradients, self._leaf.add)
 
 
 def _compute_fingerprint(tensor: torch.Tensor) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from elastane.common.errors import BadInput
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.model_layout import Extent, Piece
 from elastane.run.worker.state.slot_memory import Announce
@@ -46,52 +47,74 @@ class LeafWriter:
         self._waiting = waiting
         self._tensors = slots.memory.tensors[slot]
         self._views = slots.view_parameters(slot)
-        self._missing = [len(pieces) for pieces in self._layout.pieces]
+        self._missing = [len(pieces) for pieces in self._layout.pieces] if announce is not None else []
 
     def add(self, gradients: Mapping[int, torch.Tensor | None]) -> None:
         """Add the gradients of some parameters; None counts as zeros."""
         with self._slots.lock:
-            if len(gradients) == 1 or not self._add_together(gradients):
-                for number, gradient in gradients.items():
-                    self._add_one(number, gradient)
+            others = self._add_together(gradients) if len(gradients) > 1 else gradients
+            for number in others:
+                self._add_one(number, gradients[number])
             if self._announce is not None:
                 self._count_down(gradients)
 
     def _add_one(self, number: int, gradient: torch.Tensor | None) -> None:
         slots = self._slots
-        waited = self._waiting.gradients.pop(number) if self._waiting is not None else None
+        waited = self._take_waited(number, gradient)
         if not slots.complete_blocks.isdisjoint(self._layout.parameter_blocks[number]):
             self._write_around(number, waited, gradient)
-        elif self._adding and self._waiting is not None:
+        elif not self._adding or self._waiting is None:
+            self._write(self._views[number], waited, gradient)
+        elif waited is None or gradient is None or (sums := slots.view_scratch(number)) is None:
             extent = self._layout.extents[number]
             pair = [None if part is None else extent.flatten(part) for part in (waited, gradient)]
             slots.add_pair(extent.view_flat(self._tensors), *pair)
         else:
-            self._write(self._views[number], waited, gradient)
+            self._views[number].add_(torch.add(waited, gradient, out=sums))
 
-    def _add_together(self, gradients: Mapping[int, torch.Tensor | None]) -> bool:
-        """Add gradients with few calls of torch, if all are plain additions; return whether it has.
+    def _add_together(self, gradients: Mapping[int, torch.Tensor | None]) -> list[int]:
+        """Add gradients with one call of torch for each type; return the others, no plain additions.
 
         A call costs more than the addition of a small gradient.
         """
-        waiting = self._waiting
-        own = [gradient for gradient in gradients.values() if gradient is not None]
-        waited = [] if waiting is None else [waiting.gradients[number] for number in gradients]
-        siblings = [gradient for gradient in waited if gradient is not None]
-        if self._slots.complete_blocks or len(own) < len(gradients) or len(siblings) < len(waited):
-            return False
-        targets = [self._views[number] for number in gradients]
+        complete, waiting = self._slots.complete_blocks, self._waiting
+        others: list[int] = []
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for number, gradient in gradients.items():
+            is_plain = gradient is not None and (waiting is None or waiting.gradients[number] is not None)
+            if is_plain and (not complete or complete.isdisjoint(self._layout.parameter_blocks[number])):
+                by_dtype.setdefault(self._views[number].dtype, []).append(number)
+            else:
+                others.append(number)
+        for numbers in by_dtype.values():
+            targets = [self._views[number] for number in numbers]
+            own: list[torch.Tensor] = [gradients[number] for number in numbers]  # type: ignore[misc]
+            waited = [self._take_waited(number, gradients[number]) for number in numbers]
+            self._add_plain(targets, own, [one for one in waited if one is not None])
+        return others
+
+    def _add_plain(
+        self, targets: list[torch.Tensor], own: list[torch.Tensor], waited: list[torch.Tensor]
+    ) -> None:
         if self._adding:
-            pairs = own if waiting is None else torch._foreach_add(siblings, own)
-            torch._foreach_add_(targets, pairs)
-        else:
-            torch._foreach_copy_(targets, own if waiting is None else siblings)
-            if waiting is not None:
-                torch._foreach_add_(targets, own)
-        if waiting is not None:
-            for number in gradients:
-                del waiting.gradients[number]
-        return True
+            torch._foreach_add_(targets, torch._foreach_add(waited, own) if waited else own)
+            return
+        torch._foreach_copy_(targets, waited or own)
+        if waited:
+            torch._foreach_add_(targets, own)
+
+    def _take_waited(self, number: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the gradient of the left sibling that waited for this one.
+
+        Raises:
+            BadInput: the backward pass has overwritten it.
+        """
+        waited = self._waiting.gradients.pop(number) if self._waiting is not None else None
+        if waited is None or gradient is None:
+            return waited
+        if waited.data_ptr() == gradient.data_ptr() and waited.numel():
+            raise _build_overwritten_error(self._layout.extents[number].name)
+        return waited
 
     def _write(
         self, target: torch.Tensor, waited: torch.Tensor | None, gradient: torch.Tensor | None
@@ -145,18 +168,29 @@ class LeafWriter:
             for block in self._layout.parameter_blocks[number]:
                 self._missing[block] -= 1
                 if self._missing[block] == 0:
-                    self._merge(block)
                     complete.append(block)
         if complete and self._announce is not None:
+            self._merge(complete)
             self._slots.announce(tuple(complete), self._announce)
 
-    def _merge(self, block: int) -> None:
-        if block in self._slots.complete_blocks:
+    def _merge(self, blocks: Iterable[int]) -> None:
+        """Merge slots, as `GradientSlots.assign` has planned it, in blocks without complete sums."""
+        if not self._merges:
             return
-        tensors = self._slots.memory.tensors
-        for target, source in self._merges:
-            into = self._layout.view_block(tensors[target], block)
-            into.add_(self._layout.view_block(tensors[source], block))
+        slots = self._slots
+        wanted = [block for block in blocks if block not in slots.complete_blocks]
+        pairs = [(slots.view_blocks(target), slots.view_blocks(source)) for target, source in self._merges]
+        if not slots.memory.on_device:
+            # One block after the other: it stays in the cache from one merge to the next.
+            for block in wanted:
+                for targets, sources in pairs:
+                    targets[block].add_(sources[block])
+            return
+        chosen = set(wanted)
+        for alike in self._layout.alike_blocks:
+            together = [block for block in alike if block in chosen]
+            for targets, sources in pairs if together else ():
+                torch._foreach_add_([targets[b] for b in together], [sources[b] for b in together])
 
     def finish(self, buffers: list[torch.Tensor]) -> None:
         """Add the changes that the forward passes made to the buffers, and merge slots."""
@@ -169,8 +203,14 @@ class LeafWriter:
                     extent = self._layout.buffer_extents[piece.number]
                     waited = self._waiting.buffers[piece.number] if self._waiting is not None else None
                     self._write_piece(block, piece, extent, waited, buffers[piece.number])
-            merged = of_buffers if self._announce is not None else blocks
-            for block in merged:
-                self._merge(block)
+            self._merge(of_buffers if self._announce is not None else blocks)
             if self._announce is not None and of_buffers:
                 slots.announce(tuple(of_buffers), self._announce)
+
+
+def _build_overwritten_error(name: str) -> BadInput:
+    return BadInput(
+        f"the gradient of {name} is in the memory of that of the microbatch before, which it has overwritten",
+        means="gradients of neighbouring microbatches are added together, so the first one would be lost",
+        do="in the backward function that returns it, return memory of its own: gradient.clone()",
+    )

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import pairwise
 
 import msgspec
@@ -246,6 +247,14 @@ class ModelLayout:
 
     def is_buffers(self, block: int) -> bool:
         return self.blocks[block].section >= self.parameter_sections
+
+    @cached_property
+    def alike_blocks(self) -> tuple[tuple[int, ...], ...]:
+        """The blocks, divided by type and place, so that one call of torch can process those of a part."""
+        parts: dict[tuple[torch.dtype, bool], list[int]] = {}
+        for number, block in enumerate(self.blocks):
+            parts.setdefault((self.sections[block.section].dtype, self.is_buffers(number)), []).append(number)
+        return tuple(map(tuple, parts.values()))
 
     def check_unchanged(self, optimizer: torch.optim.Optimizer, values: tuple[torch.Tensor, ...]) -> None:
         """Check that the script has not changed the model's layout since `run.prepare`.

@@ -18,6 +18,13 @@ import torch
 
 from elastane.run.worker.state.devices import SideStream, open_cuda_stream, register_host_memory
 from elastane.run.worker.state.gradient_copier import Add, GradientCopier, GradientsByNumber
+from elastane.run.worker.state.gradient_groups import (
+    DURING_A_PASS,
+    ON_HOST,
+    ONE_BY_ONE,
+    UNLIMITED,
+    GroupLimits,
+)
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.optimizer_shards import estimate_state_bytes
 from elastane.run.worker.state.shared_memory import Arena
@@ -27,7 +34,7 @@ Announce: TypeAlias = Callable[[tuple[int, ...]], None]
 """Receives the numbers of blocks that have final partial sums."""
 GRADIENT_COPIES = 10
 """A GPU adds gradients if half of the memory that is free when the run prepares has room for the state of the
-optimizer and for this many gradients: nine slots, and one that waits for its sibling."""
+optimizer and for this many gradients: ten slots."""
 
 HELD_BYTES = 64 << 20
 """Gradients up to this size stay where autograd leaves them until the end of a backward pass on the CPU."""
@@ -62,7 +69,14 @@ class HostSlots:
     Attributes:
         tensors: the sections of each slot, in which gradients are added.
         private: the arenas have no partial sums, because the worker is alone in this round.
+        on_device: gradients are added by a device, for which a call of torch costs more than the addition.
+        early_groups: the limits of the groups of gradients that are added during a backward pass.
+        groups: the limits of those that are added after it.
     """
+
+    on_device = False
+    early_groups: GroupLimits = ON_HOST
+    groups: GroupLimits = ON_HOST
 
     def __init__(self, layout: ModelLayout) -> None:
         self._layout = layout
@@ -90,9 +104,9 @@ class HostSlots:
         """Return whether the gradients of a backward pass may stay in ``.grad`` until it ends."""
         return gradient_bytes <= HELD_BYTES
 
-    def can_wait(self) -> bool:
-        """Return whether a gradient that autograd has just computed may wait for others before `deliver`."""
-        return True
+    def get_stream(self) -> object:
+        """Return the stream on which this thread computes; None: there are no streams."""
+        return None
 
     def deliver(self, gradients: GradientsByNumber, add: Add) -> None:
         """Hand gradients that autograd has computed to ``add`` where they can be added."""
@@ -158,6 +172,9 @@ class SumsOnDevice(HostSlots, ABC):
                 trained = arena.tensors[: self._layout.parameter_sections]
                 register_host_memory(arena, trained, self._layout.device)
 
+    def get_stream(self) -> object:
+        return torch.cuda.current_stream(self._layout.device) if self._is_gpu else None
+
     def use_side_stream(self) -> AbstractContextManager[object]:
         """Return the context in which the reactor thread uses sums; all additions to these are complete."""
         return self._side_stream.use()
@@ -185,10 +202,14 @@ class SumsOnDevice(HostSlots, ABC):
 class StagedSlots(SumsOnDevice):
     """The slots of a worker that trains on a device with little memory: gradients are added on the host.
 
+    The copy of a gradient begins as soon as it is computed.
+
     Args:
         layout: see `SumsOnDevice`.
         side_stream: see `SumsOnDevice`.
     """
+
+    early_groups = groups = ONE_BY_ONE
 
     def __init__(self, layout: ModelLayout, side_stream: SideStream) -> None:
         super().__init__(layout, side_stream)
@@ -203,10 +224,6 @@ class StagedSlots(SumsOnDevice):
 
     def can_hold(self, gradient_bytes: int) -> bool:
         """Return False: the device lacks memory."""
-        return False
-
-    def can_wait(self) -> bool:
-        """Return False: the copy of a gradient begins as soon as it is computed."""
         return False
 
     def deliver(self, gradients: GradientsByNumber, add: Add) -> None:
@@ -238,6 +255,10 @@ class DeviceSlots(SumsOnDevice):
         tensors: the sections of each slot, in which gradients are added: those of parameters on the device,
             those of buffers in the arena.
     """
+
+    on_device = True
+    early_groups = DURING_A_PASS
+    groups = UNLIMITED
 
     def __init__(self, layout: ModelLayout, side_stream: SideStream) -> None:
         super().__init__(layout, side_stream)
@@ -283,10 +304,6 @@ class DeviceSlots(SumsOnDevice):
     def can_hold(self, gradient_bytes: int) -> bool:
         """Return True: `choose_slots` has found the memory for many gradients."""
         return True
-
-    def can_wait(self) -> bool:
-        """Return whether the backward pass is on the stream of the slots; another stream's order is lost."""
-        return self._stream is None or torch.cuda.current_stream(self._layout.device) == self._stream
 
     def deliver(self, gradients: GradientsByNumber, add: Add) -> None:
         """Hand gradients to ``add``, on the stream of the slots."""
