@@ -545,3 +545,31 @@ def test_other_errors_get_no_hint():
 def test_a_refusal_is_bad_input():
     with pytest.raises(BadInput):
         Script(data=48).train()
+
+
+# -- CUDA graphs --------------------------------------------------------------------------------------------
+
+
+def test_a_model_captured_before_the_run_moves_its_parameters_is_refused():
+    script = Script()
+
+    def replay(inputs):
+        return inputs
+
+    # As make_graphed_callables, which needs a GPU, replaces it.
+    replay.__module__ = torch.cuda.graphs.__name__
+    script.model[0].forward = replay
+    assert "after run.prepare" in catch_refusal(script).do
+
+
+def test_a_backward_pass_inside_a_capture_is_refused(monkeypatch):
+    script = Script()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+
+    def compute_microbatch(step, batch):
+        loss = compute_loss(script.model, batch)
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+        step.backward(loss)
+
+    script.compute_microbatch = compute_microbatch
+    assert "outside of the capture" in catch_refusal(script).do

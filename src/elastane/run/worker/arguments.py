@@ -9,6 +9,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from elastane.common.errors import BadInput
+from elastane.run.worker.cuda_graphs import check_no_graphs
 from elastane.run.worker.state.json_state import Stateful
 from elastane.run.worker.state.live_objects import find_live_modules, find_live_objects
 from elastane.run.worker.values import describe_value, to_number
@@ -73,6 +74,7 @@ def _check_model(model: object) -> None:
     wrapper = find_wrapper(model.modules())
     if wrapper is not None:
         raise build_wrapper_error(wrapper)
+    check_no_graphs(model)
     check_process_group()
 
 

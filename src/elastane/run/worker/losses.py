@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 
 from elastane.common.errors import BadInput
+from elastane.run.worker.state.devices import LateNumber
 from elastane.run.worker.values import describe_value, to_number
 
 
@@ -39,12 +40,16 @@ def check_loss(loss: object) -> torch.Tensor:
     return loss
 
 
-def check_weight(weight: object) -> float:
-    """Return the weight of a microbatch.
+def check_weight(weight: object) -> float | LateNumber:
+    """Return the weight of a microbatch; one that a device still computes is checked when it has arrived.
 
     Raises:
         BadInput: the weight is not a finite number of at least 0.
     """
+    if isinstance(weight, torch.Tensor) and weight.numel() == 1 and not weight.is_complex():
+        late = LateNumber(weight)
+        if not late.has_arrived:
+            return late
     number = None if isinstance(weight, bool) else to_number(weight)
     if number is None or not math.isfinite(number) or number < 0:
         raise BadInput(
@@ -55,19 +60,19 @@ def check_weight(weight: object) -> float:
     return number
 
 
-def check_summed(weight: float | None, samples: int | None) -> None:
+def check_summed(samples: int | None, *, is_weighted: bool) -> None:
     """Refuse losses that add up to the step's loss where that loss is not a plain sum.
 
     Args:
-        weight: the weight of the microbatch; None: it has none.
         samples: the samples of a step; None: unknown before all are loaded.
+        is_weighted: the microbatch has a weight.
 
     Raises:
         BadInput: the microbatch has a weight, or the run reads a stream.
     """
-    if weight is None and samples is not None:
+    if not is_weighted and samples is not None:
         return
-    fault = "weight= and summed=True" if weight is not None else "summed=True in a run over a stream"
+    fault = "weight= and summed=True" if is_weighted else "summed=True in a run over a stream"
     raise BadInput(
         f"step.backward was given {fault}",
         means="with summed=True the script itself has divided the loss, by what it knows of the whole step",

@@ -43,6 +43,10 @@ class ReactorFailure(msgspec.Struct, frozen=True):
     error: BaseException
 
 
+class ResultPosted(msgspec.Struct, frozen=True):
+    """No directive: the training thread has to look for results that another thread has posted for it."""
+
+
 Directive: TypeAlias = (
     actions.BeginRound
     | actions.Compute
@@ -124,7 +128,7 @@ class Reactor:
         reports: ReportKeeper | None = None,
     ) -> None:
         self.member = member
-        self.directives: SimpleQueue[Directive] = SimpleQueue()
+        self.directives: SimpleQueue[Directive | ResultPosted] = SimpleQueue()
         self.checkpoints: CheckpointSink | None = None
         self.source: RestoreSource | None = None
         self.meter = StateMeter(member, gradients, state, measure_norms=measure_norms)
@@ -170,6 +174,11 @@ class Reactor:
         if not self._is_alone() and self._mesh is not None:
             self._mesh.wake()
 
+    def post_late_result(self, event: events.Event) -> None:
+        """Pass an event of the training thread, which may wait for a directive already, to the member."""
+        self.post_result(event)
+        self.directives.put(ResultPosted())
+
     def take_directive(self, timeout_s: float) -> Directive | None:
         """Return the next directive for the training thread; None: none has come in time.
 
@@ -178,12 +187,15 @@ class Reactor:
         Args:
             timeout_s: how long to wait, in seconds; 0: not at all, because there is work to do.
         """
-        if timeout_s and self.directives.empty() and self._is_alone():
-            self._handle_results()
-        try:
-            return self.directives.get(block=timeout_s > 0, timeout=timeout_s or None)
-        except Empty:
-            return None
+        while True:
+            if timeout_s and self.directives.empty() and self._is_alone():
+                self._handle_results()
+            try:
+                directive = self.directives.get(block=timeout_s > 0, timeout=timeout_s or None)
+            except Empty:
+                return None
+            if not isinstance(directive, ResultPosted):
+                return directive
 
     def _handle_results(self) -> None:
         with self._ending_on_error(), self._handling:

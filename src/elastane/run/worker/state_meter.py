@@ -77,8 +77,8 @@ def compute_squared_norms(tensors: list[torch.Tensor]) -> list[float]:
         return []
     if tensors[0].is_cuda:
         # A chunk of a tensor is a thread block, and a tensor's chunks are summed in their own order.
-        norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)
-        return [norm * norm for norm in torch.stack(norms).tolist()]
+        on_device = torch._foreach_norm(tensors, 2, dtype=torch.float64)
+        return [norm * norm for norm in torch.stack(on_device).tolist()]
     parts = [_norm_parts(elements) for elements in tensors]
     # Read all at once.
     norms = [norm for part in parts for norm in part]

@@ -8,15 +8,17 @@ from typing import Any
 import msgspec
 import torch
 
-from elastane.common.errors import BadInput, RunFailed
+from elastane.common.errors import BadInput
 from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.protocol import events
 from elastane.run.protocol.messages import Leaf
 from elastane.run.worker.arguments import check_scalers, list_used_scalers
+from elastane.run.worker.cuda_graphs import check_not_capturing
 from elastane.run.worker.data.batch_sources import Batch, BatchPlan, BatchSource
 from elastane.run.worker.data.epoch_order import build_order_error
 from elastane.run.worker.exhaustion import exit_for_replacement
 from elastane.run.worker.gathered_values import GatheredValues
+from elastane.run.worker.late_losses import LateLoss
 from elastane.run.worker.losses import (
     build_no_microbatch_error,
     build_unused_microbatch_error,
@@ -66,6 +68,8 @@ class TrainingStep:
         self._rehearsal: StepRehearsal | None = None
         self._pending_leaf: Leaf | None = None
         self._computed_leaf: Leaf | None = None
+        # The loss of the computed leaf, if a device still computes it.
+        self._late_loss: LateLoss | None = None
         self.begun = self.ended = False
         self._number_read = False
         self._round: WorkerRound | None = None
@@ -200,7 +204,9 @@ class TrainingStep:
             end = trainer.gradients.end_leaf if check is None else check.end
             untouched, fingerprints = end(changes)
             round_.seconds["compute"] += time.perf_counter() - began_s
-            round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints))
+            leaf = msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints)
+            late_loss, self._late_loss = self._late_loss, None
+            round_.finish_leaf(leaf, late_loss)
 
     def _load_batch(self, round_: WorkerRound, rank: int) -> Batch:
         assert round_.begin is not None, "a round begins before it is computed"
@@ -237,12 +243,15 @@ class TrainingStep:
 
         Raises:
             BadInput: the loss or the weight is invalid, or the microbatch has had its backward pass.
-            RunFailed: the loss is not finite.
+            RunFailed: the loss is not finite. On a GPU the loop over the step raises it, and an invalid
+                weight, a little later.
         """
         loss = check_loss(loss)
+        check_not_capturing(loss)
         checked_weight = None if weight is None else check_weight(weight)
         if summed:
-            check_summed(checked_weight, self._source.count_samples(self._plan.began_at.step + 1))
+            samples = self._source.count_samples(self._plan.began_at.step + 1)
+            check_summed(samples, is_weighted=checked_weight is not None)
         try:
             self._backward(loss, checked_weight, summed=summed)
         except RuntimeError as error:
@@ -251,7 +260,7 @@ class TrainingStep:
                 raise refusal from None
             raise
 
-    def _backward(self, loss: torch.Tensor, weight: float | None, *, summed: bool) -> None:
+    def _backward(self, loss: torch.Tensor, weight: float | LateNumber | None, *, summed: bool) -> None:
         if self._rehearsal is not None:
             self._rehearsal.backward(loss)
             return
@@ -269,26 +278,10 @@ class TrainingStep:
             self._run_backward(loss, share=leaf.samples / count)
         else:
             self._run_backward(loss)
-        # Read it after the backward pass is queued, so that a GPU computes while the host waits.
-        value = late_value.read()
-        if not math.isfinite(value):
-            raise RunFailed(
-                f"the loss of step {self._number}, virtual rank {leaf.virtual_rank} is {value}",
-                means="the step was not committed, so the model is that of the step before",
-                do="check the learning rate and this microbatch; the same seed gives the same step again",
-            )
-        if by_samples:
-            value, weight = value * leaf.samples, leaf.samples
-        if summed:
-            assert count is not None, "checked before"
-            # The step's loss is the mean over samples of what its leaves carry.
-            term = value * count / leaf.samples
-            self._computed_leaf = msgspec.structs.replace(leaf, loss=term, weight=float(leaf.samples))
-        elif weight is None:
-            self._computed_leaf = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
-        else:
-            mean = value / weight if weight else 0.0
-            self._computed_leaf = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
+        self._late_loss = LateLoss(late_value, self._number, weight, by_samples, count if summed else None)
+        self._computed_leaf = leaf
+        if self._late_loss.has_arrived:
+            self._computed_leaf, self._late_loss = self._late_loss.put_into(leaf), None
 
     def _run_backward(self, loss: torch.Tensor, share: float | None = None) -> None:
         """Run the backward pass of a loss, scaled if the run scales losses.
@@ -449,10 +442,10 @@ class _Announcer:
     """Announces final blocks to the reactor during the last backward pass."""
 
     def __init__(self, trainer: Trainer, assignment: int) -> None:
-        self._reactor, self._gradients = trainer.reactor, trainer.gradients
+        self._results, self._gradients = trainer.results, trainer.gradients
         self._assignment = assignment
 
     def __call__(self, blocks: tuple[int, ...]) -> None:
-        self._reactor.post_result(
+        self._results.post(
             events.PartialSumsFinal(self._assignment, blocks, self._gradients.slots.list_parts())
         )

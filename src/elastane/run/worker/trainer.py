@@ -30,6 +30,7 @@ from elastane.run.worker.data.data_continuity import describe_changes
 from elastane.run.worker.data.determinism import ScriptSeeds
 from elastane.run.worker.gathered_tensors import RoundFolders
 from elastane.run.worker.heartbeat import Heartbeat
+from elastane.run.worker.late_losses import ResultPoster
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.reporter import Reporter
 from elastane.run.worker.state.loss_scaling import compute_gradient_scale
@@ -124,6 +125,7 @@ class Trainer:
         self.digest: Digest | None = None
         self.start_checkpoint: StartingCheckpoint | None = None
         self._reactor: Reactor | None = None
+        self._results: ResultPoster | None = None
 
     @property
     def reactor(self) -> Reactor:
@@ -139,6 +141,12 @@ class Trainer:
                 do="call run.evaluate and run.checkpoint inside the loop over run.steps, or after it",
             )
         return self._reactor
+
+    @property
+    def results(self) -> ResultPoster:
+        """The poster of what the training thread computes in a round."""
+        assert self._results is not None, "a round begins after the start"
+        return self._results
 
     def start(self, plan: BatchPlan, dataset_digest: str, order_digest: str) -> None:
         """Start this worker's part of the run; after `end_rehearsal` the coordinator may use this worker.
@@ -168,6 +176,7 @@ class Trainer:
             pinned,
             measure_norms=self.clip_grad_norm is not None or self.scaling is not None,
         )
+        self._results = ResultPoster(reactor)
         reactor.source = start_checkpoint
         if layout.checkpoints:
             reactor.checkpoints = self.reporter.checkpoint_writer = assembly.build_checkpoint_writer(
@@ -265,7 +274,7 @@ class Trainer:
     def create_round(self, kind: events.RoundKind, size: int, *, checkpoint: bool = False) -> WorkerRound:
         """Return the next round, not entered yet; with ``checkpoint`` the run saves the state after it."""
         wanted = checkpoint and self.reporter.checkpoint_writer is not None
-        return WorkerRound(self.reactor, self.heartbeat, kind, size, checkpoint=wanted)
+        return WorkerRound(self.reactor, self.heartbeat, kind, size, checkpoint=wanted, results=self._results)
 
     def take_checkpoint(self, metrics: Mapping[str, float]) -> None:
         """Take a checkpoint of the present state, in a round without virtual ranks."""

@@ -9,6 +9,7 @@ from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.protocol import actions, events
 from elastane.run.protocol.messages import Leaf, RoundOutcome
 from elastane.run.worker.heartbeat import Heartbeat
+from elastane.run.worker.late_losses import LateLoss, ResultPoster
 from elastane.run.worker.reactor import Directive, Reactor, ReactorFailure
 
 BEAT_S = 0.1
@@ -28,6 +29,7 @@ class WorkerRound:
         heartbeat: receives beats during computation and waiting.
         size: the number of virtual ranks.
         checkpoint: the run saves the state after the round.
+        results: posts the results of this thread; None: the reactor receives them at once.
 
     Attributes:
         begin: the number, step and generation; known from the first virtual rank on.
@@ -47,8 +49,10 @@ class WorkerRound:
         size: int,
         *,
         checkpoint: bool = False,
+        results: ResultPoster | None = None,
     ) -> None:
         self._reactor = reactor
+        self._results = results or ResultPoster(reactor)
         self._heartbeat = heartbeat
         self._entered = events.RoundEntered(kind, size, checkpoint)
         self._waiting_ranks: deque[int] = deque()
@@ -163,13 +167,18 @@ class WorkerRound:
         assert self.commit is not None, "a round that is asked has ended"
         return self.commit.outcome
 
-    def finish_leaf(self, leaf: Leaf) -> None:
-        """Report that the current virtual rank is computed."""
-        if self.recomputes:
-            self._reactor.post_result(events.Recomputed(leaf))
-            return
-        self.computed += 1
-        self._reactor.post_result(events.Computed(leaf))
+    def finish_leaf(self, leaf: Leaf, loss: LateLoss | None = None) -> None:
+        """Report that the current virtual rank is computed.
+
+        Args:
+            loss: its loss, which a device still computes; None: the leaf has it.
+        """
+        self.computed += not self.recomputes
+        build = events.Recomputed if self.recomputes else events.Computed
+        if loss is None:
+            self._results.post(build(leaf))
+        else:
+            self._results.post_leaf(leaf, loss, build)
 
     def _get_directive(self, *, wait: bool) -> Directive | None:
         """Return the next directive; None: none has come, and there is work to do."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 import torch
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-FIXED_WORKSPACE = ":4096:8"
+FIXED_WORKSPACE, FIXED_WORKSPACE_BYTES = ":4096:8", 8 * 4096 << 10
 """Workspaces of a fixed size. Without them cuBLAS chooses kernels by the stream that they run on (cuBLAS,
 "Results reproducibility")."""
 
@@ -18,7 +18,15 @@ logger = logging.getLogger(__name__)
 
 def pin_libraries() -> None:
     """Set environment variables that libraries read at first use; keep values that the user has set."""
-    os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE)
+    if os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE) == FIXED_WORKSPACE and has_workspace_setting():
+        # The same size. Torch then need not parse the variable, which costs 81 us in each product with 2.11.
+        # The variable stays: deterministic algorithms require it.
+        torch.backends.cuda.cublas_workspace_size(FIXED_WORKSPACE_BYTES)
+
+
+def has_workspace_setting() -> bool:
+    """Return whether torch has a setting for the workspace of cuBLAS, as from 2.13 on, and CUDA."""
+    return torch.backends.cuda.is_built() and hasattr(torch.backends.cuda, "cublas_workspace_size")
 
 
 def pin_kernels(device: torch.device) -> None:
@@ -52,14 +60,19 @@ def describe_numerics() -> str:
         "conv": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
         "workspace": os.environ.get(WORKSPACE, ""),
     }
+    if has_workspace_setting():
+        choices["workspace bytes"] = torch.backends.cuda.cublas_workspace_size()
     return ", ".join(f"{name}={value}" for name, value in choices.items())
 
 
 def open_cuda_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Return a new stream of a GPU; None: the device is the CPU."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+def get_cuda_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return the stream of a GPU on which this thread computes; None: the device is the CPU."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 class SideStream:
@@ -76,10 +89,15 @@ class SideStream:
         self._stream = open_cuda_stream(device)
         self._writes: torch.cuda.Event | None = None
 
-    def mark_writes(self) -> None:
-        """Let later uses wait for all that the training thread, which calls this, has queued so far."""
-        if self._stream is not None:
-            self._writes = torch.cuda.current_stream(self._device).record_event()
+    def mark_writes(self, stream: torch.cuda.Stream | None = None) -> None:
+        """Let later uses wait for all that the training thread, which calls this, has queued so far.
+
+        Args:
+            stream: the stream of its work; None: the present one.
+        """
+        stream = stream or get_cuda_stream(self._device)
+        if stream is not None:
+            self._writes = stream.record_event()
 
     def use(self) -> AbstractContextManager[object]:
         """Return the context of one use."""
@@ -90,9 +108,13 @@ class SideStream:
         return torch.cuda.stream(self._stream)
 
     def join(self) -> None:
-        """Let what the training thread, which calls this, queues next wait for all uses so far."""
-        if self._stream is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        """Let what the training thread, which calls this, queues next wait for all uses and writes so far."""
+        stream = get_cuda_stream(self._device)
+        if self._stream is None or stream is None:
+            return
+        stream.wait_stream(self._stream)
+        if self._writes is not None:
+            stream.wait_event(self._writes)
 
 
 class LateNumber:
@@ -100,15 +122,25 @@ class LateNumber:
 
     Args:
         number: a tensor of one element.
+
+    Attributes:
+        has_arrived: the host has it already.
     """
 
     def __init__(self, number: torch.Tensor) -> None:
         self._number = number.detach().to("cpu", non_blocking=True)
-        self._arrived = torch.cuda.current_stream(number.device).record_event() if number.is_cuda else None
+        stream = get_cuda_stream(number.device)
+        self.has_arrived = stream is None
+        self._arrival: torch.cuda.Event | None = None
+        if stream is not None:
+            # Blocking: the thread that waits sleeps instead of spinning.
+            self._arrival = torch.cuda.Event(blocking=True)
+            self._arrival.record(stream)
 
     def read(self) -> float:
-        if self._arrived is not None:
-            self._arrived.synchronize()
+        """Return the number; waits until it has arrived."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
         return float(self._number)
 
 

@@ -6,6 +6,7 @@ see other sequences, so each microbatch begins with the caches of the beginning 
 
 import operator
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgspec
@@ -76,11 +77,18 @@ class ForwardCaches:
     def _compare_others(self) -> None:
         """Compare the attributes of all other modules with the present ones from now on."""
         self._others = [path for path in self._modules if path not in self._watched]
-        self._attributes = [vars(self._modules[path]) for path in self._others]
+        self._attributes: list[dict[str, Any]] = [self._modules[path].__dict__ for path in self._others]
         self._before = [attributes.copy() for attributes in self._attributes]
+        self._lengths = list(map(len, self._before))
+        self._values = [value for attributes in self._before for value in attributes.values()]
 
     def _has_changed(self) -> bool:
-        return not all(map(_is_same_mapping, self._attributes, self._before))
+        """Return whether a module has other objects in its attributes, or has them in another order."""
+        # Each microbatch begins with this, so all modules are compared without a call of Python for each.
+        if list(map(len, self._attributes)) != self._lengths:
+            return True
+        values: Iterable[Any] = chain.from_iterable(map(dict.values, self._attributes))
+        return not all(map(operator.is_, values, self._values))
 
     def _watch_changed(self) -> None:
         """Look closely at modules of which an attribute has another value than before."""
@@ -160,11 +168,6 @@ def _read(
         if (kept := _keep(value, known.get(place))) is not None:
             found[place] = kept
     return found
-
-
-def _is_same_mapping(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two mappings have the same objects, in the same order."""
-    return len(one) == len(other) and all(map(operator.is_, one.values(), other.values()))
 
 
 def _is_own(name: str) -> bool:

@@ -16,7 +16,12 @@ from typing import TypeAlias
 import msgspec
 import torch
 
-from elastane.run.worker.state.devices import SideStream, open_cuda_stream, register_host_memory
+from elastane.run.worker.state.devices import (
+    SideStream,
+    get_cuda_stream,
+    open_cuda_stream,
+    register_host_memory,
+)
 from elastane.run.worker.state.gradient_copier import Add, GradientCopier, GradientsByNumber
 from elastane.run.worker.state.gradient_groups import (
     DURING_A_PASS,
@@ -173,7 +178,7 @@ class SumsOnDevice(HostSlots, ABC):
                 register_host_memory(arena, trained, self._layout.device)
 
     def get_stream(self) -> object:
-        return torch.cuda.current_stream(self._layout.device) if self._is_gpu else None
+        return get_cuda_stream(self._layout.device)
 
     def use_side_stream(self) -> AbstractContextManager[object]:
         """Return the context in which the reactor thread uses sums; all additions to these are complete."""
@@ -294,9 +299,9 @@ class DeviceSlots(SumsOnDevice):
 
     def begin_leaf(self) -> None:
         """Note the stream of the training thread, on which the gradients of this virtual rank are added."""
-        if self._copy_stream is None:
+        stream = get_cuda_stream(self._layout.device)
+        if stream is None:
             return
-        stream = torch.cuda.current_stream(self._layout.device)
         if self._stream is not None and stream != self._stream:
             stream.wait_stream(self._stream)
         self._stream = stream
@@ -310,7 +315,8 @@ class DeviceSlots(SumsOnDevice):
         if self._stream is None:
             add(gradients)
             return
-        current = torch.cuda.current_stream(self._layout.device)
+        current = get_cuda_stream(self._layout.device)
+        assert current is not None, "the slots have a stream of the same device"
         if current == self._stream:
             add(gradients)
             return
@@ -320,6 +326,8 @@ class DeviceSlots(SumsOnDevice):
             gradient.record_stream(self._stream)
         with torch.cuda.stream(self._stream):
             add(gradients)
+        # The memory of a gradient may be that of the next one, as in a replayed CUDA graph.
+        current.wait_stream(self._stream)
 
     def publish(self, final: FinalBlocks) -> None:
         """Announce final blocks as soon as peers can read them; the caller holds the lock of the slots."""
@@ -344,7 +352,9 @@ class DeviceSlots(SumsOnDevice):
                 host.copy_(summed)
             return None
         self.pin(slots)
-        self._copy_stream.wait_stream(self._stream or torch.cuda.current_stream(self._layout.device))
+        additions = self._stream or get_cuda_stream(self._layout.device)
+        assert additions is not None, "a device with a stream for copies has others"
+        self._copy_stream.wait_stream(additions)
         with torch.cuda.stream(self._copy_stream):
             for host, summed in pairs:
                 host.copy_(summed, non_blocking=True)
@@ -363,8 +373,8 @@ class DeviceSlots(SumsOnDevice):
         Raises:
             BaseException: an announcement raised it.
         """
-        if self._withheld and self._stream is not None:
-            self._stream.synchronize()
+        # The threads that use sums wait for the additions on the device; this one need not.
+        self._side_stream.mark_writes(self._stream)
         with lock:
             withheld, self._withheld = self._withheld, []
             for final in withheld:
@@ -375,9 +385,6 @@ class DeviceSlots(SumsOnDevice):
         announcements, self._announcements = self._announcements, []
         for announcement in announcements:
             announcement.result()
-        if announcements and self._stream is not None:
-            # Additions to blocks that peers have completed meanwhile are not announced.
-            self._stream.synchronize()
 
     # -- sums (reactor thread) -----------------------------------------------------------------------------
 
