@@ -9,6 +9,7 @@ from torch import nn, optim
 from torch.nn import functional
 
 from elastane.common.errors import BadInput
+from elastane.run.worker import state_meter
 from elastane.run.worker.state import devices, slot_memory
 from elastane.run.worker.state.gradient_copier import GradientCopier
 from elastane.run.worker.state.model_layout import ModelLayout
@@ -16,7 +17,16 @@ from elastane.run.worker.state.placement import Mirrored
 from elastane.run.worker.state.slot_memory import DeviceSlots, StagedSlots
 from elastane.run.worker.state_meter import compute_squared_norms
 
-from .lessons import Lesson, assert_alike, assert_same_bits, prepare_lesson, train_elastic, train_plain
+from .lessons import (
+    FEATURES,
+    Lesson,
+    assert_alike,
+    assert_same_bits,
+    make_samples,
+    prepare_lesson,
+    train_elastic,
+    train_plain,
+)
 from .test_gradients import Worker, find_parts, sum_alone
 from .test_models import MODELS, build_batch_norm_model, build_mlp
 from .test_optimizers import compute_digests, join, large, make_lesson, train_on
@@ -37,6 +47,10 @@ def unpinned():
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = filling
     torch.backends.cudnn.benchmark = benchmark
+
+
+def build_sgd(model):
+    return optim.SGD(model.parameters(), lr=0.05)
 
 
 def move_to_device(lesson: Lesson) -> Lesson:
@@ -194,6 +208,63 @@ def test_squared_norms_do_not_depend_on_the_other_blocks():
     assert together == pytest.approx(expected, rel=1e-12)
     blocks[1][7] = float("inf")
     assert compute_squared_norms(blocks)[1] == float("inf")
+
+
+@pytest.mark.parametrize("way", ["graphed", "compiled"])
+def test_graphs_of_a_microbatch_are_exact(monkeypatch, way):
+    """Each replay overwrites the gradients of the last one, of which one waits for its sibling on the host."""
+    lesson = move_to_device(Lesson(build_mlp, global_batch=8, microbatch=2, data=make_samples(32)))
+    computes = {}
+
+    def compute_loss(model, batch):
+        # The first call comes after run.prepare, which moves the parameters.
+        if model not in computes:
+            inputs = torch.randn(2, FEATURES, device="cuda")
+            computes[model] = (
+                torch.cuda.make_graphed_callables(model, (inputs,))
+                if way == "graphed"
+                else torch.compile(model, mode="reduce-overhead")
+            )
+        inputs, targets = (tensor.to("cuda") for tensor in batch)
+        return functional.cross_entropy(computes[model](inputs), targets), None
+
+    replayed = replace(lesson, loss=compute_loss)
+    learned = train_elastic(replayed)
+    assert_alike(learned, train_plain(lesson), tolerance=1e-3)
+    monkeypatch.setattr(slot_memory, "GRADIENT_COPIES", 1 << 50)
+    staged = train_elastic(replayed)
+    assert isinstance(staged.run._trainer.state.placement.slots, StagedSlots)
+    assert staged.losses == learned.losses
+    assert_same_bits(staged.model, learned.model)
+
+
+def test_the_training_thread_waits_for_the_device_only_for_the_norms(monkeypatch):
+    """The debug mode counts each wait of the host, also those inside of torch."""
+    waits = []
+    lesson = move_to_device(Lesson(build_mlp, clip=0.05, optimizer=build_sgd, data=make_samples(32)))
+    squares = state_meter.compute_squared_norms
+
+    def allow(tensors):
+        torch.cuda.set_sync_debug_mode("default")
+        waits.append(len(tensors))
+        try:
+            return squares(tensors)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
+
+    monkeypatch.setattr(state_meter, "compute_squared_norms", allow)
+    learned = prepare_lesson(lesson)
+    data = [tuple(tensor.to("cuda") for tensor in sample) for sample in lesson.data]
+    try:
+        for step in learned.run.steps(data, global_batch=8, microbatch=2, until=6):
+            for batch in step:
+                # Not in the rehearsal, which reads losses and digests.
+                torch.cuda.set_sync_debug_mode("default" if step.rehearses else "error")
+                step.backward(functional.cross_entropy(learned.model(batch[0]), batch[1]))
+            torch.cuda.set_sync_debug_mode("default")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) >= 6
 
 
 def test_parameters_on_two_devices_are_refused():
