@@ -212,7 +212,7 @@ def test_squared_norms_do_not_depend_on_the_other_blocks():
 
 @pytest.mark.parametrize("way", ["graphed", "compiled"])
 def test_graphs_of_a_microbatch_are_exact(monkeypatch, way):
-    """Each replay overwrites the gradients of the last one, of which one waits for its sibling on the host."""
+    """Each replay overwrites the gradients of the last one, also while they wait for a sibling."""
     lesson = move_to_device(Lesson(build_mlp, global_batch=8, microbatch=2, data=make_samples(32)))
     computes = {}
 

@@ -41,6 +41,9 @@ def divide_gradients(
         numbers: the parameters, in the order in which their gradients are computed.
         sizes: the bytes of each parameter's gradient.
     """
+    if limits == UNLIMITED:
+        everything = tuple(numbers)
+        return [everything] if everything else []
     groups: list[tuple[int, ...]] = []
     open_group: list[int] = []
     nbytes = 0

@@ -264,15 +264,16 @@ class Gradients:
             BadInput: a parameter has got a gradient after its gradient was taken.
         """
         taken: dict[int, torch.Tensor] = {}
+        parameters, consumed, replacements = self.layout.parameters, self._consumed, self._replacements
         for number in numbers:
-            parameter = self.layout.parameters[number]
+            parameter = parameters[number]
             gradient = parameter.grad
-            if gradient is None or gradient is self._consumed[number]:
+            if gradient is None or gradient is consumed[number]:
                 continue
             if number in self._touched:
                 # The first part is already in a slot, and its block may be announced to the owner.
                 raise _build_late_gradient_error(self.layout.extents[number].name)
-            parameter.grad = self._replacements[number]
+            parameter.grad = replacements[number]
             # Sums are dense even for sparse gradients: a block is one slice of memory.
             taken[number] = self._make_dense(number, gradient) if gradient.is_sparse else gradient
         if not taken:

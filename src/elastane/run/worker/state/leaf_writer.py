@@ -5,7 +5,7 @@ writer adds both while it writes them into a slot, their own or that of the pair
 memory instead of two or three.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
@@ -78,20 +78,27 @@ class LeafWriter:
         A call costs more than the addition of a small gradient.
         """
         complete, waiting = self._slots.complete_blocks, self._waiting
-        others: list[int] = []
-        by_dtype: dict[torch.dtype, list[int]] = {}
-        for number, gradient in gradients.items():
-            is_plain = gradient is not None and (waiting is None or waiting.gradients[number] is not None)
-            if is_plain and (not complete or complete.isdisjoint(self._layout.parameter_blocks[number])):
-                by_dtype.setdefault(self._views[number].dtype, []).append(number)
-            else:
-                others.append(number)
-        for numbers in by_dtype.values():
+        plain = {number: gradient for number, gradient in gradients.items() if gradient is not None}
+        if complete:
+            blocks = self._layout.parameter_blocks
+            plain = {n: gradient for n, gradient in plain.items() if complete.isdisjoint(blocks[n])}
+        if waiting is not None:
+            plain = {n: gradient for n, gradient in plain.items() if waiting.gradients[n] is not None}
+        for numbers in self._divide_by_type(plain):
             targets = [self._views[number] for number in numbers]
-            own: list[torch.Tensor] = [gradients[number] for number in numbers]  # type: ignore[misc]
-            waited = [self._take_waited(number, gradients[number]) for number in numbers]
+            waited = [self._take_waited(n, plain[n]) for n in numbers] if waiting is not None else []
+            own = [plain[number] for number in numbers]
             self._add_plain(targets, own, [one for one in waited if one is not None])
-        return others
+        return [number for number in gradients if number not in plain] if len(plain) < len(gradients) else []
+
+    def _divide_by_type(self, numbers: Collection[int]) -> Collection[Collection[int]]:
+        """Divide parameters by their type: calls on many tensors of several types are slow."""
+        if len({section.dtype for section in self._layout.sections[: self._layout.parameter_sections]}) == 1:
+            return (numbers,) if numbers else ()
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for number in numbers:
+            by_dtype.setdefault(self._views[number].dtype, []).append(number)
+        return by_dtype.values()
 
     def _add_plain(
         self, targets: list[torch.Tensor], own: list[torch.Tensor], waited: list[torch.Tensor]
