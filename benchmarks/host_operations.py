@@ -55,7 +55,7 @@ class Counts:
 
 class _Calls(TorchDispatchMode):
     def __init__(self, counts: Counts) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._counts = counts
 
     def __torch_dispatch__(
@@ -98,11 +98,12 @@ class Layer(nn.Module):
         normed = self.norms[0](x_BTD)
         b, t, d = normed.shape
         query, key, value, out = self.projections
-        heads = (part(normed).view(b, t, HEADS, -1).transpose(1, 2) for part in (query, key, value))
-        attended = F.scaled_dot_product_attention(*heads, is_causal=True)
+        q, k, v = (part(normed).view(b, t, HEADS, -1).transpose(1, 2) for part in (query, key, value))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x_BTD = x_BTD + out(attended.transpose(1, 2).reshape(b, t, d))
         normed = self.norms[1](x_BTD)
-        return x_BTD + self.down(F.silu(self.gate(normed)) * self.up(normed))
+        changed: torch.Tensor = self.down(F.silu(self.gate(normed)) * self.up(normed))
+        return x_BTD + changed
 
 
 class Llama(nn.Module):
@@ -114,7 +115,8 @@ class Llama(nn.Module):
         self.head = nn.Linear(width, TOKENS, bias=False)
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.layers(self.embedding(tokens_BT))))
+        logits: torch.Tensor = self.head(self.norm(self.layers(self.embedding(tokens_BT))))
+        return logits
 
 
 def compute_loss(model: nn.Module, tokens_BT: torch.Tensor) -> torch.Tensor:
