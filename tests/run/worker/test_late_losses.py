@@ -30,7 +30,7 @@ def streams(monkeypatch):
 
 
 class Inbox:
-    """Stands for the reactor: keeps what is posted to it."""
+    """Stands for the reactor: keeps the posted events."""
 
     def __init__(self) -> None:
         self.posted: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
