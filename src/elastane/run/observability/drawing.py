@@ -1,6 +1,7 @@
 """Axes, ticks and lines of the report's charts, as inline SVG."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -61,9 +62,10 @@ def clip_drawing(x: Axis, top: float, bottom: float, drawing: str) -> str:
 
 def choose_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
     """Return about ``about`` multiples of 1, 2 or 5 times a power of ten within ``[low, high]``."""
-    if not high > low:
-        return [low]
     rough = (high - low) / max(about, 1)
+    if not rough >= sys.float_info.min:
+        # There are no round values between them.
+        return [low]
     power = 10 ** math.floor(math.log10(rough))
     unit = min((m * power for m in (1, 2, 5, 10) if m * power >= rough), default=10 * power)
     if whole:

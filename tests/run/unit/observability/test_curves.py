@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from elastane.run.nouns.records import EventLine
 from elastane.run.observability.curves import build_series, collect_evaluation_means
-from elastane.run.observability.drawing import Axis, add_margin, compute_robust_range
+from elastane.run.observability.drawing import Axis, add_margin, choose_ticks, compute_robust_range
 from elastane.run.observability.report import render_report
 
 
@@ -169,6 +169,11 @@ def test_the_number_of_charts_is_bounded(make_run) -> None:
     page = render_report(make_run(change=lambda line: msgspec.structs.replace(line, logged=logged)))
     assert page.count('<svg class="small"') < 100
     assert "more are in ledger.jsonl" in page
+
+
+def test_two_values_without_a_round_one_between_them_have_one_tick() -> None:
+    assert choose_ticks(0.0, 5e-324, 4) == [0.0]
+    assert choose_ticks(0.0, 1e-307, 2) == [0.0, 5e-308, 1e-307]
 
 
 HUGE = st.one_of(st.floats(), st.sampled_from([0.0, 5e-324, 1e-300, 1e300, 1.7e308, -1.7e308, math.inf]))
