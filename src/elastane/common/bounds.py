@@ -24,6 +24,7 @@ Steps: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 """Number of a step, or a number of steps."""
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 """A position in a dataset or a file."""
+Percent: TypeAlias = Annotated[int, Meta(ge=0, le=100)]
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=LAST_MOMENT_S)]
 """Seconds since 1970."""
 Duration: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]

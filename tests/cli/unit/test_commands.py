@@ -396,13 +396,18 @@ def test_stop_sends_a_request(elastane, finished_run, live_run) -> None:
 def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_run) -> None:
     finished_run()
     _, answers = live_run
-    rows = (ProcessInfo(role="agent", pid=7, state="running"), make_row(0, 3))
+    does = {"activity": {"wait": 28, "compute": 72}, "silent_s": 4.6, "saving": True}
+    rows = (
+        ProcessInfo(role="agent", pid=7, state="running"),
+        msgspec.structs.replace(make_row(0, 3), **does),
+    )
     answers += [Answer(ok=True, state="training", step=9, steps=10, generation=3, processes=rows)] * 2
     shown = elastane("ps", "done").stdout
     assert "done: training, step 9 of 10, generation 3" in shown
+    assert "compute 72 %, for 5 s, saves a checkpoint" in shown
     agent, first = json.loads(elastane("ps", "done", "--json").stdout)
     keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state", "node"}
-    keys |= {"sent_bytes", "received_bytes"}
+    keys |= {"sent_bytes", "received_bytes", "activity", "silent_s", "compute_s", "saving"}
     assert set(agent) == set(first) == keys
     assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from elastane.cluster.dashboard.job_records import MOST_LINES, RecordTail
 from elastane.cluster.dashboard.job_table import JobTable
 from elastane.cluster.dashboard.run_page import RunFeed
+from elastane.cluster.dashboard.run_records import MOST_LINES, RecordTail
 from elastane.run.observability.run_files import decode_ledger_line
 from tests.cluster.dashboard.run_records import make_line, write_run
 from tests.cluster.dashboard.test_job_filter import make_job
@@ -89,6 +89,6 @@ def test_a_damaged_line_of_a_run_without_a_controller_costs_only_itself(tmp_path
     for name in ("ledger.jsonl", "events.jsonl"):
         path = tmp_path / "train" / name
         path.write_bytes(b"{damaged\n" + path.read_bytes())
-    run = RunFeed(str(tmp_path / "train")).look()
+    run, _ = RunFeed(str(tmp_path / "train")).look()
     assert [line.step for line in run.ledger] == [1, 2, 3]
     assert run.events[0].kind == "run.started"

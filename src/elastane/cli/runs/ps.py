@@ -39,7 +39,10 @@ def ps(
     With --json, a list of objects with the keys run, role, pid, worker,
     generation, virtual_ranks, blocks, state, node, which is empty on the
     machine on which the run began, and for workers sent_bytes and
-    received_bytes: what crosses to and from other machines in a usual step.
+    received_bytes: what crosses to and from other machines in a usual step;
+    activity: the shares in percent of what it did in the last two seconds;
+    silent_s: the time since its last progress, 0 if that is a moment ago;
+    compute_s: the time for a virtual rank; saving: it writes a checkpoint.
     """
     if run is not None:
         answers = {read_run_name(run_dir): send_request(run_dir, AskStatus()) for run_dir in (find_run(run),)}
@@ -99,10 +102,24 @@ def print_processes(name: str, answer: Answer) -> None:
                 for n in (row.pid, row.worker, row.generation, row.virtual_ranks, row.blocks)
             ),
             row.state,
+            describe_activity(row),
         )
         for row in sorted(answer.processes, key=lambda row: row.node)
     ]
-    print_wide(console, build_table((*nodes, "role", *numbers, "state"), cells, numbers=numbers))
+    print_wide(console, build_table((*nodes, "role", *numbers, "state", "now"), cells, numbers=numbers))
+
+
+def describe_activity(process: ProcessInfo) -> str:
+    """Return what a worker does most of its time now."""
+    words = []
+    if process.activity:
+        name, share = max(process.activity.items(), key=lambda found: found[1])
+        words = [f"{name} {share} %"]
+    if process.silent_s:
+        words.append(f"for {process.silent_s:.0f} s")
+    if process.saving:
+        words.append("saves a checkpoint")
+    return ", ".join(words)
 
 
 def describe_traffic(processes: Iterable[ProcessInfo]) -> list[str]:

@@ -33,6 +33,7 @@ from elastane.cluster.nouns.config import (
 from elastane.cluster.nouns.controller import Health
 from elastane.cluster.nouns.history import AuditLine, Event
 from elastane.cluster.nouns.job_records import State
+from elastane.cluster.nouns.job_workers import JobWorker
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.notifications import NewNotificationTarget, Notification, NotificationTarget
 from elastane.cluster.nouns.pools import Node, Pool, Report
@@ -285,6 +286,12 @@ class ClusterJobs:
     def processes(self, name: str) -> tuple[str, ...]:
         """Return the processes of a job that have a log: workers by number, then the others."""
         return self._connection.request("GET", f"/jobs/{check_path_name(name)}/processes", Page[str]).items
+
+    def workers(self, name: str) -> tuple[JobWorker, ...]:
+        """Return the workers of a job by machine, and what each of them does now."""
+        return self._connection.request(
+            "GET", f"/jobs/{check_path_name(name)}/workers", Page[JobWorker]
+        ).items
 
     def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
         """Return a part of a log, and the offset of the next part.

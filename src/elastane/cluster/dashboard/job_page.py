@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from elastane.cluster.dashboard.feed import ClusterFeed
 from elastane.cluster.dashboard.rendering import PageContent
+from elastane.cluster.dashboard.worker_rows import ACTIVITY_WORDS, group_workers
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.rest import Job, Me
 
@@ -64,6 +65,10 @@ def build_job_page(feed: ClusterFeed, name: str, params: Mapping[str, str]) -> P
             "process": process,
             "log": watched.read_log(process) if process else "",
             "has_run": drawn is not None,
+            "machines": group_workers(sight.workers, drawn["worker_shares"], drawn["virtual_ranks"])
+            if drawn
+            else (),
+            "activity_words": ACTIVITY_WORDS,
             **(drawn or {}),
         },
     )

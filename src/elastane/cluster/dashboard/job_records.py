@@ -4,94 +4,33 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from elastane.cluster.dashboard.run_pictures import RunPictures
+from elastane.cluster.dashboard.run_records import MOST_LINES, RunRecords
 from elastane.cluster.nouns.history import DecisionRecord, Event
 from elastane.cluster.nouns.job_records import ENDED
+from elastane.cluster.nouns.job_workers import JobWorker
 from elastane.cluster.nouns.rest import Job, ReadRecord
 from elastane.common.connections.controller_connection import NotFound
 from elastane.common.untrusted_data import Decoder, Malformed
-from elastane.run.nouns.records import EventLine, LedgerLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord
-from elastane.run.observability.run_files import (
-    LARGEST_RECORD_BYTES,
-    Recorded,
-    decode_event_line,
-    decode_ledger_line,
-)
-from elastane.run.observability.tail import LONGEST_LINE_BYTES
+from elastane.run.observability.run_files import LARGEST_RECORD_BYTES, Recorded
 
 if TYPE_CHECKING:
     from elastane.cluster.client.cluster import Cluster
 
-T = TypeVar("T")
-
 EACH_S = 0.9
 EXPLAIN_S = 5.0
 IDLE_S = 60.0
-MOST_LINES = 20_000
-"""The newest lines of a record that are kept; the report of the run shows all."""
 LOG_BYTES = 24_000
-MOST_PARTS = 16
-"""Parts of a record that one look reads; the next look reads on."""
+MOST_LOGS = 16
 
 _decode_record = Decoder[RunRecord](RunRecord, at_most_bytes=LARGEST_RECORD_BYTES)
-
-
-class RecordTail(Generic[T]):
-    """The lines of a record of a run, read on from where the last reading ended.
-
-    Attributes:
-        lines: the newest `MOST_LINES`.
-        unreadable: how many lines could not be read; each costs only itself.
-        dropped: how many older lines are not kept.
-    """
-
-    def __init__(self, record: ReadRecord, decode: Callable[[bytes], T]) -> None:
-        self.record: ReadRecord = record
-        self._decode = decode
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin at the first byte again."""
-        self.lines: list[T] = []
-        self.unreadable = self.dropped = 0
-        self._offset, self._torn = 0, b""
-
-    def read(self, read_part: Callable[[ReadRecord, int], tuple[bytes, int]]) -> bool:
-        """Read what was appended; return whether there was something."""
-        changed = False
-        for _ in range(MOST_PARTS):
-            data, following = read_part(self.record, self._offset)
-            if following < self._offset:
-                # An attempt that continues from a checkpoint begins with a shorter record.
-                self.forget()
-                continue
-            if not data:
-                break
-            changed = True
-            self._offset = following
-            self._take(data)
-        return changed
-
-    def _take(self, data: bytes) -> None:
-        *whole, self._torn = (self._torn + data).split(b"\n")
-        if len(self._torn) > LONGEST_LINE_BYTES:
-            self._torn = b""
-        for line in whole:
-            try:
-                self.lines.append(self._decode(line))
-            except Malformed:
-                self.unreadable += 1
-        if len(self.lines) > MOST_LINES:
-            self.dropped += len(self.lines) - MOST_LINES
-            del self.lines[:-MOST_LINES]
 
 
 class JobSight(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +39,8 @@ class JobSight(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         events: of the job in the cluster, oldest first.
         decisions: newest first.
+        processes: those that have a log.
+        workers: what each does now; none: the run does not answer.
         recorded: the records of its run; None: it has not begun, or they cannot be read.
         left_out: how many of the oldest steps are not in the records here.
     """
@@ -108,6 +49,7 @@ class JobSight(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     decisions: tuple[DecisionRecord, ...] = ()
     processes: tuple[str, ...] = ()
+    workers: tuple[JobWorker, ...] = ()
     recorded: Recorded | None = None
     left_out: int = 0
 
@@ -127,8 +69,7 @@ class WatchedJob:
         self._used_s = time.monotonic()
         self._sight: JobSight | None = None
         self._record: RunRecord | None = None
-        self._ledger = RecordTail[LedgerLine]("ledger.jsonl", decode_ledger_line)
-        self._events = RecordTail[EventLine]("events.jsonl", decode_event_line)
+        self._records = RunRecords()
         self.pictures = RunPictures()
         self._logs: dict[str, tuple[float, str]] = {}
 
@@ -158,7 +99,7 @@ class WatchedJob:
             read_s, text = self._logs.get(process, (-1e9, ""))
             if time.monotonic() - read_s < EACH_S:
                 return text
-            if len(self._logs) > MOST_PARTS:
+            if len(self._logs) > MOST_LOGS:
                 self._logs.clear()
         data: bytes = b""
         with suppress(NotFound):
@@ -186,8 +127,9 @@ class WatchedJob:
             events=events[-MOST_LINES:],
             decisions=decisions,
             processes=processes,
+            workers=cluster.jobs.workers(self.name) if job.state == "running" else (),
             recorded=recorded,
-            left_out=self._ledger.dropped,
+            left_out=self._records.ledger.dropped,
         )
 
     def _read_run(self, cluster: "Cluster", job: Job) -> Recorded | None:
@@ -200,12 +142,7 @@ class WatchedJob:
             except NotFound:
                 return b"", offset
 
-        self._ledger.read(read_part)
-        self._events.read(read_part)
-        if any(after.step <= before.step for before, after in pairwise(self._ledger.lines)):
-            # Between two looks an attempt has cut the ledger, and has written as much again.
-            self._ledger.forget()
-            self._ledger.read(read_part)
+        self._records.read(read_part)
         if self._record is None or self._record.pinned is None:
             try:
                 self._record = _decode_record(read_part("run.json", 0)[0])
@@ -214,7 +151,7 @@ class WatchedJob:
         return Recorded(
             run_dir=RunDir(Path(job.run_dir)),
             record=self._record,
-            ledger=tuple(self._ledger.lines),
-            events=tuple(self._events.lines),
+            ledger=tuple(self._records.ledger.lines),
+            events=tuple(self._records.events.lines),
             live=job.state == "running",
         )

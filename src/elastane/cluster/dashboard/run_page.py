@@ -1,32 +1,30 @@
 """The page of one run, without a controller: its records are read from its directory."""
 
 import hmac
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from elastane.cluster.dashboard.drawn_pages import DrawnPages
 from elastane.cluster.dashboard.rendering import PageContent
 from elastane.cluster.dashboard.run_pictures import RunPictures
-from elastane.common.errors import BadInput
+from elastane.cluster.dashboard.run_records import RunRecords
+from elastane.cluster.dashboard.worker_rows import ACTIVITY_WORDS, group_workers
+from elastane.cluster.nouns.job_workers import JobWorker, list_job_workers
+from elastane.cluster.nouns.rest import ReadRecord
+from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.untrusted_data import Malformed
+from elastane.run.connections.coordinator_request import ask_coordinator
 from elastane.run.connections.run_lock import is_live
-from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.nouns.control import AskStatus
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.report import list_tiles
-from elastane.run.observability.run_files import (
-    Recorded,
-    decode_event_line,
-    decode_ledger_line,
-    read_record,
-)
-from elastane.run.observability.tail import Tail
+from elastane.run.observability.run_files import Recorded, read_record
 
-T = TypeVar("T")
-
+ANSWER_S = 1.0
+PART_BYTES = 4 << 20
 EACH_S = 0.9
 
 
@@ -49,51 +47,52 @@ class RunFeed:
         self.pictures = RunPictures()
         self._lock = threading.Lock()
         self._looked_s = -1e9
-        self._ledger = Tail(self.run_dir.files, self.run_dir.ledger)
-        self._events = Tail(self.run_dir.files, self.run_dir.events)
-        self._lines: list[LedgerLine] = []
-        self._changes: list[EventLine] = []
+        self._records = RunRecords()
+        self._workers: tuple[JobWorker, ...] = ()
 
     def touch(self) -> None:
         """Do nothing: reading needs no connection that could be closed."""
 
-    def look(self) -> Recorded:
-        """Return the records of the run, read less than a second ago.
+    def look(self) -> tuple[Recorded, tuple[JobWorker, ...]]:
+        """Return the records of the run, read less than a second ago, and its workers while it is live.
 
         Raises:
             BadInput: the run directory cannot be read.
         """
         with self._lock:
-            now_s = time.monotonic()
+            now_s, live = time.monotonic(), is_live(self.run_dir)
             if now_s - self._looked_s > EACH_S:
                 self._looked_s = now_s
-                self._read_on()
-            return Recorded(
+                try:
+                    self._records.read(self._read_part)
+                except (OSError, Malformed) as error:
+                    raise BadInput(f"the records of {self.run_dir.root} cannot be read: {error}") from error
+                self._workers = self._ask_workers() if live else ()
+                self.version += 1
+            recorded = Recorded(
                 run_dir=self.run_dir,
                 record=read_record(self.run_dir),
-                ledger=tuple(self._lines),
-                events=tuple(self._changes),
-                live=is_live(self.run_dir),
+                ledger=tuple(self._records.ledger.lines),
+                events=tuple(self._records.events.lines),
+                live=live,
             )
+            return recorded, self._workers
 
-    def _read_on(self) -> None:
+    def _read_part(self, record: ReadRecord, offset: int) -> tuple[bytes, int]:
         try:
-            for step in _decode_lines(self._ledger, decode_ledger_line):
-                if self._lines and step.step <= self._lines[-1].step:
-                    # An attempt continues from a checkpoint, and makes the later steps again.
-                    self._lines = [known for known in self._lines if known.step < step.step]
-                self._lines.append(step)
-            self._changes += _decode_lines(self._events, decode_event_line)
-        except OSError as error:
-            raise BadInput(f"the records of {self.run_dir.root} cannot be read: {error}") from error
-        self.version += 1
+            with self.run_dir.files.open(self.run_dir.root / record, in_part=True) as file:
+                begin = min(offset, file.seek(0, os.SEEK_END))
+                file.seek(begin)
+                data = file.read(PART_BYTES)
+        except FileNotFoundError:
+            return b"", offset
+        return data, begin + len(data)
 
-
-def _decode_lines(tail: Tail, decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Yield what was appended to a record; a line that cannot be read costs only itself."""
-    for line in tail.read_new_lines():
-        with suppress(Malformed):
-            yield decode(line)
+    def _ask_workers(self) -> tuple[JobWorker, ...]:
+        # While a coordinator is replaced, the run goes on, and the page shows what is recorded.
+        with suppress(ElastaneError, OSError):
+            return list_job_workers(ask_coordinator(self.run_dir, AskStatus(), ANSWER_S).processes)
+        return ()
 
 
 class RunFeeds:
@@ -123,11 +122,19 @@ def build_run_page(feed: RunFeed) -> PageContent:
     Raises:
         BadInput, NoSuchRun: the run directory cannot be read.
     """
-    run = feed.look()
+    run, workers = feed.look()
     drawn = feed.pictures.draw(run)
+    machines = group_workers(workers, drawn["worker_shares"], drawn["virtual_ranks"])
     return PageContent(
         title=run.record.spec.name,
         template="run.html",
         parts=("run_head", "run_chart", "run_workers", "run_history", "run_tables"),
-        facts={"run": run, "now_s": time.time(), "tiles": list_tiles(drawn["run_facts"]), **drawn},
+        facts={
+            "run": run,
+            "now_s": time.time(),
+            "tiles": list_tiles(drawn["run_facts"]),
+            "machines": machines,
+            "activity_words": ACTIVITY_WORDS,
+            **drawn,
+        },
     )

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
 from markupsafe import Markup
 
+from elastane.cluster.dashboard.worker_rows import list_shares
 from elastane.run.nouns.records import EventLine, LedgerLine
 from elastane.run.observability.chart import MARKS, build_chart, draw_glyph
 from elastane.run.observability.facts import collect_facts, compute_phase_shares
@@ -27,20 +27,6 @@ from elastane.run.observability.series import find_step
 
 SHOWN_EVENTS = 200
 RECENT_STEPS = 20
-
-
-class WorkerRow(msgspec.Struct, frozen=True):
-    """A worker and its share of the newest step.
-
-    Args:
-        share: of the virtual ranks, 0 to 1.
-        since_step: it has taken part without a break since this step.
-    """
-
-    worker: int
-    ranks: int
-    share: float
-    since_step: int
 
 
 class RunPictures:
@@ -81,7 +67,8 @@ def draw_run(run: Recorded) -> dict[str, Any]:
             (name, share, PHASE_WORDS.get(name, ""))
             for name, share in compute_phase_shares(run.ledger[-RECENT_STEPS:]).items()
         ],
-        "worker_rows": list_workers(run.ledger, ranks),
+        "worker_shares": list_shares(run.ledger),
+        "virtual_ranks": ranks,
         "run_events": [
             _describe_event(event, run.ledger, began_s) for event in reversed(shown[-SHOWN_EVENTS:])
         ],
@@ -101,25 +88,6 @@ def _draw_chart(run: Recorded, virtual_ranks: int) -> Markup:
 def _join(markup: Iterable[str]) -> Markup:
     """Return markup of a report, in which every text is escaped."""
     return Markup("\n".join(markup))  # noqa: S704 - the report escapes every text
-
-
-def list_workers(ledger: Sequence[LedgerLine], virtual_ranks: int) -> list[WorkerRow]:
-    """Return the workers of the newest step."""
-    if not ledger:
-        return []
-    since: dict[int, int] = {}
-    for line in reversed(ledger):
-        here = [worker for worker in ledger[-1].workers if since.get(worker, line.step + 1) == line.step + 1]
-        for worker in here:
-            if worker in line.workers:
-                since[worker] = line.step
-        if not here:
-            break
-    return [
-        WorkerRow(worker, ranks, ranks / max(1, virtual_ranks), since.get(worker, ledger[-1].step))
-        for worker, spans in sorted(ledger[-1].workers.items())
-        for ranks in (sum(stop - start for start, stop in spans),)
-    ]
 
 
 def _describe_event(event: EventLine, ledger: Sequence[LedgerLine], began_s: float) -> dict[str, Any]:

@@ -277,10 +277,7 @@ class Agent:
             numbers=worker_set.numbers,
             total=worker_set.total,
             nodes=worker_set.nodes,
-            workers=tuple(
-                ProcessInfo(role="worker", pid=pid, worker=worker)
-                for worker, pid in sorted(worker_set.living.items())
-            ),
+            workers=self.workers.list_processes(),
             fork_servers=()
             if fork_server is None
             else (ProcessInfo(role="fork-server", pid=fork_server.child.pid, state=fork_server.state),),

@@ -18,6 +18,7 @@ BLIND_S = 1.0
 USUAL_INTERVALS = 20
 UNKNOWN_S = 120.0
 AWAITED_S = 5.0
+SILENT_S = 2.0
 IMPORTING_S = 2.0
 TRAINING = (Phase.STEP, Phase.COMPUTE, Phase.DATA, Phase.USER)
 PATIENCE_S = {
@@ -81,6 +82,12 @@ def is_awaiting_data(pulse: Pulse, now: float) -> bool:
 def is_importing(pulse: Pulse, now: float) -> bool:
     """Return whether the script has not joined, and has begun to import a module in the last seconds."""
     return pulse.phase == Phase.STARTING and pulse.counter > 0 and now - pulse.moved_s < IMPORTING_S
+
+
+def measure_silence(pulse: Pulse, now: float) -> float:
+    """Return the seconds since the last progress of a worker; 0: it has made some a moment ago."""
+    silent_s = now - pulse.moved_s
+    return round(silent_s, 1) if silent_s > SILENT_S else 0.0
 
 
 def compute_patience_s(pulse: Pulse) -> float:

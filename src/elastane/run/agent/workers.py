@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from elastane.common.untrusted_data import Malformed
+from elastane.run.agent.activities import WorkerLooks
 from elastane.run.agent.fork_server import ForkAnswer, ForkServerHandle, ProcessStart
 from elastane.run.agent.hang_detection import (
     READ_EVERY_S,
@@ -15,6 +16,7 @@ from elastane.run.agent.hang_detection import (
     is_awaiting_data,
     is_hung,
     is_importing,
+    measure_silence,
     update_pulse,
 )
 from elastane.run.agent.processes import ProcessWatch
@@ -27,7 +29,7 @@ from elastane.run.agent.worker_set import (
     record_start,
     request_missing,
 )
-from elastane.run.nouns.control import RunOver, SetTarget, WorkerExit
+from elastane.run.nouns.control import ProcessInfo, RunOver, SetTarget, WorkerExit
 from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.nouns.membership import WorkerId
 
@@ -70,6 +72,7 @@ class WorkerProcesses:
         self._watches: dict[WorkerId, ProcessWatch] = {}
         self._codes: dict[WorkerId, asyncio.Future[int]] = {}
         self._pulses: dict[WorkerId, Pulse] = {}
+        self._looks: dict[WorkerId, WorkerLooks] = {}
         self._kill_reasons: dict[WorkerId, str] = {}
         self._hung: set[WorkerId] = set()
         self._ends: dict[WorkerId, float] = {}
@@ -83,6 +86,20 @@ class WorkerProcesses:
     def living(self) -> Mapping[WorkerId, int]:
         """Process ids of the running workers."""
         return self.worker_set.living
+
+    def list_processes(self) -> tuple[ProcessInfo, ...]:
+        """Return the running workers by number, and what each of them does."""
+        now = time.monotonic()
+        return tuple(
+            ProcessInfo(
+                role="worker",
+                pid=pid,
+                worker=worker,
+                activity=looks.compute_shares() if (looks := self._looks.get(worker)) else {},
+                silent_s=measure_silence(pulse, now) if (pulse := self._pulses.get(worker)) else 0.0,
+            )
+            for worker, pid in sorted(self.living.items())
+        )
 
     # -- starting -------------------------------------------------------------------------------------------
 
@@ -161,6 +178,7 @@ class WorkerProcesses:
         code = await self._wait_for_exit_code(worker)
         self._watches.pop(worker, None)
         self._pulses.pop(worker, None)
+        self._looks.pop(worker, None)
         self._codes.pop(worker, None)
         self._ends.pop(worker, None)
         # A worker that ended before the agent's signal arrived did not end because of it.
@@ -196,6 +214,7 @@ class WorkerProcesses:
                     continue
                 pulse = update_pulse(self._pulses.get(worker), *self._heartbeats.read(worker), now)
                 self._pulses[worker] = pulse
+                self._looks.setdefault(worker, WorkerLooks()).add(pulse.phase)
                 if pulse.phase == Phase.ENDING:
                     self._let_end(worker, watch.pid, int(pulse.rhythm_s), now)
                     continue
@@ -218,6 +237,7 @@ class WorkerProcesses:
         """Count a worker as ended, although its process still runs threads and exit handlers."""
         self._ends[worker] = now + self._end_s + END_MARGIN_S
         self._pulses.pop(worker, None)
+        self._looks.pop(worker, None)
         self.worker_set = record_exit(self.worker_set, WorkerExit(worker=worker, pid=pid, code=code))
         self._start_missing()
         self._changed.set()

@@ -12,13 +12,24 @@ from elastane.common.errors import ElastaneError, NoCoordinator, NoSuchRun
 from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.coordinator_connection import open_async_connection, open_connection
-from elastane.run.connections.endpoint import read_endpoint, read_secret
+from elastane.run.connections.endpoint import CoordinatorEndpoint, read_endpoint, read_secret
 from elastane.run.connections.run_lock import is_live
 from elastane.run.nouns.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answer, encode
 from elastane.run.nouns.rundir import RunDir
 
 RETRY_S = 0.05
 REFRESH_S = 1.0
+
+
+def read_address(run_dir: RunDir) -> tuple[CoordinatorEndpoint, str]:
+    """Return the endpoint of the coordinator of a run, and the secret that its clients present.
+
+    Raises:
+        OSError: a file cannot be read with the rights of the owner of the directory.
+        Malformed: the files are not those of a run.
+    """
+    with use_owner_rights(run_dir.root):
+        return read_endpoint(run_dir), read_secret(run_dir)
 
 
 def ask_coordinator(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
@@ -72,8 +83,7 @@ def _choose_refresh(run_dir: RunDir) -> Callable[[], object]:
 
 def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
     """Send a request once and return the answer; a timeout raises `TimeoutError`, which is an `OSError`."""
-    with use_owner_rights(run_dir.root):
-        endpoint, secret = read_endpoint(run_dir), read_secret(run_dir)
+    endpoint, secret = read_address(run_dir)
     with open_connection(
         endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=timeout_s
     ) as connection:
@@ -119,8 +129,8 @@ class CoordinatorClient:
 
     async def _send_request(self, question: Ask) -> Answer:
         if self._connection is None:
-            with use_owner_rights(self._run_dir.root):
-                endpoint, secret = read_endpoint(self._run_dir), read_secret(self._run_dir)
+            # A file system that hangs must not hold the event loop.
+            endpoint, secret = await asyncio.to_thread(read_address, self._run_dir)
             # `ask` has a timeout of its own, which also detects a lost coordinator.
             self._connection = await open_async_connection(
                 endpoint, secret, largest_bytes=LARGEST_ANSWER_BYTES, timeout_s=None, pings_s=None

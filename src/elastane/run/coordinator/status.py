@@ -7,6 +7,10 @@ from elastane.run.coordinator.roster import Roster
 from elastane.run.nouns.control import AgentReport, Answer, ProcessInfo, WorkerReport
 from elastane.run.nouns.membership import NodeName, WorkerId
 
+SAVING = ("copied", "writing", "failing")
+"""The states of a part of a checkpoint that is not written yet."""
+UNSEEN = ProcessInfo(role="worker", pid=0)
+
 
 def build_status(roster: Roster, *, ok: bool = True, why: str = "", time_s: float = 0.0) -> Answer:
     """Return the present state of a run, as the answer to a request at a Unix time in seconds."""
@@ -46,7 +50,7 @@ def describe_run_state(roster: Roster) -> str:
 def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
     """Return the agents, the coordinators, the fork servers and the living workers, as last reported."""
     agents = [report for _, report in sorted(roster.nodes.reports.items())]
-    places = {process.worker: (process.pid, agent.node) for agent in agents for process in agent.workers}
+    seen = {process.worker: (process, agent.node) for agent in agents for process in agent.workers}
     running = [_describe_agent(roster, agent) for agent in agents]
     own = ProcessInfo(
         role="coordinator",
@@ -60,7 +64,7 @@ def list_run_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
         for process in agent.standby + agent.fork_servers
     ]
     workers = (
-        _describe_worker(roster, worker, roster.reports.get(worker), *places.get(worker, (0, "")))
+        _describe_worker(roster, worker, roster.reports.get(worker), *seen.get(worker, (UNSEEN, "")))
         for worker in roster.started
     )
     return (*running[:1], own, *running[1:], *others, *workers)
@@ -73,10 +77,11 @@ def _describe_agent(roster: Roster, agent: AgentReport) -> ProcessInfo:
 
 
 def _describe_worker(
-    roster: Roster, worker: WorkerId, report: WorkerReport | None, pid: int, node: NodeName
+    roster: Roster, worker: WorkerId, report: WorkerReport | None, seen: ProcessInfo, node: NodeName
 ) -> ProcessInfo:
+    """Return a worker as it reports itself, with what its agent has seen."""
     if report is None:
-        return ProcessInfo(role="worker", pid=pid, worker=worker, state="starting", node=node)
+        return msgspec.structs.replace(seen, worker=worker, state="starting", node=node)
     state: str = report.state
     if worker in roster.wanted.draining and state == "member":
         state = "draining"
@@ -93,4 +98,8 @@ def _describe_worker(
         node=node,
         sent_bytes=None if report.traffic is None else report.traffic.sent,
         received_bytes=None if report.traffic is None else report.traffic.received,
+        activity=seen.activity,
+        silent_s=seen.silent_s,
+        compute_s=report.compute_s,
+        saving=any(part.state in SAVING for part in report.checkpoints),
     )

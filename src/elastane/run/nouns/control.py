@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from elastane.common.bounds import Blocks, Count, Position
+from elastane.common.bounds import Blocks, Count, Duration, Percent, Position
 from elastane.common.untrusted_data import Decoder
 from elastane.run.nouns.checkpoints import UNORDERED, WriteAttempt, WrittenFile
 from elastane.run.nouns.membership import (
@@ -265,12 +265,22 @@ class Dismiss(ControlMessage, frozen=True, kw_only=True):
 Numbers: TypeAlias = tuple[Position, Position]
 """A range of workers' numbers: the first, and the end, which is not in it."""
 
+Activity: TypeAlias = Literal["start", "load", "compute", "wait", "script", "end"]
+"""The work of the training thread of a worker: it prepares, loads samples, computes, waits for the sums and
+votes of the workers, runs the script between two steps, or has ended."""
+
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the run: a row of ``elastane ps``, with the same keys.
 
-    ``node`` is the name of its node, empty on the first one. ``sent_bytes`` and ``received_bytes`` are those
-    between a worker and other machines in a usual step, None while unknown.
+    Args:
+        node: the name of its node; empty: the first one.
+        sent_bytes: to other machines in a usual step of a worker; None: unknown.
+        received_bytes: from other machines, likewise.
+        activity: the shares in percent of what a worker did in the last two seconds; empty: unknown.
+        silent_s: seconds since the last progress of a worker; 0: it has made some in the last two.
+        compute_s: seconds per virtual rank, the median of its last steps; 0: unknown.
+        saving: it writes its part of a checkpoint.
     """
 
     role: Literal["worker", "coordinator", "agent", "fork-server"]
@@ -283,6 +293,10 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     sent_bytes: Position | None = None
     received_bytes: Position | None = None
+    activity: dict[Activity, Percent] = {}
+    silent_s: Duration = 0.0
+    compute_s: Duration = 0.0
+    saving: bool = False
 
 
 LARGEST_SCRIPT_CODE = 127

@@ -7,14 +7,9 @@ from http import HTTPStatus
 
 import httpx
 
-from elastane.common.permissions import use_owner_rights
 from elastane.common.untrusted_data import Malformed
-from elastane.run.connections.endpoint import (
-    CoordinatorEndpoint,
-    build_bearer_header,
-    read_endpoint,
-    read_secret,
-)
+from elastane.run.connections.coordinator_request import read_address
+from elastane.run.connections.endpoint import build_bearer_header
 from elastane.run.connections.run_certificate import build_client_context
 from elastane.run.nouns.run_metrics import METRICS_PATH
 from elastane.run.nouns.rundir import RunDir
@@ -36,7 +31,7 @@ async def fetch_run_page(run_dir: RunDir, timeout_s: float) -> bytes:
         OSError: the files cannot be read, or no coordinator answers in time.
         Malformed: the files are not those of a run, or the answer is not a page of its metrics.
     """
-    endpoint, secret = await asyncio.to_thread(_read_address, run_dir)
+    endpoint, secret = await asyncio.to_thread(read_address, run_dir)
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     scheme = "https" if endpoint.certificate else "http"
     client = httpx.AsyncClient(
@@ -65,8 +60,3 @@ async def fetch_run_page(run_dir: RunDir, timeout_s: float) -> bytes:
     if len(page) > LARGEST_PAGE_BYTES or _PAGE.fullmatch(page) is None:
         raise Malformed("the answer is not a page of metrics of a run")
     return page
-
-
-def _read_address(run_dir: RunDir) -> tuple[CoordinatorEndpoint, str]:
-    with use_owner_rights(run_dir.root):
-        return read_endpoint(run_dir), read_secret(run_dir)

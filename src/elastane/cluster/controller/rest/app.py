@@ -27,6 +27,7 @@ from elastane.cluster.controller.rest import (
     readings,
     reports,
     tokens,
+    workers,
 )
 from elastane.cluster.controller.rest.context import Controller, Settings
 from elastane.cluster.controller.rest.description import build_description
@@ -37,6 +38,7 @@ ROUTERS = (
     agent_records,
     engines,
     jobs,
+    workers,
     event_streams,
     documents,
     config,
@@ -63,7 +65,7 @@ def build_application(controller: Controller) -> FastAPI:
         controller.settings.watchers_per_token,
         controller.settings.watchers_per_user,
     )
-    app.state.run_pages = asyncio.Semaphore(metrics.RUNS_AT_ONCE)
+    app.state.asked_runs = asyncio.Semaphore(metrics.RUNS_AT_ONCE)
     app.state.uploads = code.Uploads(controller.settings.uploads, controller.settings.uploads_per_user)
     return app
 

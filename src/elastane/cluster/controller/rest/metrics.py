@@ -86,7 +86,7 @@ def get_scrape_targets(caller: CallerParameter) -> Response:
 async def get_job_metrics(caller: CallerParameter, job: Name) -> Response:
     """Return the metrics of a job's run, as its coordinator counts them now."""
     run_dir = await to_thread.run_sync(_find_run_dir, caller, job)
-    asked: asyncio.Semaphore = caller.request.app.state.run_pages
+    asked: asyncio.Semaphore = caller.request.app.state.asked_runs
     if asked.locked():
         raise _refuse_job_metrics(job, f"{RUNS_AT_ONCE} other runs are being asked")
     try:
