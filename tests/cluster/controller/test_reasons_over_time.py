@@ -49,6 +49,23 @@ def test_a_job_that_waits_for_a_protected_one_starts_at_the_named_time(cluster, 
     assert began_s + 300 <= cluster.clock() <= began_s + 340
 
 
+def test_a_list_of_jobs_says_what_decides_next_and_what_changes_it(cluster, ada):
+    ada.post("/jobs", job("full", 3, 3))
+    ada.post("/jobs", job("waits", 2, 2))
+    cluster.until(lambda: cluster.workers("full") == 3)
+    cluster.pass_time(15)
+
+    def read_rows():
+        return {row["name"]: row["nextDecision"] for row in ada.get("/jobs").json()["items"]}
+
+    assert read_rows()["waits"].endswith("This changes when 1 more device of local becomes free.")
+    assert not read_rows()["waits"].startswith("waits waits.")
+    assert "maxReplicas" in read_rows()["full"]
+    ada.post("/jobs/waits/cancel")
+    cluster.pass_time(15)
+    assert read_rows()["waits"] == ""
+
+
 def test_a_pause_does_not_count_as_a_preemption(cluster, ada):
     ada.post("/jobs", job("train"))
     cluster.until(lambda: cluster.workers("train") == 1)

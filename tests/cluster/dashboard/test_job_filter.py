@@ -43,6 +43,16 @@ def test_words_match_in_any_order_and_case():
     assert {job.name for job in found.rows} == {"job-10", "job-100", "job-103", "job-106", "job-109"}
 
 
+def test_jobs_are_found_and_sorted_by_their_next_decision():
+    jobs = (
+        make_job(3),
+        make_job(2, next_decision="This changes when 2 more devices of h100 become free."),
+        make_job(1, next_decision="It has reached maxReplicas."),
+    )
+    assert [job.number for job in filter_jobs(jobs, JobFilter(q="H100")).rows] == [2]
+    assert [job.number for job in filter_jobs(jobs, JobFilter(sort="next")).rows] == [1, 2, 3]
+
+
 def test_a_page_beyond_the_last_one_shows_the_last_one():
     found = filter_jobs(JOBS, JobFilter(page=99))
     assert found.pages == 4
@@ -51,7 +61,9 @@ def test_a_page_beyond_the_last_one_shows_the_last_one():
 
 @given(
     state=st.sampled_from(["", "queued", "running", "lost"]),
-    sort=st.sampled_from(["newest", "name", "team", "state", "workers", "step", "loss", "speed", "age"]),
+    sort=st.sampled_from(
+        ["newest", "name", "team", "state", "workers", "step", "loss", "speed", "age", "next"]
+    ),
     down=st.booleans(),
 )
 def test_the_pages_together_show_each_matching_job_once(state, sort, down):

@@ -3,9 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -39,6 +40,8 @@ IDLE_S = 120.0
 """A feed without readers ends after this time."""
 AT_ONCE = 50
 PAGE = 1000
+MOST_WAITING = 3 * PAGE
+"""The newest waiting jobs whose next decisions are read again; those of older ones come with their events."""
 DAY_S = 24 * 3600.0
 SHOWN_QUEUE = 12
 MOST_CONNECTIONS = 8
@@ -52,7 +55,6 @@ class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         trouble: why the facts may be old; empty: they are not.
         loaded: all jobs have been read once.
-        reasons: why jobs wait, for the first of the queue.
         day: figures of 24 hours.
         month: figures of 30 days.
         uses: devices of each team and pool, as a mean of the last minute.
@@ -66,7 +68,6 @@ class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
     teams: tuple[Team, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     priorities: tuple[str, ...] = ()
-    reasons: dict[str, str] = {}
     day: ClusterFigures | None = None
     month: ClusterFigures | None = None
     uses: tuple[UsageRow, ...] = ()
@@ -198,18 +199,21 @@ class ClusterFeed:
         if self._cluster_changed and now_s >= due["pools"]:
             due["pools"] = now_s + SOON_S
             self._cluster_changed = False
-            self._set(
-                pools=cluster.occupancy(), reasons=self._read_reasons(cluster, self.sight.reasons), trouble=""
-            )
+            self._read_queue(cluster, unknown=True)
+            self._set(pools=cluster.occupancy(), trouble="")
         if now_s >= due["running"]:
             due["running"] = now_s + RUNNING_S
             self._put(cluster.jobs.list(states=("running",), page=PAGE))
-            self._set(pools=cluster.occupancy(), reasons=self._read_reasons(cluster, {}), trouble="")
+            self._read_queue(cluster)
+            self._set(pools=cluster.occupancy(), trouble="")
         if now_s >= due["again"] > 0:
             due["again"] = 0.0
             self._read_jobs(cluster, self._find_missed(cluster))
         if now_s >= due["slow"]:
             due["slow"] = now_s + SLOW_S
+            # A plan that only finds another reason to wait makes no event.
+            waiting = cluster.jobs.list(states=("queued", "paused"), page=PAGE)
+            self._put(islice(waiting, MOST_WAITING))
             self._read_slow(cluster)
         if now_s >= due["history"]:
             due["history"] = now_s + self.history.read(cluster, time.time(), self._closed.is_set)
@@ -240,15 +244,10 @@ class ClusterFeed:
                 self.version += 1
         self._put(found)
 
-    def _read_reasons(self, cluster: Cluster, known: Mapping[str, str]) -> dict[str, str]:
-        """Return why the first jobs of the queue wait, and ask for those that are not known."""
-        reasons = {}
-        for job in self.table.list_queue()[:SHOWN_QUEUE]:
-            with suppress(NotFound):
-                reasons[job.name] = known.get(job.name) or " ".join(
-                    cluster.jobs.get(job.name).explained.sentences[:2]
-                )
-        return reasons
+    def _read_queue(self, cluster: Cluster, *, unknown: bool = False) -> None:
+        """Ask why the first jobs of the queue wait; with ``unknown``, only for those without a reason."""
+        shown = self.table.list_queue()[:SHOWN_QUEUE]
+        self._read_jobs(cluster, [job.name for job in shown if not (unknown and job.next_decision)])
 
     def _read_slow(self, cluster: Cluster) -> None:
         now_s = time.time()

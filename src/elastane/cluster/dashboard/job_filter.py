@@ -11,7 +11,9 @@ from elastane.cluster.nouns.job_words import find_shown_state
 from elastane.cluster.nouns.rest import JobSummary
 
 PAGE_ROWS = 50
-SortKey: TypeAlias = Literal["newest", "name", "team", "state", "workers", "step", "loss", "speed", "age"]
+SortKey: TypeAlias = Literal[
+    "newest", "name", "team", "state", "workers", "step", "loss", "speed", "age", "next"
+]
 STATE_ORDER = ("running", "queued", "paused", "failed", "finished", "cancelled")
 
 
@@ -19,7 +21,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The choice of a reader, as the address of the page has it.
 
     Args:
-        q: words that a name, a team, a user, a queue or a priority must contain.
+        q: words that a name, a team, a user, a queue, a priority or the next decision must contain.
         state: empty: every state.
         team: empty: every team.
         sort: the column; ``newest`` is the order of submission.
@@ -119,7 +121,7 @@ def filter_jobs(jobs: Sequence[JobSummary], chosen: JobFilter) -> FilteredJobs:
 
 
 def _matches(job: JobSummary, words: Sequence[str]) -> bool:
-    text = f"{job.name} {job.team} {job.user} {job.queue} {job.priority_class}".lower()
+    text = f"{job.name} {job.team} {job.user} {job.queue} {job.priority_class} {job.next_decision}".lower()
     return all(word in text for word in words)
 
 
@@ -132,4 +134,5 @@ SORTS: Mapping[str, Callable[[JobSummary], tuple[float | str, ...]]] = {
     "loss": lambda job: (job.loss is None, job.loss or 0.0),
     "speed": lambda job: (job.samples_per_s,),
     "age": lambda job: (-job.submitted_s,),
+    "next": lambda job: (not job.next_decision, job.next_decision, -job.number),
 }

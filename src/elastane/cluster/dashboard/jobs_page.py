@@ -17,6 +17,7 @@ COLUMNS = (
     ("loss", "Loss"),
     ("speed", "Samples/s"),
     ("age", "Age"),
+    ("next", "Next decision"),
 )
 
 

@@ -50,6 +50,8 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
             granted.
         unreadable: the damage of its record; empty: none. The controller decides nothing about a damaged job:
             it keeps its workers and can only be cancelled. Fields that cannot be read are empty or 0.
+        next_decision: why its size stays as it is, and what would change it, as the newest plan says; empty:
+            nothing is known, or it has ended.
     """
 
     number: int
@@ -72,6 +74,7 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
     ended_s: float | None
     retry_at_s: float
     unreadable: str = ""
+    next_decision: str = ""
 
 
 class JobAgent(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,6 +4,9 @@ from elastane.cluster.controller.jobs.scheduler_state import describe_restarts
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.nouns.job_records import Explanation, State
 
+LONGEST_NEXT = 300
+"""A list of jobs has one for each of them."""
+
 
 def explain_size(job: StoredJob) -> Explanation:
     """Return why the job has its size; for a job that has ended, how it ended."""
@@ -22,6 +25,17 @@ def explain_size(job: StoredJob) -> Explanation:
         return Explanation()
     sentences = (*job.reason.sentences, *describe_restarts(job))
     return Explanation(sentences=sentences, decided_s=job.reason.decided_s)
+
+
+def describe_next_decision(job: StoredJob) -> str:
+    """Return why the size of the job stays, and what would change it; empty if nothing is known.
+
+    The first sentence of a plan is left out: it says the size itself.
+    """
+    if job.has_ended or job.unreadable:
+        return ""
+    text = " ".join(job.reason.sentences[1:])
+    return text if len(text) <= LONGEST_NEXT else f"{text[: LONGEST_NEXT - 1]}\u2026"
 
 
 def describe_end(state: State, why: str) -> str:

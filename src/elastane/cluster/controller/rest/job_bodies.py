@@ -2,7 +2,7 @@
 
 from elastane.cluster.controller.agents.stored_agent import StoredAgent, format_agent_id
 from elastane.cluster.controller.jobs.accounts import compute_cost
-from elastane.cluster.controller.jobs.explanation import explain_size
+from elastane.cluster.controller.jobs.explanation import describe_next_decision, explain_size
 from elastane.cluster.controller.jobs.size_history import is_stop
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.store.history import StoredDecision
@@ -36,6 +36,7 @@ def render_summary(job: StoredJob) -> JobSummary:
         ended_s=job.ended_s,
         retry_at_s=job.retry_at_s,
         unreadable=job.unreadable,
+        next_decision=describe_next_decision(job),
     )
 
 

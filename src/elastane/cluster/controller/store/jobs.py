@@ -63,7 +63,7 @@ SUMMARY = (
     "ended_s",
     "retry_at_s",
 )
-"""Columns of a list of jobs."""
+"""Columns of a list of jobs, but the reason of the newest plan."""
 PLANNED = (
     "number",
     "name",
@@ -157,7 +157,7 @@ def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, lim
     Args:
         after: number of the last job of the slice before.
     """
-    query = _filter(select(*(jobs.c[name] for name in SUMMARY)), filters)
+    query = _filter(select(*(jobs.c[name] for name in (*SUMMARY, "explained"))), filters)
     query = query.order_by(jobs.c.number.desc()).limit(limit + 1)
     if after is not None:
         query = query.where(jobs.c.number < after)
