@@ -12,6 +12,7 @@ import pytest
 
 from tests.run.processes.skipping import skip_except_in_ci
 from tests.waiting import WAIT_S, wait_until
+from tools import write_grafana
 
 from .small_cluster import open_cluster, read_json, submit_training
 
@@ -121,8 +122,22 @@ def test_prometheus_scrapes_the_controller_and_finds_the_runs_of_its_jobs(
     groups = prometheus.ask("rules")["groups"]
     assert [group["name"] for group in groups] == ["elastane"]
     assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
+    check_panels(prometheus)
     check_pages(context["url"], token)
     run_elastane("cancel", "watched", "--wait")
+
+
+def check_panels(prometheus: Prometheus) -> None:
+    """Run the query of each panel of the dashboard for Grafana, with an interval as Grafana chooses it."""
+    queries = {query for row in write_grafana.ROWS.values() for _, _, panel in row for query, _ in panel}
+    answers = {
+        query: prometheus.ask("query", query=query.replace("$__rate_interval", "1m")) for query in queries
+    }
+    assert len(queries) > 15
+    assert [query for query, answer in answers.items() if answer is None] == []
+    # What this small cluster has, the panels show.
+    with_series = {query for query, answer in answers.items() if answer["result"]}
+    assert {write_grafana.USED_SHARE, "sum by (state) (elastane_jobs)", "elastane_job_workers"} <= with_series
 
 
 def check_pages(url: str, token: str) -> None:
