@@ -3,9 +3,14 @@
 import msgspec
 import pytest
 
+from elastane.cluster.client.cluster import Cluster
+from elastane.cluster.dashboard.job_records import WatchedJob
 from elastane.cluster.dashboard.job_table import JobTable
 from elastane.cluster.dashboard.run_page import RunFeed
-from elastane.cluster.dashboard.run_records import MOST_LINES, RecordTail
+from elastane.cluster.dashboard.run_records import MOST_LINES, RecordTail, keep_last_of_each_step
+from elastane.common.bodies import Problem
+from elastane.common.connections.controller_connection import RequestRefused
+from elastane.common.errors import ElastaneError
 from elastane.run.observability.run_files import decode_ledger_line
 from tests.cluster.dashboard.run_records import make_line, write_run
 from tests.cluster.dashboard.test_job_filter import make_job
@@ -72,6 +77,63 @@ def test_the_oldest_lines_go_first(tail, record):
     record.data = b"".join(msgspec.json.encode(make_line(step)) + b"\n" for step in range(1, MOST_LINES + 3))
     tail.read(lambda _, offset: (record.data[offset:], len(record.data)))
     assert (len(tail.lines), tail.dropped, tail.lines[0].step) == (MOST_LINES, 2, 3)
+
+
+def test_steps_that_were_made_again_replace_the_earlier_ones(tail):
+    lines = [make_line(step) for step in (1, 2, 3, 4)]
+    again = [make_line(step, loss=9.0) for step in (3, 4, 5)]
+    kept = keep_last_of_each_step([*lines, *again])
+    assert [(line.step, line.loss == 9.0) for line in kept] == [
+        (1, False),
+        (2, False),
+        (3, True),
+        (4, True),
+        (5, True),
+    ]
+
+
+@pytest.fixture
+def watched(site, make_spec, monkeypatch):
+    """A job that pages show, and a list whose first error the controller answers with."""
+    monkeypatch.setattr("elastane.cluster.dashboard.job_records.EACH_S", 1e6)
+    site.submit(make_spec())
+    errors = []
+    with Cluster(site.api_url, site.api.token()) as cluster:
+
+        def ask(request):
+            if errors:
+                raise errors[0]
+            return request(cluster)
+
+        yield WatchedJob("train", ask), errors
+
+
+def test_an_event_lets_the_next_look_ask_at_once(site, watched):
+    job, _ = watched
+    assert job.look().job.state == "queued"
+    site.observe("train", state="failed", why="killed")
+    assert job.look().job.state == "queued"
+    version = job.version
+    job.expire()
+    assert job.version > version
+    assert job.look().job.why == "killed"
+
+
+def test_a_page_keeps_what_it_has_while_the_controller_is_away_but_not_what_it_refuses(watched):
+    job, errors = watched
+    errors.append(ElastaneError("no answer"))
+    with pytest.raises(ElastaneError):
+        job.look()
+    errors.clear()
+    sight = job.look()
+    errors.append(ElastaneError("no answer"))
+    job.expire()
+    assert job.look() is sight
+    assert job.read_log("worker-0") == ""
+    errors[:] = [RequestRefused(Problem(type="about:blank", title="t", status=403, detail="no"))]
+    job.expire()
+    with pytest.raises(RequestRefused):
+        job.look()
 
 
 def test_a_table_keeps_the_sizes_that_it_saw():

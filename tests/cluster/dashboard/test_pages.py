@@ -4,9 +4,13 @@ import json
 
 import httpx
 import pytest
+from sqlalchemy import insert
 
 from elastane.cluster.controller.store import history
+from elastane.cluster.controller.store.columns import encode_json
+from elastane.cluster.controller.store.tables import documents
 from elastane.cluster.nouns.job_records import ObservedJob
+from elastane.cluster.nouns.pools import Pool
 from tests.waiting import WAIT_S, wait_until
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u202e{{ 7*7 }}\x00"
@@ -106,6 +110,22 @@ def test_a_job_that_does_not_exist_is_not_found_and_the_message_is_in_words(site
 )
 def test_odd_addresses_are_not_found(site, path):
     assert site.sign_in().get(path).status_code in {404, 502}
+
+
+def test_a_damaged_declaration_does_not_hide_the_jobs(site, make_spec):
+    site.submit(make_spec())
+    body = encode_json(Pool(name="not a name", device="cpu", devices=4))
+    with site.api.store.begin_write() as tx:
+        tx.execute(
+            insert(documents).values(kind="pools", name="damaged", version=1, body=body, changed_s=1.0)
+        )
+    browser = site.sign_in("operator", user="olga")
+    page = wait_until(
+        lambda: text if "does not say all" in (text := browser.get("/jobs").text) else "", "a notice says so"
+    )
+    assert 'href="/jobs/train"' in page
+    assert "the stored record of damaged in the declared pools cannot be read" in page
+    assert "does not answer" not in page
 
 
 def test_a_token_that_is_revoked_ends_its_pages(site):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from elastane.cluster.dashboard.rendering import PageContent, PagePart, render_parts
 
-FRESH_S = 0.9
+FRESH_S = 0.6
 KEPT = 64
 
 

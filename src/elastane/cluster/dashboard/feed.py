@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import TypeVar
@@ -32,7 +33,7 @@ ASK_S = 10.0
 LOOK_S = 0.1
 RUNNING_S = 3.0
 """Interval of looks at the steps of running jobs, of which there are no events."""
-SOON_S = 0.5
+SOON_S = 0.3
 """Least interval of looks at pools and reasons while the cluster changes."""
 SLOW_S = 15.0
 """Interval of looks at documents, health and figures."""
@@ -54,6 +55,7 @@ class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         trouble: why the facts may be old; empty: they are not.
+        refused: why the controller does not say a part of them; empty: it says all.
         loaded: all jobs have been read once.
         day: figures of 24 hours.
         month: figures of 30 days.
@@ -62,6 +64,7 @@ class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
 
     me: Me
     trouble: str = ""
+    refused: str = ""
     loaded: bool = False
     pools: tuple[Occupancy, ...] = ()
     health: Health | None = None
@@ -95,7 +98,7 @@ class ClusterFeed:
         self._changed: set[str] = set()
         self._cluster_changed = False
         self._lock = threading.Lock()
-        self._idle: list[Cluster] = []
+        self._idle: dict[float, list[Cluster]] = {ASK_S: [], PATIENCE_S: []}
         self._jobs: dict[str, WatchedJob] = {}
         self._seen: int | None = None
         self.read_s = time.monotonic()
@@ -116,14 +119,17 @@ class ClusterFeed:
     def close(self) -> None:
         self._closed.set()
 
-    def ask(self, request: Callable[[Cluster], T]) -> T:
+    def ask(self, request: Callable[[Cluster], T], patience_s: float = ASK_S) -> T:
         """Ask the controller with the token of this feed, from any thread.
+
+        Args:
+            patience_s: for the request with all its retries: `ASK_S` or `PATIENCE_S`.
 
         Raises:
             RequestRefused: the controller refused.
             ElastaneError: it did not answer.
         """
-        with self._borrow() as cluster:
+        with self._borrow(patience_s) as cluster:
             return request(cluster)
 
     def watch_job(self, name: str) -> WatchedJob:
@@ -131,7 +137,17 @@ class ClusterFeed:
         with self._lock:
             for other in [name for name, job in self._jobs.items() if job.is_idle(time.monotonic())]:
                 del self._jobs[other]
-            return self._jobs.setdefault(name, WatchedJob(name, self.ask))
+            return self._jobs.setdefault(name, WatchedJob(name, partial(self.ask, patience_s=PATIENCE_S)))
+
+    def _find_watched(self, names: Iterable[str]) -> list[WatchedJob]:
+        with self._lock:
+            return [self._jobs[name] for name in names if name in self._jobs]
+
+    def find_version(self, job: str = "") -> int:
+        """Return the version of a job that pages show, or else of the cluster."""
+        with self._lock:
+            watched = self._jobs.get(job)
+        return self.version if watched is None else watched.version
 
     def note_change(self, job: str = "") -> None:
         """Say that a job, or the cluster, has changed."""
@@ -140,17 +156,18 @@ class ClusterFeed:
             self._cluster_changed = True
 
     @contextmanager
-    def _borrow(self) -> Iterator[Cluster]:
+    def _borrow(self, patience_s: float) -> Iterator[Cluster]:
         with self._lock:
-            found = self._idle.pop() if self._idle else None
-        cluster = Cluster.from_context(self._context, timeout_s=ASK_S) if found is None else found
+            idle = self._idle[patience_s]
+            found = idle.pop() if idle else None
+        cluster = Cluster.from_context(self._context, timeout_s=patience_s) if found is None else found
         try:
             yield cluster
         finally:
             with self._lock:
-                keep = len(self._idle) < MOST_CONNECTIONS and not self._closed.is_set()
+                keep = len(idle) < MOST_CONNECTIONS and not self._closed.is_set()
                 if keep:
-                    self._idle.append(cluster)
+                    idle.append(cluster)
             if not keep:
                 cluster.close()
 
@@ -179,14 +196,16 @@ class ClusterFeed:
                 self._closed.wait(LOOK_S)
         self.close()
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle = [cluster for kept in self._idle.values() for cluster in kept]
+            for kept in self._idle.values():
+                kept.clear()
         for cluster in idle:
             cluster.close()
 
     def _go_on(self, cluster: Cluster, due: dict[str, float]) -> None:
         now_s = time.monotonic()
         if not self.sight.loaded:
-            self._set(pools=cluster.occupancy())
+            self._attempt(lambda: self._read_pools(cluster))
             self._load_jobs(cluster)
             # The watch may have begun after the first jobs were read, so read those that are alive once more.
             due["again"] = now_s + RUNNING_S
@@ -196,16 +215,19 @@ class ClusterFeed:
             self._changed.difference_update(changed)
             self._cluster_changed |= bool(changed)
         self._read_jobs(cluster, changed)
+        for watched in self._find_watched(changed):
+            watched.expire()
         if self._cluster_changed and now_s >= due["pools"]:
             due["pools"] = now_s + SOON_S
             self._cluster_changed = False
             self._read_queue(cluster, unknown=True)
-            self._set(pools=cluster.occupancy(), trouble="")
+            self._attempt(lambda: self._read_pools(cluster))
         if now_s >= due["running"]:
             due["running"] = now_s + RUNNING_S
             self._put(cluster.jobs.list(states=("running",), page=PAGE))
             self._read_queue(cluster)
-            self._set(pools=cluster.occupancy(), trouble="")
+            self._attempt(lambda: self._read_pools(cluster))
+            self._set(trouble="")
         if now_s >= due["again"] > 0:
             due["again"] = 0.0
             self._read_jobs(cluster, self._find_missed(cluster))
@@ -214,10 +236,35 @@ class ClusterFeed:
             # A plan that only finds another reason to wait makes no event.
             waiting = cluster.jobs.list(states=("queued", "paused"), page=PAGE)
             self._put(islice(waiting, MOST_WAITING))
-            self._read_slow(cluster)
+            refused = [self._attempt(lambda: self._read_slow(cluster)), self._attempt(cluster.occupancy)]
+            self._set(refused=next(filter(None, refused), ""))
         if now_s >= due["history"]:
-            due["history"] = now_s + self.history.read(cluster, time.time(), self._closed.is_set)
-            self.version += 1
+            due["history"] = now_s + SLOW_S
+            self._attempt(lambda: self._read_history(cluster, due))
+
+    def _attempt(self, read: Callable[[], object]) -> str:
+        """Read a part of the facts, and return why the controller has refused it; empty: it has not.
+
+        A damaged declaration, for example, must not hide the jobs.
+
+        Raises:
+            ElastaneError: the controller does not answer, or the token is not valid any more.
+        """
+        try:
+            read()
+        except RequestRefused as error:
+            if error.problem.status == HTTPStatus.UNAUTHORIZED:
+                raise
+            self._set(refused=error.what)
+            return error.what
+        return ""
+
+    def _read_pools(self, cluster: Cluster) -> None:
+        self._set(pools=cluster.occupancy())
+
+    def _read_history(self, cluster: Cluster, due: dict[str, float]) -> None:
+        due["history"] = time.monotonic() + self.history.read(cluster, time.time(), self._closed.is_set)
+        self.version += 1
 
     def _load_jobs(self, cluster: Cluster) -> None:
         found = []
@@ -259,7 +306,6 @@ class ClusterFeed:
             day=cluster.figures(from_s=now_s - DAY_S),
             month=cluster.figures(),
             uses=cluster.usage("team", "pool", from_s=now_s - 60).rows,
-            trouble="",
         )
 
     def _put(self, jobs: Iterable[JobSummary]) -> None:

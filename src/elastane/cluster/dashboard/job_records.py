@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -15,7 +15,8 @@ from elastane.cluster.nouns.history import DecisionRecord, Event
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.job_workers import JobWorker
 from elastane.cluster.nouns.rest import Job, ReadRecord
-from elastane.common.connections.controller_connection import NotFound
+from elastane.common.connections.controller_connection import NotFound, RequestRefused
+from elastane.common.errors import ElastaneError
 from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord
@@ -24,7 +25,8 @@ from elastane.run.observability.run_files import LARGEST_RECORD_BYTES, Recorded
 if TYPE_CHECKING:
     from elastane.cluster.client.cluster import Cluster
 
-EACH_S = 0.9
+EACH_S = 0.6
+"""Interval of looks at the run of a job, which makes no events of the cluster."""
 EXPLAIN_S = 5.0
 IDLE_S = 60.0
 LOG_BYTES = 24_000
@@ -59,10 +61,15 @@ class WatchedJob:
 
     Args:
         ask: asks the controller.
+
+    Attributes:
+        version: grows with every event of the job.
     """
 
     def __init__(self, name: str, ask: "Callable[[Callable[[Cluster], Any]], Any]") -> None:
         self.name = name
+        self.version = 0
+        self._is_away = False
         self._ask = ask
         self._lock = threading.Lock()
         self._looked_s = self._explained_s = -1e9
@@ -76,6 +83,11 @@ class WatchedJob:
     def is_idle(self, now_s: float) -> bool:
         return now_s - self._used_s > IDLE_S
 
+    def expire(self) -> None:
+        """Say that the job has changed, so that the next look asks again at once."""
+        self.version += 1
+        self._looked_s = -1e9
+
     def look(self) -> JobSight:
         """Return the facts, asked for less than a second ago.
 
@@ -85,9 +97,24 @@ class WatchedJob:
         with self._lock:
             self._used_s = now_s = time.monotonic()
             if self._sight is None or now_s - self._looked_s > EACH_S:
-                self._sight = self._ask(lambda cluster: self._read(cluster, self._sight, now_s))
-                self._looked_s = time.monotonic()
+                # Before the request: an event that comes meanwhile makes the next look ask again.
+                self._looked_s = now_s
+                self._sight = self._look_again(self._sight, now_s)
             return self._sight
+
+    def _look_again(self, before: JobSight | None, now_s: float) -> JobSight:
+        try:
+            found = cast("JobSight", self._ask(lambda cluster: self._read(cluster, before, now_s)))
+        except RequestRefused:
+            raise
+        except ElastaneError:
+            # While the controller is away, pages show what it said last, and a notice of the feed says so.
+            if before is None:
+                raise
+            self._is_away = True
+            return before
+        self._is_away = False
+        return found
 
     def read_log(self, process: str) -> str:
         """Return the end of the log of a process; empty: it has none.
@@ -97,7 +124,7 @@ class WatchedJob:
         """
         with self._lock:
             read_s, text = self._logs.get(process, (-1e9, ""))
-            if time.monotonic() - read_s < EACH_S:
+            if self._is_away or time.monotonic() - read_s < EACH_S:
                 return text
             if len(self._logs) > MOST_LOGS:
                 self._logs.clear()

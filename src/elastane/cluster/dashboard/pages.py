@@ -53,12 +53,20 @@ def draw_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str])
         ElastaneError: there is no such page, or the controller does not answer.
     """
     key = f"{path}?{urlencode(params)}"
-    return feed.drawn.draw(key, feed.version, lambda: build_page(feed, path, params))
+    return feed.drawn.draw(key, find_version(feed, path), lambda: build_page(feed, path, params))
 
 
-def follows_run(path: str) -> bool:
-    """Return whether a page shows more than the feed has, so that it asks by itself."""
-    return _JOB.fullmatch(path) is not None
+def follows_run(feed: ClusterFeed | RunFeed, path: str) -> bool:
+    """Return whether a page shows a run, which is asked at intervals: it tells of no change by itself."""
+    return isinstance(feed, RunFeed) or _JOB.fullmatch(path) is not None
+
+
+def find_version(feed: ClusterFeed | RunFeed, path: str) -> int:
+    """Return a number that grows when what a page shows has changed."""
+    if isinstance(feed, RunFeed):
+        return 0
+    found = _JOB.fullmatch(path)
+    return feed.find_version(found[1] if found else "")
 
 
 def list_navigation(feed: ClusterFeed | RunFeed) -> tuple[tuple[str, str], ...]:

@@ -25,14 +25,13 @@ from elastane.run.observability.run_files import Recorded, read_record
 
 ANSWER_S = 1.0
 PART_BYTES = 4 << 20
-EACH_S = 0.9
+EACH_S = 0.6
 
 
 class RunFeed:
     """The records of one run, read on while pages show them.
 
     Attributes:
-        version: grows with every change.
         refusal: always empty: the key of a run stays valid.
         is_over: always False.
     """
@@ -42,7 +41,6 @@ class RunFeed:
 
     def __init__(self, root: str) -> None:
         self.run_dir = RunDir(Path(root))
-        self.version = 0
         self.drawn = DrawnPages()
         self.pictures = RunPictures()
         self._lock = threading.Lock()
@@ -68,7 +66,6 @@ class RunFeed:
                 except (OSError, Malformed) as error:
                     raise BadInput(f"the records of {self.run_dir.root} cannot be read: {error}") from error
                 self._workers = self._ask_workers() if live else ()
-                self.version += 1
             recorded = Recorded(
                 run_dir=self.run_dir,
                 record=read_record(self.run_dir),

@@ -35,17 +35,19 @@ class RunPictures:
     def __init__(self) -> None:
         self._drawn: tuple[int, int] | None = None
         self._facts: dict[str, Any] = {}
-        self._again_s = 0.0
+        self._again_s = self._changed_s = 0.0
 
     def draw(self, run: Recorded) -> dict[str, Any]:
         """Return the facts about a run for templates."""
         state = (len(run.events), run.ledger[-1].step if run.ledger else 0)
         began_s = time.monotonic()
-        if self._drawn is None or (state != self._drawn and began_s >= self._again_s):
+        again_s = self._again_s if self._drawn and state[0] == self._drawn[0] else self._changed_s
+        if self._drawn is None or (state != self._drawn and began_s >= again_s):
             self._facts = draw_run(run)
             took_s = time.monotonic() - began_s
-            # At most a twentieth of a core goes into the chart of one run.
-            self._again_s, self._drawn = time.monotonic() + 19 * took_s, state
+            # At most a twentieth of a core goes into the steps of one run, and a fifth into its changes.
+            ended_s, self._drawn = time.monotonic(), state
+            self._again_s, self._changed_s = ended_s + 19 * took_s, ended_s + 4 * took_s
         return self._facts
 
 

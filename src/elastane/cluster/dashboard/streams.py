@@ -9,14 +9,15 @@ from anyio import to_thread
 from starlette.responses import Response, StreamingResponse
 
 from elastane.cluster.dashboard.feed import ClusterFeed
-from elastane.cluster.dashboard.pages import draw_page, follows_run
+from elastane.cluster.dashboard.pages import draw_page, find_version, follows_run
 from elastane.cluster.dashboard.run_page import RunFeed
 from elastane.common.errors import ElastaneError
 
 LOOK_S = 0.15
-LEAST_S = 0.4
+LEAST_S = 0.3
 """Least interval between two drawings of one page."""
-FOLLOW_S = 1.0
+FOLLOW_S = 0.7
+"""Interval of drawings of a page that shows a run."""
 BEAT_S = 15.0
 
 
@@ -40,15 +41,14 @@ async def _stream(
 ) -> AsyncIterator[bytes]:
     sent: dict[str, str] = {}
     version, drawn_s, beaten_s = -1, -1e9, time.monotonic()
+    longest_s = FOLLOW_S if follows_run(feed, path) else BEAT_S
     yield b"retry: 1000\n\n"
     while not is_over() and not feed.is_over:
         feed.touch()
         now_s = time.monotonic()
-        follows = isinstance(feed, RunFeed) or follows_run(path)
-        if now_s - drawn_s >= (FOLLOW_S if follows else LEAST_S) and (
-            follows or feed.version != version or now_s - drawn_s > BEAT_S
-        ):
-            version, drawn_s = feed.version, now_s
+        since_s, latest = now_s - drawn_s, find_version(feed, path)
+        if (since_s >= LEAST_S and latest != version) or since_s >= longest_s:
+            version, drawn_s = latest, now_s
             try:
                 parts = await to_thread.run_sync(draw_page, feed, path, params)
             except ElastaneError as error:
