@@ -1,11 +1,16 @@
 """The pages in a real browser: widths, dark and light, by keyboard, and over a restart of the controller."""
 
-import itertools
+import time
 from contextlib import ExitStack
+from datetime import time as clock_time
 
+import msgspec
 import pytest
+from sqlalchemy import insert
 
 from elastane.cluster.controller.store import history
+from elastane.cluster.controller.store.tables import usage
+from elastane.cluster.nouns.config import Reservation, Weekly
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob
 from tests.cluster.controller import job_rows
@@ -16,7 +21,24 @@ from tests.waiting import WAIT_S, wait_until
 pytestmark = pytest.mark.processes
 
 WIDTHS = (1366, 820, 390)
-PAGES = ("/", "/jobs", "/jobs/train", "/jobs/wait-0")
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs?state=failed&sort=next",
+    "/jobs/train",
+    "/jobs/wait-0",
+    "/jobs/broken",
+    "/usage?by=job",
+    "/calendar",
+    "/policy",
+    "/audit",
+    "/nothing",
+)
+FOCUSABLE = (
+    "a[href], button, input:not([type=hidden], [type=radio]:not(:checked)), select, textarea, summary, "
+    "[tabindex='0']"
+)
+"""The controls of a page. Of radio buttons only the chosen one has a tab stop; arrow keys choose another."""
 HOSTILE = "\"><script>document.title = 'broken'</script><img src=x onerror=\"document.title = 'broken'\">"
 
 
@@ -35,6 +57,16 @@ def busy(site, make_spec, tmp_path):
     observed = ObservedJob(held={"h100": HeldWorkers(workers=2)}, step=40, steps=100, loss=1.25)
     site.observe("train", state="running", observed=observed, run_dir=str(tmp_path / "train"), workers=2)
     site.observe("broken", state="failed", why=HOSTILE, traceback=HOSTILE)
+    when = Weekly(start=clock_time(9), end=clock_time(18), zone="Europe/Berlin")
+    inference = Reservation(name="inference", pool="h100", devices=2, when=when)
+    operator.put("/reservations/inference", content=msgspec.json.encode(inference)).raise_for_status()
+    with site.api.store.begin_write() as tx:
+        tx.execute(
+            insert(usage).values(
+                job="train", team="vision", user="ada", pool="h100", terms="owned", devices=2, price=2.5,
+                from_s=time.time() - 5000, until_s=time.time() - 60,
+            )
+        )  # fmt: skip
     return site
 
 
@@ -95,19 +127,99 @@ def test_a_person_signs_in_finds_a_job_and_pauses_it_with_the_keyboard_alone(bus
 
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_every_width_and_have_no_serious_fault_for_screen_readers(busy, open_page, scheme):
+def test_pages_fit_every_width_and_have_no_serious_fault_for_screen_readers(
+    busy, open_page, scheme, tmp_path
+):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = open_page(busy, scheme=scheme)
-    for width, path in itertools.product(WIDTHS, PAGES):
+    faults = []
+
+    def look(page, path, width):
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            faults.append((path, width, "wider than the window"))
+        faults.extend(
+            (path, width, fault["id"], [node["html"] for node in fault["nodes"]][:3])
+            for fault in axe.run(page).response["violations"]
+            if fault["impact"] in {"serious", "critical"}
+        )
+
+    page = open_page(busy, role="operator", scheme=scheme)
+    page.get_by_text("Reading the jobs").wait_for(state="detached")
+    for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 860})
-        page.goto(f"{busy.url}{path}")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
-        found = axe.run(page).response["violations"]
-        serious = [
-            (fault["id"], fault["nodes"]) for fault in found if fault["impact"] in {"serious", "critical"}
-        ]
-        assert not serious, (path, width, serious)
+        for path in PAGES:
+            page.goto(f"{busy.url}{path}")
+            look(page, path, width)
+        foresee(page, busy.url)
+        look(page, "/policy, foreseen", width)
+        foresee(page, busy.url, "a: [b")
+        look(page, "/policy, refused", width)
+    assert [error for error in page.errors if "404" not in error] == []
+    with serve_dashboard(DashboardSettings(run_dir=str(tmp_path / "train")), key="k") as (url, _):
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 860})
+            page.goto(f"{url}/sign-in")
+            look(page, "/sign-in", width)
+            page.goto(f"{url}/sign-in?key=k")
+            look(page, "run", width)
+    assert faults == []
+
+
+def foresee(page, url, config=""):
+    """Ask what a smaller quota, or another configuration, would change."""
+    page.goto(f"{url}/policy")
+    area = page.get_by_label("Configuration")
+    area.fill(config or area.input_value().replace("nominalQuota: 6", "nominalQuota: 1"))
+    page.get_by_role("button", name="Show what would change").click()
+    page.locator(".notice.bad" if config else "#foreseen").wait_for()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", PAGES)
+def test_every_control_of_a_page_is_reached_by_the_tab_key_in_order_and_shows_it(busy, open_page, path):
+    page = open_page(busy, path, role="operator", width=820)
+    # A page that changes meanwhile keeps the focus; another test has that.
+    page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide'))")
+    wanted = page.evaluate(
+        f"() => [...document.querySelectorAll(`{FOCUSABLE}`)].filter((one) => one.checkVisibility())"
+        ".map((one, number) => { one.dataset.place = number; return number; })"
+    )
+    reached = []
+    for _ in range(len(wanted) + 2):
+        page.keyboard.press("Tab")
+        place, outline = page.evaluate(
+            "() => { const one = document.activeElement;"
+            " return [one.dataset.place ?? null, getComputedStyle(one).outlineStyle]; }"
+        )
+        if place is None:
+            break
+        reached.append(int(place))
+        assert outline != "none", page.evaluate("document.activeElement.outerHTML")
+    assert reached == wanted, path
+
+
+@pytest.mark.long
+def test_an_operator_foresees_a_change_with_the_keyboard_alone(busy, open_page):
+    page = open_page(busy, "/policy", role="operator")
+    page.get_by_label("Configuration").focus()
+    page.keyboard.press("Control+Home")
+    page.keyboard.type("# with the keyboard")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Show what would change"
+    page.keyboard.press("Enter")
+    page.get_by_text("No document would change.").wait_for()
+    assert busy.ask("operator", user="op").get("/pools/h100").status_code == 200
     assert page.errors == []
+
+
+@pytest.mark.long
+def test_the_focus_stays_where_it_is_when_a_part_changes(busy, open_page, make_spec):
+    page = open_page(busy, "/jobs")
+    link = page.get_by_role("link", name="Team", exact=True)
+    link.focus()
+    busy.submit(make_spec("newest"))
+    page.get_by_role("link", name="newest", exact=True).wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "Team"
 
 
 @pytest.mark.long
