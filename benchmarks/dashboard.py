@@ -3,8 +3,9 @@
 ``python benchmarks/dashboard.py --jobs 10000 --watchers 100`` fills a store, starts the API and the dashboard
 in processes of their own, and opens pages in headless Chromium (Debian's package ``chromium``). It prints one
 JSON object: the first paint of the first page and of a filtered list, requests and bytes, the time from a
-change to the page, memory and CPU time of the dashboard with many open pages, and what these pages cost the
-controller. The pages of the watchers are streams without a browser.
+change to the page and to each of many other open pages, memory and CPU time of the dashboard with many open
+pages, and requests to the controller meanwhile. The other pages are streams without a browser.
+``watched_controller.py`` compares a controller with and without open pages, with the loop of its scheduler.
 """
 
 import argparse
@@ -15,17 +16,12 @@ import os
 import shutil
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
-import msgspec
 from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.tokens import make_first_token
@@ -34,8 +30,9 @@ from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from playwright.sync_api import Page, sync_playwright
 
 from api_load import fill_store, serve
+from page_watchers import Watchers, sign_in, start_dashboard
+from processes import read_cpu_s
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WAIT_S = 120.0
 
 
@@ -49,10 +46,10 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_cluster(Path(folder), options.jobs) as (url, token),
-        start_dashboard(url) as ready,
+        start_dashboard(DashboardSettings(cluster_url=url)) as ready,
     ):
         found = {"jobs": options.jobs, "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
-        found |= measure_pages(ready, url, token, options.tries)
+        found |= measure_pages(ready, url, token, options.tries, options.watchers)
         found |= measure_watchers(ready, url, token, options.watchers, options.seconds)
     print(json.dumps(found, indent=1))
 
@@ -77,27 +74,10 @@ def serve_cluster(folder: Path, jobs: int) -> Iterator[tuple[str, str]]:
     server.join()
 
 
-@contextlib.contextmanager
-def start_dashboard(cluster_url: str) -> Iterator[DashboardReady]:
-    reading, writing = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-m", "elastane.cluster.dashboard", f"--ready-fd={writing}"],
-        stdin=subprocess.PIPE,
-        pass_fds=(writing,),
-    ) as process:
-        os.close(writing)
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(DashboardSettings(cluster_url=cluster_url)))
-        process.stdin.close()
-        try:
-            with os.fdopen(reading, "rb") as answer:
-                yield msgspec.json.decode(answer.readline(), type=DashboardReady)
-        finally:
-            process.terminate()
-
-
-def measure_pages(ready: DashboardReady, cluster_url: str, token: str, tries: int) -> dict[str, Any]:
-    """Return the times of pages in a browser, in milliseconds."""
+def measure_pages(
+    ready: DashboardReady, cluster_url: str, token: str, tries: int, watchers: int
+) -> dict[str, Any]:
+    """Return the times of pages in a browser, in milliseconds; of changes also those of other open pages."""
     program = shutil.which("chromium")
     assert program, "apt-get install chromium"
     with sync_playwright() as playwright, Cluster(cluster_url, token) as cluster:
@@ -114,14 +94,17 @@ def measure_pages(ready: DashboardReady, cluster_url: str, token: str, tries: in
         weight = weigh(page, f"{ready.url}/")
         first = [measure_paint(page, f"{ready.url}/") for _ in range(tries)]
         filtered = [measure_paint(page, f"{ready.url}/jobs?q=job-1&state=running") for _ in range(tries)]
-        changes = [measure_change(page, ready, cluster, number) for number in range(tries)]
+        with Watchers(ready, sign_in(ready, token), ("/jobs?q=fresh",), watchers) as others:
+            changes = [measure_change(page, ready, cluster, number, others) for number in range(tries)]
         browser.close()
     return {
         "all_jobs_read_after_sign_in_s": round(all_jobs_s, 2),
         **weight,
         "first_paint_ms": summarize(first),
         "filtered_paint_ms": summarize(filtered),
-        "change_to_page_ms": summarize(changes),
+        "change_to_page_ms": summarize([browser_ms for browser_ms, _ in changes]),
+        "change_to_each_open_page_ms": summarize([ms for _, each in changes for ms in each]),
+        "open_pages_at_a_change": watchers,
     }
 
 
@@ -151,8 +134,10 @@ def measure_paint(page: Page, url: str) -> float:
     return painted
 
 
-def measure_change(page: Page, ready: DashboardReady, cluster: Cluster, number: int) -> float:
-    """Return the milliseconds from the answer about a new job to its row on the page."""
+def measure_change(
+    page: Page, ready: DashboardReady, cluster: Cluster, number: int, others: Watchers
+) -> tuple[float, list[float]]:
+    """Return the milliseconds from the event of a new job to its row, on the page and on each other page."""
     page.goto(f"{ready.url}/jobs?q=fresh", wait_until="load")
     page.wait_for_timeout(500)
     name = f"fresh-{number}"
@@ -161,48 +146,27 @@ def measure_change(page: Page, ready: DashboardReady, cluster: Cluster, number: 
         f"document.body.textContent.includes('{name}') && found(Date.now()))"
         f".observe(document.body, {{childList: true, subtree: true}})); }}"
     )
+    others.expect(name)
     policy = ElasticPolicy(min_replicas=1, max_replicas=4)
     cluster.jobs.submit(JobSpec(name=name, team="team-0", script="/train.py", elastic_policy=policy))
-    began_ms = 1000 * time.time()
+    began_ms = 1000 * next(iter(cluster.jobs.events(name))).time_s
     seen_ms: float = page.evaluate("window.seen")
-    return seen_ms - began_ms
+    return seen_ms - began_ms, [1000 * at_s - began_ms for at_s in others.wait_for_text()]
 
 
 def measure_watchers(
     ready: DashboardReady, cluster_url: str, token: str, watchers: int, seconds: float
 ) -> dict[str, Any]:
     """Return what open pages cost the dashboard, and the requests of the controller meanwhile."""
-    with httpx.Client(base_url=ready.url, timeout=WAIT_S) as client:
-        client.post("/sign-in", data={"token": token})
-        cookies = dict(client.cookies)
     alone = measure_requests(cluster_url, token, seconds)
     before_bytes = read_memory(ready.pid)
-    ending = threading.Event()
-    latest: dict[int, float] = {}
-
-    def watch(number: int) -> None:
-        path = ("/live/", "/live/jobs", f"/live/jobs?page={number}")[number % 3]
-        with (
-            contextlib.suppress(httpx.HTTPError),
-            httpx.stream("GET", ready.url + path, cookies=cookies, timeout=WAIT_S) as stream,
-        ):
-            for _ in stream.iter_bytes():
-                latest[number] = time.monotonic()
-                if ending.is_set():
-                    return
-
-    for number in range(watchers):
-        threading.Thread(target=watch, args=(number,), daemon=True).start()
-    until_s = time.monotonic() + WAIT_S
-    while len(latest) < watchers and time.monotonic() < until_s:
-        time.sleep(0.1)
-    began_cpu_s, began_s = read_cpu_s(ready.pid), time.monotonic()
-    watched = measure_requests(cluster_url, token, seconds)
-    took_s = time.monotonic() - began_s
-    used = (read_cpu_s(ready.pid) - began_cpu_s) / took_s
-    ending.set()
+    paths = ("/", "/jobs", *(f"/jobs?page={number}" for number in range(1, 30)))
+    with Watchers(ready, sign_in(ready, token), paths, watchers):
+        began_cpu_s, began_s = read_cpu_s(ready.pid), time.monotonic()
+        watched = measure_requests(cluster_url, token, seconds)
+        used = (read_cpu_s(ready.pid) - began_cpu_s) / (time.monotonic() - began_s)
     return {
-        "watchers": len(latest),
+        "watchers": watchers,
         "dashboard_mb": round(read_memory(ready.pid) / 1e6),
         "dashboard_mb_before": round(before_bytes / 1e6),
         "dashboard_cores": round(used, 3),
@@ -237,11 +201,6 @@ def summarize(values: list[float]) -> dict[str, float]:
 def read_memory(pid: int) -> int:
     """Return the memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def read_cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 if __name__ == "__main__":
