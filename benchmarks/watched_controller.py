@@ -2,7 +2,7 @@
 
 ``python benchmarks/watched_controller.py --jobs 10000 --running 1000 --watchers 100 --rounds 6`` fills a
 store, simulates the agents of the running jobs, and starts the real controller (see ``controller_scale.py``).
-Then rounds alternate: without a dashboard, and with one whose pages are open. In each round jobs are
+Then rounds alternate: without a dashboard, and with open pages of one. In each round jobs are
 submitted and cancelled, which makes plans, and 20 requests a second are timed. The first two rounds do not
 count.
 

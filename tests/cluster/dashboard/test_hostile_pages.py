@@ -192,7 +192,7 @@ def open_watched(chromium):
 
 
 def read_page(page, url) -> str:
-    """Return all texts of a page after its parts have come over the stream, and refuse what is foreign."""
+    """Return all texts of a page after its parts have come over the stream, and refuse foreign elements."""
     page.goto(url)
     wait_until(
         lambda: page.locator(".part[data-digest='']").count() == 0, f"{url} has its parts from the stream"

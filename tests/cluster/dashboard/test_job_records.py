@@ -8,6 +8,7 @@ from elastane.cluster.dashboard.job_records import WatchedJob
 from elastane.cluster.dashboard.job_table import JobTable
 from elastane.cluster.dashboard.run_page import RunFeed
 from elastane.cluster.dashboard.run_records import MOST_LINES, RecordTail, keep_last_of_each_step
+from elastane.cluster.nouns.job_workers import JobWorker
 from elastane.common.bodies import Problem
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.common.errors import ElastaneError
@@ -94,7 +95,7 @@ def test_steps_that_were_made_again_replace_the_earlier_ones(tail):
 
 @pytest.fixture
 def watched(site, make_spec, monkeypatch):
-    """A job that pages show, and a list whose first error the controller answers with."""
+    """A job that pages show, and a list of errors; the controller answers with the first."""
     monkeypatch.setattr("elastane.cluster.dashboard.job_records.EACH_S", 1e6)
     site.submit(make_spec())
     errors = []
@@ -117,6 +118,24 @@ def test_an_event_lets_the_next_look_ask_at_once(site, watched):
     job.expire()
     assert job.version > version
     assert job.look().job.why == "killed"
+
+
+def test_workers_stay_on_a_page_while_their_run_answers_late(site, watched, tmp_path, monkeypatch):
+    job, _ = watched
+    answers = [(JobWorker(worker=0), JobWorker(worker=1)), (), ()]
+
+    async def answer(_):
+        return answers.pop(0)
+
+    monkeypatch.setattr("elastane.cluster.controller.rest.workers._ask_workers", answer)
+    write_run(tmp_path / "train", steps=3)
+    site.observe("train", state="running", run_dir=str(tmp_path / "train"))
+    for _ in range(2):
+        assert [row.worker for row in job.look().workers] == [0, 1]
+        job.expire()
+    monkeypatch.setattr("elastane.cluster.dashboard.job_records.KEEP_WORKERS_S", 0.0)
+    assert job.look().workers == ()
+    assert answers == []
 
 
 def test_a_page_keeps_what_it_has_while_the_controller_is_away_but_not_what_it_refuses(watched):

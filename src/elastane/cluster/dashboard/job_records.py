@@ -31,6 +31,8 @@ EXPLAIN_S = 5.0
 IDLE_S = 60.0
 LOG_BYTES = 24_000
 MOST_LOGS = 16
+KEEP_WORKERS_S = 10.0
+"""How long the last answer of a run about its workers is shown."""
 
 _decode_record = Decoder[RunRecord](RunRecord, at_most_bytes=LARGEST_RECORD_BYTES)
 
@@ -70,6 +72,8 @@ class WatchedJob:
         self.name = name
         self.version = 0
         self._is_away = False
+        self._workers: tuple[JobWorker, ...] = ()
+        self._workers_s = -1e9
         self._ask = ask
         self._lock = threading.Lock()
         self._looked_s = self._explained_s = -1e9
@@ -154,10 +158,18 @@ class WatchedJob:
             events=events[-MOST_LINES:],
             decisions=decisions,
             processes=processes,
-            workers=cluster.jobs.workers(self.name) if job.state == "running" else (),
+            workers=self._read_workers(cluster, job, now_s),
             recorded=recorded,
             left_out=self._records.ledger.dropped,
         )
+
+    def _read_workers(self, cluster: "Cluster", job: Job, now_s: float) -> tuple[JobWorker, ...]:
+        if job.state != "running":
+            return ()
+        # On a busy machine a run may answer late, and its workers must not come and go on the page.
+        if found := cluster.jobs.workers(self.name):
+            self._workers_s, self._workers = now_s, found
+        return self._workers if now_s - self._workers_s < KEEP_WORKERS_S else ()
 
     def _read_run(self, cluster: "Cluster", job: Job) -> Recorded | None:
         if not job.run_dir:

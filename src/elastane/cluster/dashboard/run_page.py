@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastane.cluster.dashboard.drawn_pages import DrawnPages
+from elastane.cluster.dashboard.job_records import KEEP_WORKERS_S
 from elastane.cluster.dashboard.rendering import PageContent
 from elastane.cluster.dashboard.run_pictures import RunPictures
 from elastane.cluster.dashboard.run_records import RunRecords
@@ -47,6 +48,7 @@ class RunFeed:
         self._looked_s = -1e9
         self._records = RunRecords()
         self._workers: tuple[JobWorker, ...] = ()
+        self._workers_s = -1e9
 
     def touch(self) -> None:
         """Do nothing: reading needs no connection that could be closed."""
@@ -65,7 +67,7 @@ class RunFeed:
                     self._records.read(self._read_part)
                 except (OSError, Malformed) as error:
                     raise BadInput(f"the records of {self.run_dir.root} cannot be read: {error}") from error
-                self._workers = self._ask_workers() if live else ()
+                self._read_workers(now_s, live=live)
             recorded = Recorded(
                 run_dir=self.run_dir,
                 record=read_record(self.run_dir),
@@ -85,11 +87,14 @@ class RunFeed:
             return b"", offset
         return data, begin + len(data)
 
-    def _ask_workers(self) -> tuple[JobWorker, ...]:
-        # While a coordinator is replaced, the run goes on, and the page shows what is recorded.
-        with suppress(ElastaneError, OSError):
-            return list_job_workers(ask_coordinator(self.run_dir, AskStatus(), ANSWER_S).processes)
-        return ()
+    def _read_workers(self, now_s: float, *, live: bool) -> None:
+        if live:
+            # While a coordinator is replaced, the run goes on, and the page shows its records.
+            with suppress(ElastaneError, OSError):
+                answer = ask_coordinator(self.run_dir, AskStatus(), ANSWER_S)
+                self._workers_s, self._workers = now_s, list_job_workers(answer.processes)
+        if not live or now_s - self._workers_s > KEEP_WORKERS_S:
+            self._workers = ()
 
 
 class RunFeeds:

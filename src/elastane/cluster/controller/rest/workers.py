@@ -1,7 +1,7 @@
 """What the workers of a job do at this moment, which its run knows and no record has.
 
 There are none while the job waits, while its run begins or ends or its coordinator is replaced, and when many
-runs are being asked: a page shows what is recorded then, and asks again.
+runs are being asked: a page shows the records then, and asks again.
 """
 
 import asyncio
