@@ -154,6 +154,8 @@ def shoot(
     page.wait_for_url(f"{url}/")
     page.goto(url + path)
     page.get_by_text("Reading the jobs").wait_for(state="detached")
+    if path == "/jobs/gpt-base":
+        page.locator(".workers .now", has_text="%").first.wait_for(timeout=1000 * WAIT_S)
     page.wait_for_timeout(3000)
     page.screenshot(path=file, full_page=whole)
     print(file)

@@ -13,8 +13,10 @@ from elastane.common.bodies import Problem
 from elastane.common.connections.controller_connection import RequestRefused
 from elastane.common.errors import ElastaneError
 from elastane.run.observability.run_files import decode_ledger_line
+from tests.cluster.dashboard.conftest import wait_for_feeds
 from tests.cluster.dashboard.run_records import make_line, write_run
 from tests.cluster.dashboard.test_job_filter import make_job
+from tests.waiting import wait_until
 
 
 class Record:
@@ -107,6 +109,7 @@ def watched(site, make_spec, monkeypatch):
             return request(cluster)
 
         yield WatchedJob("train", ask), errors
+        wait_for_feeds()
 
 
 def test_an_event_lets_the_next_look_ask_at_once(site, watched):
@@ -122,20 +125,26 @@ def test_an_event_lets_the_next_look_ask_at_once(site, watched):
 
 def test_workers_stay_on_a_page_while_their_run_answers_late(site, watched, tmp_path, monkeypatch):
     job, _ = watched
-    answers = [(JobWorker(worker=0), JobWorker(worker=1)), (), ()]
+    answers, asked = [(JobWorker(worker=0), JobWorker(worker=1))], []
 
     async def answer(_):
-        return answers.pop(0)
+        asked.append(1)
+        return answers.pop(0) if answers else ()
 
     monkeypatch.setattr("elastane.cluster.controller.rest.workers._ask_workers", answer)
     write_run(tmp_path / "train", steps=3)
     site.observe("train", state="running", run_dir=str(tmp_path / "train"))
-    for _ in range(2):
-        assert [row.worker for row in job.look().workers] == [0, 1]
+
+    def look_again():
         job.expire()
-    monkeypatch.setattr("elastane.cluster.dashboard.job_records.KEEP_WORKERS_S", 0.0)
+        return [row.worker for row in job.look().workers]
+
     assert job.look().workers == ()
-    assert answers == []
+    assert wait_until(look_again, "the run has answered") == [0, 1]
+    wait_until(lambda: look_again() and len(asked) > 2, "it has given no answer since")
+    assert look_again() == [0, 1]
+    monkeypatch.setattr("elastane.cluster.dashboard.job_records.KEEP_WORKERS_S", 0.0)
+    assert look_again() == []
 
 
 def test_a_page_keeps_what_it_has_while_the_controller_is_away_but_not_what_it_refuses(watched):

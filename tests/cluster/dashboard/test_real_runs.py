@@ -176,7 +176,7 @@ def test_pages_show_each_change_of_real_runs_within_a_second_and_outlive_their_c
         story.scale(workers, kind)
         story.wait_for_members(workers)
     # What each worker does now.
-    job.page.get_by_text("computes").first.wait_for()
+    job.page.locator("#part-run_workers .now", has_text="%").first.wait_for()
     assert job.page.locator("#part-run_workers .workers tbody tr").count() == 2
 
     job.expect(DIED)

@@ -74,6 +74,7 @@ class WatchedJob:
         self._is_away = False
         self._workers: tuple[JobWorker, ...] = ()
         self._workers_s = -1e9
+        self._worker_asker: threading.Thread | None = None
         self._ask = ask
         self._lock = threading.Lock()
         self._looked_s = self._explained_s = -1e9
@@ -158,18 +159,28 @@ class WatchedJob:
             events=events[-MOST_LINES:],
             decisions=decisions,
             processes=processes,
-            workers=self._read_workers(cluster, job, now_s),
+            workers=self._find_workers(job, now_s),
             recorded=recorded,
             left_out=self._records.ledger.dropped,
         )
 
-    def _read_workers(self, cluster: "Cluster", job: Job, now_s: float) -> tuple[JobWorker, ...]:
+    def _find_workers(self, job: Job, now_s: float) -> tuple[JobWorker, ...]:
+        """Return the last answer of the run about its workers, and let a thread ask for the next one.
+
+        On a busy machine a run answers late. Nothing else on the page waits for it, and its workers do not
+        come and go.
+        """
         if job.state != "running":
             return ()
-        # On a busy machine a run may answer late, and its workers must not come and go on the page.
-        if found := cluster.jobs.workers(self.name):
-            self._workers_s, self._workers = now_s, found
+        if self._worker_asker is None or not self._worker_asker.is_alive():
+            self._worker_asker = threading.Thread(target=self._ask_workers, name="feed-workers", daemon=True)
+            self._worker_asker.start()
         return self._workers if now_s - self._workers_s < KEEP_WORKERS_S else ()
+
+    def _ask_workers(self) -> None:
+        with suppress(ElastaneError):
+            if found := self._ask(lambda cluster: cluster.jobs.workers(self.name)):
+                self._workers_s, self._workers = time.monotonic(), found
 
     def _read_run(self, cluster: "Cluster", job: Job) -> Recorded | None:
         if not job.run_dir:

@@ -24,8 +24,8 @@ from elastane.run.nouns.rundir import RunDir
 
 router = APIRouter(tags=["jobs"])
 
-ANSWER_S = 1.0
-"""A page that shows the workers asks again after a second."""
+ANSWER_S = 2.5
+"""Less than the three seconds for which a page waits for the controller."""
 
 
 @router.get("/v1/jobs/{job}/workers", **describe_route(Page[JobWorker]))
