@@ -109,6 +109,8 @@ def submit(
             team=team,
             script=TRAINING,
             args=words or (f"--steps={steps}", f"--evaluate-every={max(10, steps // 6)}"),
+            # The pictures show this tree, also if another one is installed.
+            env={"PYTHONPATH": str(ROOT / "src")},
             elastic_policy=ElasticPolicy(min_replicas=least, max_replicas=most),
         )
     )
