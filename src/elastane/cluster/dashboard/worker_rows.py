@@ -133,6 +133,6 @@ def draw_activity(activity: Mapping[Activity, int]) -> Markup:
                 )
             )
         begin += width
-    return Markup('<svg class="activity" viewBox="0 0 {} {}" aria-hidden="true">{}</svg>').format(
-        BAR_WIDTH, BAR_HEIGHT, Markup("").join(parts)
-    )
+    return Markup(
+        '<svg class="activity" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+    ).format(BAR_WIDTH, BAR_HEIGHT, Markup("").join(parts))
