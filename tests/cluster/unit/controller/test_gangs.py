@@ -74,7 +74,7 @@ def test_the_members_of_a_gang_have_as_many_workers_each():
     job = make_job({"a100": 8}, low=4)
     found = choose_new_agents(job, (), (), {"a100": 4}, SHAPES)
     assert [(one.workers, one.gang_size, one.shape) for one in found] == [(4, 1, "s1:4")]
-    # What another pool has left of a job is no multiple.
+    # Another pool has taken an odd part of the job.
     found = choose_new_agents(make_job({"a100": 5}, low=5), (), (), {"a100": 2}, SHAPES)
     gangs = [(one.workers, one.gang_size, one.shape) for one in found]
     assert gangs == [(2, 2, "s1:2"), (2, 2, "s1:2"), (1, 1, "s1")]
