@@ -218,9 +218,11 @@ def test_the_fork_server_of_an_agent_imports_torch_while_the_agent_arrives(
 ):
     # As jobs here have it: another environment would need another process.
     monkeypatch.setenv("PYTHONPATH", str(SOURCES))
-    engine = ProcessEngine((sys.executable, "-P", "-m", "elastane"), tmp_path / "agents", umask=0)
+    engine = AgentProcesses((sys.executable, "-P", "-m", "elastane"), tmp_path / "agents", umask=0)
     try:
-        with open_cluster(stage, tmp_path, monkeypatch, open_engine=lambda _: engine) as run_elastane:
+        with open_cluster(
+            stage, tmp_path, monkeypatch, open_engine=lambda cluster: ProcessEngine(engine, cluster)
+        ) as run_elastane:
             submit_training(run_elastane, "far", args=("--steps=8", "--paced-from=4"))
             wait_for_members(run_elastane, "far", 1)
             run_dir = EngineDirectories(tmp_path / "home").get_run_dir("far")
