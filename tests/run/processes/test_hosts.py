@@ -120,7 +120,7 @@ def test_a_terminal_without_workers_starts_them_on_other_machines(terminal):
 
 
 def test_the_run_goes_on_when_its_terminal_closes(terminal):
-    run = terminal.start("localhost:1,node-b:1,unreachable:1", epochs=25)
+    run = terminal.start("localhost:1,node-b:1,unreachable:1", epochs=40)
     terminal.wait_for("worker.joined", "worker 100")
     run.send_signal(signal.SIGHUP)
     shown, _ = run.communicate()
@@ -130,7 +130,7 @@ def test_the_run_goes_on_when_its_terminal_closes(terminal):
     terminal.wait_for("run.finished", "coordinator")
     assert terminal.find_subjects("node.left") == ["the first node"]
     assert terminal.find_subjects("worker.died") == []
-    assert read_last_step(terminal.run_dir).step == 575
+    assert read_last_step(terminal.run_dir).step == 920
 
 
 @pytest.mark.long
