@@ -1,11 +1,14 @@
-"""A real Slurm for the tests of its engine, begun once for all of them."""
+"""The clusters of engines: a real Slurm, begun once for all tests, and a double of Kubernetes for each."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.engines.api_double.cluster import SmallCluster, run_small_cluster
 from tests.cluster.engines.slurm_daemons import SlurmDaemons, SlurmNotInstalled, run_slurm
+from tests.cluster.processes.small_cluster import SOURCES
 from tests.run.processes.skipping import skip_except_in_ci
 
 
@@ -23,3 +26,12 @@ def event_loop_runner() -> Iterator[asyncio.Runner]:
     """One event loop, because engines belong to the loop in which they are first used."""
     with asyncio.Runner() as runner:
         yield runner
+
+
+@pytest.fixture
+def cluster() -> Iterator[SmallCluster]:
+    """A cluster of Kubernetes with pods that run the sources of this tree."""
+    paths = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
+    passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    with run_small_cluster(passed | {"PYTHONPATH": paths}) as cluster:
+        yield cluster

@@ -10,9 +10,9 @@ from elastane.cluster.engines.kubernetes.options import KubernetesOptions
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
-from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE, run_small_cluster
+from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE
 from tests.cluster.engines.api_double.kueue import run_kueue
-from tests.cluster.processes.small_cluster import SOURCES, open_cluster, read_json, submit_training
+from tests.cluster.processes.small_cluster import open_cluster, read_json, submit_training
 from tests.waiting import WAIT_S, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -20,14 +20,6 @@ STEPS = 80
 QUEUE = "team-a"
 POOL = {"resource": DEVICE, "queue": QUEUE, "growthPriorityClassName": "growth"}
 GROUP = "kueue.x-k8s.io/pod-group-name"
-
-
-@pytest.fixture
-def cluster():
-    paths = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
-    passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    with run_small_cluster(passed | {"PYTHONPATH": paths}) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from elastane.cluster.engines.kubernetes.engine import KubernetesEngine
 from elastane.cluster.engines.kubernetes.options import KubernetesOptions
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.observability.run_files import read_run
-from tests.cluster.engines.api_double.cluster import DEVICE, SmallCluster, run_small_cluster
+from tests.cluster.engines.api_double.cluster import DEVICE, SmallCluster
 from tests.cluster.engines.job_contract import JobContract
 from tests.cluster.processes.small_cluster import (
-    SOURCES,
     assert_same_bytes,
     open_cluster,
     read_json,
@@ -27,14 +26,6 @@ from tests.waiting import WAIT_S, wait_until
 pytestmark = pytest.mark.processes
 STEPS = 60
 POOL = {"resource": DEVICE}
-
-
-@pytest.fixture
-def cluster():
-    paths = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
-    passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    with run_small_cluster(passed | {"PYTHONPATH": paths}) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from elastane.cluster.engines.kubernetes.options import decode_kubernetes_option
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
-from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE, run_small_cluster
-from tests.cluster.processes.small_cluster import SOURCES, TRAINING, open_cluster, read_json
+from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE
+from tests.cluster.processes.small_cluster import TRAINING, open_cluster, read_json
 from tests.run.processes.skipping import skip_except_in_ci
 from tests.waiting import WAIT_S, wait_until
 
@@ -53,14 +53,6 @@ class Kubectl:
     def read_status(self, name: str) -> dict:
         """Return the status of a resource, without a process."""
         return self.cluster.objects.get("elasticjobs", NAMESPACE, name).get("status", {})
-
-
-@pytest.fixture
-def cluster():
-    paths = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
-    passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    with run_small_cluster(passed | {"PYTHONPATH": paths}) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def choose_controller_url(document: DeclaredEngine | None, url: str) -> str:
 
 
 def find_queue(document: DeclaredEngine, pool: Mapping[str, str], options: Mapping[str, str]) -> str:
-    """Return the queue that decides when agents may start, all or none of a gang; empty: there is none.
+    """Return the queue that decides when agents may start, all or none of a gang; empty: they wait in none.
 
     Args:
         pool: options of their pool.

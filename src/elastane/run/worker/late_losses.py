@@ -28,7 +28,8 @@ class LateLoss(msgspec.Struct, frozen=True):
         step: the number of the step.
         weight: the weight of a loss that is a sum; None: the loss is a mean over samples, or a term.
         by_samples: the loss is a mean, and its weight is the number of samples.
-        term_of: the loss is a term of the loss of a step with this number of samples; None: it is none.
+        term_of: the loss is a term of the loss of a step with this number of samples; None: it is that of
+            its microbatch.
     """
 
     number: LateNumber
