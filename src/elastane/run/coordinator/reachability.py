@@ -161,19 +161,19 @@ def _awaits_sign(
 def _may_be_heard(roster: Roster, worker: WorkerId, lost_s: float, now: float) -> bool:
     """Return whether a worker that its peers have lost, or its agent, may be heard soon.
 
-    - Neither has sent anything since then. Perhaps this coordinator is cut off with the smaller part of the
-      run.
+    - Neither has sent anything since then, or what they sent is late: it may have been on its way when the
+      network broke. Perhaps this coordinator is cut off with the smaller part of the run.
     - The worker has lost its connection to the coordinator too, but its agent says that it lives. It may
       connect again.
     """
-    heard_s, quiet_s = roster.heard.get(worker, roster.term.began), roster.spec.silence.quiet_s
+    heard_s, silence = roster.heard.get(worker, roster.term.began), roster.spec.silence
     reports = roster.nodes.reports.values()
     named = (roster.nodes.heard[report.node] for report in reports if worker in list_node_workers(report))
     named_s = max(named, default=0.0)
     if worker in roster.connected:
         sign_s = max(heard_s, named_s)
-        return sign_s <= lost_s and now - sign_s < quiet_s
-    return named_s > lost_s and now - heard_s < quiet_s
+        return (sign_s <= lost_s or now - sign_s >= silence.late_s) and now - sign_s < silence.quiet_s
+    return named_s > lost_s and now - heard_s < silence.quiet_s
 
 
 def _find_breaks(roster: Roster) -> Mapping[Pair, float]:

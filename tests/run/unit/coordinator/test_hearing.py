@@ -119,6 +119,17 @@ def test_a_worker_does_not_go_before_it_or_its_agent_was_heard_since_it_was_lost
     assert list_claims(stage) == [(100, 101)]
 
 
+def test_a_report_on_its_way_when_the_network_broke_does_not_make_the_smaller_part_go_on(spread) -> None:
+    """Worker 0 is cut off from both others; a last report of one arrives, so the other is quiet first."""
+    stage = spread(0, 100, 101)
+    hear_only(stage, BEAT_S, 0, 100, 101, nodes=("", "b"))
+    stage.receive(PeerLost(worker=0, peer=100), PeerLost(worker=0, peer=101))
+    stage.now += LIMITS.quiet_s - 2 * BEAT_S
+    stage.report_worker(100)
+    hear_only(stage, LIMITS.limit_s, 0)
+    assert list_claims(stage) == []
+
+
 def test_a_worker_whose_agent_says_that_it_lives_may_connect_again(spread) -> None:
     stage = spread(0, 1, 100)
     stage.receive(PeerLost(worker=0, peer=100), PeerLost(worker=1, peer=100), Disconnected(100))
