@@ -1,15 +1,42 @@
 """The reference run, and the comparison of other runs with it."""
 
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.run.laggard import LAGGARD
+
 from .attempts import Attempts
 from .networks import Networks, NoNetworks
 from .skipping import skip_except_in_ci
 from .stage import EndedRun, Stage
+
+ON_A_LAGGARD = {
+    f"test_{name}"
+    for name in (
+        *("a_death_in_a_step", "a_death_in_other_rounds", "several_deaths", "joining_and_leaving"),
+        *("any_number_of_workers", "between_steps", "devices", "fast_convergence"),
+    )
+}
+"""The modules with scenarios that also run on a device that lags; with `LAGGARD` in the environment every
+scenario runs on one."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    name = metafunc.module.__name__.rpartition(".")[2]
+    if name in ON_A_LAGGARD and "stage" in metafunc.fixturenames:
+        cases = ["host", pytest.param("laggard", marks=pytest.mark.long)]
+        metafunc.parametrize("device", cases, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers exchange sums and state on a device that lags, if a parameter says so."""
+    if getattr(request, "param", "host") == "laggard":
+        monkeypatch.setenv(LAGGARD, str(zlib.crc32(request.node.nodeid.encode())))
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +45,9 @@ def play_reference(stage: Stage) -> Callable[..., EndedRun]:
 
     @cache
     def play(steps: int) -> EndedRun:
-        return stage.play(f"--steps={steps}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv(LAGGARD, raising=False)
+            return stage.play(f"--steps={steps}")
 
     return play
 

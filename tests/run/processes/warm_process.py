@@ -122,6 +122,8 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
         rank_processes.COMMAND = (*client, "script-server")
     os.environ.update(request["environment"])
     if request["program"] in FORK_SERVERS:
+        if (seed := os.environ.get("ELASTANE_TEST_LAGGARD")) is not None:
+            importlib.import_module("tests.run.laggard").install(int(seed))
         # Workers would inherit the connection.
         connection.close()
         code = run_program(request["program"], request["arguments"], descriptors)

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from elastane.run.protocol.ownership import (
     TOLERATED_BLOCKS,
     choose_holders,
+    choose_owners,
     choose_senders,
     plan_loads,
     spread_blocks,
+    stripe_blocks,
 )
 
 
@@ -239,3 +241,21 @@ def search_holders(blocks, workers, copies, held):
             kept[backup] += 1
             holders.append(backup)
     return tuple(map(tuple, chosen))
+
+
+@given(blocks=st.integers(1, 60), workers=st.integers(1, 8))
+def test_neighbouring_blocks_are_summed_by_different_workers(blocks, workers):
+    members = tuple(range(10, 10 + workers))
+    owners = stripe_blocks(blocks, members)
+    assert all(len(set(owners[i : i + workers])) == len(owners[i : i + workers]) for i in range(blocks))
+    assert choose_owners((members,) * blocks, members) == owners
+
+
+@given(blocks=st.integers(1, 60), workers=st.integers(1, 8), copies=st.integers(1, 4))
+def test_the_holders_of_blocks_sum_equally_many(blocks, workers, copies):
+    members = tuple(range(workers))
+    holders = choose_holders(blocks, members, copies, {})
+    owners = choose_owners(holders, members)
+    assert all(owner in some for owner, some in zip(owners, holders, strict=True))
+    most = -(-blocks // workers)
+    assert max(owners.count(worker) for worker in members) <= most + (copies > 1)

@@ -22,14 +22,14 @@ class WatchedHistory(History):
     def start_worker(self, worker):
         super().start_worker(worker)
         process = self.workers[worker]
-        handle = process.handle
+        pass_on = process.pass_on
 
         def watch(event):
             if isinstance(event, SumsMerged) and event.generation < process.member.generation.number:
                 self.late.append(event)
-            handle(event)
+            pass_on(event)
 
-        process.handle = watch
+        process.pass_on = watch
 
 
 def play(*faults, seed=1, copies=None, pace=None):

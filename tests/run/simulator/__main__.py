@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tests.run.simulator.checkers import Unchecked, Violation
-from tests.run.simulator.faults import HistoryPlan, add_checkpoints, draw_plan, draw_storm
+from tests.run.simulator.faults import HistoryPlan, add_checkpoints, add_slow_reads, draw_plan, draw_storm
 from tests.run.simulator.history import History, continue_run
 from tests.run.simulator.network_plans import draw_network
 from tests.run.simulator.node_losses import draw_node_losses
@@ -48,6 +48,7 @@ def main(
     spot_checks: Annotated[
         bool, typer.Option("--spot-checks", help="Play histories with spot checks and faulty machines.")
     ] = False,
+    slow_reads: Annotated[bool, typer.Option("--slow-reads", help="Let reads of memory end late.")] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
     """Play histories; exit with code 1 if one of them breaks a promise."""
@@ -57,7 +58,12 @@ def main(
         *((network, draw_network), (storm, draw_storm), (outages, draw_outages)),
         (spot_checks, draw_spot_checks),
     )
-    draw = next((kind for asked, kind in kinds if asked), draw_plan)
+    draw_kind = next((kind for asked, kind in kinds if asked), draw_plan)
+
+    def draw(number: int, copies: int | None) -> HistoryPlan:
+        plan = draw_kind(number, copies)
+        return add_slow_reads(plan) if slow_reads else plan
+
     if nodes or leaves or outages:
         # A term that waits for the claim list warns of that.
         logging.disable(logging.WARNING)

@@ -37,6 +37,7 @@ class Checker:
     Attributes:
         rounds: the committed rounds since all members began with round 1: a run can begin again if its
             coordinator has not learned of a step, and then void rounds shift the numbers.
+        torn: the reads of memory that has changed meanwhile; see `tests.run.simulator.reads`.
         checked: each worker that has received a result of a spot check, with the round and its step.
     """
 
@@ -53,6 +54,7 @@ class Checker:
         self.checked: set[tuple[WorkerId, int, int]] = set()
         self.found: set[WorkerId] = set()
         self.undecided = False
+        self.torn: list[str] = []
         self.watch: Callable[[WorkerId, RoundOutcome], None] = lambda _worker, _outcome: None
         """Called with every commit."""
 

@@ -1,13 +1,16 @@
 """The exchange of sums, values and state between simulated workers, in frames or in shared memory."""
 
+from collections.abc import Callable
+
 from elastane.run.nouns.membership import WorkerId
-from elastane.run.protocol import messages
+from elastane.run.protocol import actions, events, messages
 from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.tree import Span
 from tests.run.simulator.checkers import expect
 from tests.run.simulator.memory import Memory, sum_parts
 from tests.run.simulator.network import Payload
+from tests.run.simulator.reads import Read, Source, fix_source
 from tests.run.simulator.reference_run import get_reference
 from tests.run.simulator.world import WorkerWorld
 
@@ -64,52 +67,138 @@ class Exchange:
         self._mapped |= needed
         return True
 
-    def _read_sum(self, peer: WorkerId, slot: int, block: int) -> int:
+    def _find_sum(self, peer: WorkerId, slot: int, block: int) -> Source:
+        """Return the source of a sum; only this worker changes its own, and not while it reads them."""
         if peer == self.worker:
-            return self.memory.read_slot(slot, block)
+            return fix_source(self.memory.read_slot(slot, block))
         if self.world.share_memory(self.worker, peer):
-            return self.world.workers[peer].memory.read_slot(slot, block)
-        return self._payloads[peer, slot, block]
+            memory = self.world.workers[peer].memory
+            return lambda: memory.read_slot(slot, block)
+        return fix_source(self._payloads[peer, slot, block])
 
-    def _read_value(self, peer: WorkerId, unit: int) -> int:
-        if self.world.share_memory(self.worker, peer):
-            return self.world.workers[peer].memory.parameters[unit]
-        return self._payloads[peer, -1, unit]
+    def _find_value(self, peer: WorkerId, unit: int, frame: int) -> Source:
+        if self.world.share_memory(self.worker, peer) and unit != self.world.shape.rest:
+            memory = self.world.workers[peer].memory
+            return lambda: memory.parameters[unit]
+        return fix_source(self._payloads[peer, frame, unit])
 
-    def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
-        for block in blocks:
-            values = self._read_parts(block, parts)
-            self._store_sum(block, sum_parts(values, self.world.shape.layout.virtual_ranks))
+    # -- reads -------------------------------------------------------------------------------------------
 
-    def merge(
+    def reduce(self, order: actions.Reduce) -> Read:
+        """Begin to sum the parts of some blocks."""
+        spans, sources = self._find_parts(order.blocks, order.parts)
+
+        def write(symbols: list[int]) -> events.Event:
+            for number, block in enumerate(order.blocks):
+                parts = list(zip(spans, symbols[number * len(spans) :], strict=False))
+                self.memory.store_sum(block, sum_parts(parts, self.world.shape.layout.virtual_ranks))
+            return events.Reduced(order.generation, order.blocks)
+
+        read = Read(sources, write, self._plan_check_of_sums(order.blocks))
+        self.memory.hide_sums(order.blocks)
+        return read
+
+    def merge(self, order: actions.MergeSums) -> Read:
+        """Begin to merge the parts of a node; the rest has the same nodes for every block."""
+        spans, sources = self._find_parts(order.blocks, order.parts)
+
+        def write(symbols: list[int]) -> events.Event:
+            left: tuple[messages.PartialSum, ...] = ()
+            for number, block in enumerate(order.blocks):
+                parts = list(zip(spans, symbols[number * len(spans) :], strict=False))
+                left = self.memory.merge_node(block, parts)
+            return events.SumsMerged(order.generation, order.blocks, left)
+
+        return Read(sources, write)
+
+    def _find_parts(
         self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]
-    ) -> tuple[messages.PartialSum, ...]:
-        """Merge the parts of a node; return what is left, which is the same for every block."""
-        left: tuple[messages.PartialSum, ...] = ()
-        for block in blocks:
-            left = self.memory.merge_node(block, self._read_parts(block, parts))
-        return left
-
-    def _read_parts(
-        self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]
-    ) -> list[tuple[Span, int]]:
-        return [
-            (span, self._read_sum(peer, part.slot, block))
-            for peer, some in parts.items()
-            for part in some
-            for span in part.spans
+    ) -> tuple[list[Span], list[Source]]:
+        """Return the node of each part, and the sources of all parts of the first block, then of the next."""
+        found = [
+            (peer, part.slot, span) for peer, some in parts.items() for part in some for span in part.spans
         ]
+        sources = [self._find_sum(peer, slot, block) for block in blocks for peer, slot, _ in found]
+        return [span for _, _, span in found], sources
 
-    def _store_sum(self, block: int, total: int) -> None:
-        self.memory.store_sum(block, total)
+    def take_sums(self, order: actions.TakeSums) -> Read:
+        """Begin to copy whole sums of a peer."""
+
+        def write(symbols: list[int]) -> events.Event:
+            for block, symbol in zip(order.blocks, symbols, strict=True):
+                self.memory.store_sum(block, symbol)
+            return events.SumsTaken(order.generation, order.peer, order.blocks)
+
+        sources = (self._find_sum(order.peer, 0, block) for block in order.blocks)
+        read = Read(sources, write, self._plan_check_of_sums(order.blocks))
+        self.memory.hide_sums(order.blocks)
+        return read
+
+    def _plan_check_of_sums(self, blocks: tuple[int, ...]) -> Callable[[int], None]:
         step = self.member.step + 1
-        expected = get_reference(self.world.shape).sums[step][block]
-        # The sums of a step with a spoilt gradient are wrong; its spot check must find that before a commit.
-        is_spoilt = any(worker.spoils for worker in self.world.checker.workers.values())
-        expect(
-            total == expected or is_spoilt,
-            f"worker {self.worker} has a wrong sum of block {block} in step {step}",
+
+        def check(torn: int) -> None:
+            expected = get_reference(self.world.shape).sums[step]
+            # The sums of a step with a spoilt gradient are wrong; its spot check must find that in time.
+            is_spoilt = any(worker.spoils for worker in self.world.checker.workers.values())
+            for block in self.member.round.rooted.intersection(blocks):
+                expect(
+                    self.memory.slots[0][block] == expected[block] or is_spoilt,
+                    f"worker {self.worker} has a {name_fault(torn)} sum of block {block} in step {step}",
+                )
+
+        return check
+
+    def take_values(self, order: actions.TakeValues) -> Read:
+        """Begin to copy values that a peer has published."""
+
+        def write(symbols: list[int]) -> events.Event:
+            for unit, symbol in zip(order.units, symbols, strict=True):
+                self.memory.parameters[unit] = symbol
+            return events.ValuesTaken(order.generation, order.peer, order.units)
+
+        expected = get_reference(self.world.shape).applied[self.member.step]
+        read = Read(
+            [self._find_value(order.peer, unit, -1) for unit in order.units],
+            write,
+            lambda torn: self._check_values(order.units, expected, torn),
         )
+        self.memory.hide_values(order.units)
+        return read
+
+    def load(self, order: actions.LoadState) -> Read:
+        """Begin to load the state that a peer has sent."""
+        peer, state = order.peer, order.state
+        if peer == STORE:
+            return Read((), lambda _symbols: events.StateLoaded(state))
+
+        def write(symbols: list[int]) -> events.Event:
+            for unit, symbol in zip(state.values, symbols, strict=False):
+                self.memory.parameters[unit] = symbol
+            for unit, symbol in zip(state.states, symbols[len(state.values) :], strict=True):
+                self.memory.optimizer[unit] = symbol
+            return events.StateLoaded(state)
+
+        ideal, step = get_reference(self.world.shape), self.member.step
+        expected = (ideal.parameters if self.memory.released else ideal.applied)[step]
+        states = [fix_source(self._payloads[peer, -3, unit]) for unit in state.states]
+        read = Read(
+            [*(self._find_value(peer, unit, -2) for unit in state.values), *states],
+            write,
+            lambda torn: self._check_values(state.values, expected, torn),
+        )
+        self.memory.hide_values(state.values)
+        return read
+
+    def _check_values(self, units: tuple[int, ...], expected: list[int], torn: int) -> None:
+        for unit in set(units) - self.member.behind:
+            expect(
+                self.memory.parameters[unit] == expected[unit],
+                f"worker {self.worker} has a {name_fault(torn)} value of unit {unit} "
+                f"after step {self.member.step}",
+            )
+
+    # -- state -------------------------------------------------------------------------------------------
 
     def send_state(self, peer: WorkerId, fetch: messages.Fetch, reports: bytes) -> None:
         memory = self.memory
@@ -131,30 +220,6 @@ class Exchange:
         self.world.trace(lambda: f"worker {self.worker} serves {peer}: {message}")
         self.world.peer_network.send(self.worker, peer, message, payload)
 
-    def load(self, peer: WorkerId, state: messages.State) -> None:
-        if peer == STORE:
-            return
-        ideal, step = get_reference(self.world.shape), self.member.step
-        expected = (ideal.parameters if self.memory.released else ideal.applied)[step]
-        for unit in state.values:
-            value = self._payloads[peer, -2, unit]
-            expect(
-                value == expected[unit],
-                f"worker {self.worker} loads a wrong value of unit {unit} after step {step}",
-            )
-            self.memory.parameters[unit] = value
-        for unit in state.states:
-            self.memory.optimizer[unit] = self._payloads[peer, -3, unit]
 
-    def take_sums(self, peer: WorkerId, blocks: tuple[int, ...]) -> None:
-        for block in blocks:
-            self._store_sum(block, self._read_sum(peer, 0, block))
-
-    def take_values(self, peer: WorkerId, units: tuple[int, ...]) -> None:
-        for unit in units:
-            self.memory.parameters[unit] = self._read_value(peer, unit)
-            expect(
-                self.memory.parameters[unit]
-                == get_reference(self.world.shape).applied[self.member.step][unit],
-                f"worker {self.worker} takes a wrong value of unit {unit} after step {self.member.step}",
-            )
+def name_fault(torn: int) -> str:
+    return "torn" if torn else "wrong"

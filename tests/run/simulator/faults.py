@@ -144,6 +144,8 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         nodes: the slots of each further node of a run on several.
         claims: coordinators claim unplanned generations, as they must on several nodes.
         skew_s: the largest error of the clock of a node, in either direction.
+        early_parts: workers announce nodes of the tree that are complete before their last virtual rank.
+        slowest_read_s: the longest time of a read of sums, values or state; 0: reads end at once.
     """
 
     seed: int
@@ -157,6 +159,8 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[int, ...] = ()
     claims: bool = True
     skew_s: float = 0.0
+    early_parts: bool = False
+    slowest_read_s: float = 0.0
     conditions: NetworkConditions = NetworkConditions()
     pace: Pace = Pace()
     spread: int = 1
@@ -255,6 +259,17 @@ def draw_storm(seed: int, copies: int | None) -> HistoryPlan:
         shared=chance.choice((False, True)),
         conditions=chance.choice((NetworkConditions(), NetworkConditions(usual_s=0.01, rare_s=0.05))),
         pace=Pace(start_s=0.05),
+    )
+
+
+def add_slow_reads(plan: HistoryPlan) -> HistoryPlan:
+    """Let reads of sums, values and state take time in a history, so that they end late and in any order."""
+    chance = Random(f"reads of {plan.seed}")
+    return msgspec.structs.replace(
+        plan,
+        shared=plan.shared or chance.random() < 0.7,
+        early_parts=True,
+        slowest_read_s=chance.choice((0.003, 0.03, 0.3)),
     )
 
 

@@ -1,6 +1,7 @@
 """One history of a run, from the first process to the last, with its verdict; and the attempt after it."""
 
 from collections.abc import Callable
+from random import Random
 
 import msgspec
 
@@ -48,6 +49,9 @@ PATIENCE_S = 60.0 + LAST_CHECKPOINT_S
 """A run must end within this time after the last fault, plus the time that one worker alone would take."""
 
 HUNG_S = 1.0
+USUAL_READS = 0.7
+"""The share of reads that are short."""
+
 MOST_JOINERS_KILLED = 2
 KILLED = -9
 
@@ -93,8 +97,10 @@ class History:
     ) -> None:
         layout = plan.shape.layout
         self.plan = plan
-        self.shape, self.pace = plan.shape, plan.pace
+        self.shape, self.pace, self.early_parts = plan.shape, plan.pace, plan.early_parts
         self.clock = Clock(plan.seed)
+        # Of their own, so that seeds of histories without them stay what they are.
+        self._read_times = Random(f"times of reads of {plan.seed}")
         self.pinned = Pinned(
             script_digest="",
             virtual_ranks=layout.virtual_ranks,
@@ -156,6 +162,13 @@ class History:
     def share_memory(self, worker: WorkerId, peer: WorkerId) -> bool:
         """Return whether two workers read each other's memory."""
         return self.plan.shared and self.find_node(worker) == self.find_node(peer)
+
+    def draw_read_time(self) -> float:
+        """Draw the time that a read of memory takes: mostly short, now and then long."""
+        if not self.plan.slowest_read_s:
+            return 0.0
+        longest_s = self.plan.slowest_read_s * (0.1 if self._read_times.random() < USUAL_READS else 1.0)
+        return self._read_times.random() * longest_s
 
     def find_node(self, worker: WorkerId) -> NodeName:
         node = worker % self.plan.spread

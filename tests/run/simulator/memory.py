@@ -1,7 +1,10 @@
 """The memory of a simulated worker: state per unit, and gradients in slots, as symbols."""
 
+from collections.abc import Iterable
+
 from elastane.run.protocol.messages import PartialSum
-from elastane.run.protocol.tree import Span, find_sibling, merge_siblings, plan_merges
+from elastane.run.protocol.tree import Span, cover, expand_spans, find_sibling, merge_siblings, plan_merges
+from tests.run.simulator.reads import UNFINISHED
 from tests.run.simulator.reference_run import ReferenceRun, add_sums
 
 NODE_SLOT = 1 << 16
@@ -28,6 +31,7 @@ class Memory:
         self.rooted: set[int] = set()
         self.released = True
         self._nodes: dict[Span, int] = {}
+        self._announced: set[Span] = set()
         self._size = 0
         self._place = 0
         self._merges: list[tuple[int, int]] = []
@@ -36,6 +40,7 @@ class Memory:
         """Forget all sums: the previous round has committed."""
         self.rooted.clear()
         self._nodes.clear()
+        self._announced.clear()
         self._size = size
 
     def begin_leaf(self, virtual_rank: int) -> None:
@@ -64,8 +69,21 @@ class Memory:
             total = add_sums(self.slots[left][block], self.slots[right][block])
             self.slots[min(left, right)][block] = total
 
-    def list_parts(self) -> tuple[PartialSum, ...]:
-        return tuple(PartialSum((node,), slot) for node, slot in sorted(self._nodes.items()))
+    def begin_assignment(self) -> None:
+        """Forget which nodes are announced: virtual ranks of another assignment may be added to them."""
+        self._announced.clear()
+
+    def take_parts(self, following: Iterable[int]) -> tuple[PartialSum, ...]:
+        """Return the parts that are final, because no later virtual rank is added, and not announced yet.
+
+        Args:
+            following: the later virtual ranks.
+        """
+        final = set(cover(expand_spans(self._nodes).union(following), self._size)) & self._nodes.keys()
+        parts = sorted(final - self._announced)
+        if following:
+            self._announced |= final
+        return tuple(PartialSum((node,), self._nodes[node]) for node in parts)
 
     def read_slot(self, slot: int, block: int) -> int:
         """Return the sum of a block in a slot of this worker, or of its node."""
@@ -82,6 +100,15 @@ class Memory:
         for slot, (_, number) in zip(self.node_slots, plan.left, strict=False):
             slot[block] = values[number]
         return tuple(PartialSum(spans, NODE_SLOT + place) for place, (spans, _) in enumerate(plan.left))
+
+    def hide_sums(self, blocks: Iterable[int]) -> None:
+        """Let these blocks of slot 0 be unfinished until `store_sum`: the worker writes to them."""
+        self.slots[0].update(dict.fromkeys(blocks, UNFINISHED))
+
+    def hide_values(self, units: Iterable[int]) -> None:
+        """Let the values of these units be unfinished until the worker has written them."""
+        for unit in units:
+            self.parameters[unit] = UNFINISHED
 
     def store_sum(self, block: int, total: int) -> None:
         """Store a whole sum."""

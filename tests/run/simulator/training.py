@@ -62,6 +62,7 @@ class TrainingThread:
 
     def compute(self, virtual_ranks: tuple[int, ...], assignment: int, checked: int | None) -> None:
         self._assignment, self._checked = assignment, checked
+        self._memory.begin_assignment()
         self._queue.extend(virtual_ranks)
         self._compute_next()
 
@@ -105,12 +106,12 @@ class TrainingThread:
         if self._queue:
             self.worker.schedule(took_s, lambda: self._finish_gradients(rank, gradients, prints))
             return
-        assignment = self._assignment
+        assignment, parts = self._assignment, self._memory.take_parts(())
         blocks = list(range(len(gradients)))
         self._world.clock.random.shuffle(blocks)
         for place, block in enumerate(blocks):
             done_s = took_s * (place + 1) / (len(blocks) + 1)
-            self.worker.schedule(done_s, self._plan_partial_sum(gradients[block], block, assignment))
+            self.worker.schedule(done_s, self._plan_partial_sum(gradients[block], block, assignment, parts))
         self.worker.schedule(took_s, lambda: self._finish_leaf(rank, prints))
 
     def _compute_gradients(self, rank: int, *, is_check: bool) -> list[int]:
@@ -125,12 +126,14 @@ class TrainingThread:
             self._world.checker.spoilt.add(self.step)
         return gradients
 
-    def _plan_partial_sum(self, gradient: int, block: int, assignment: int) -> Callable[[], None]:
+    def _plan_partial_sum(
+        self, gradient: int, block: int, assignment: int, parts: tuple[messages.PartialSum, ...]
+    ) -> Callable[[], None]:
         def finish() -> None:
             if self.worker.state == "leaving":
                 return
             self._memory.add(block, gradient)
-            self.worker.handle(events.PartialSumsFinal(assignment, (block,), self._memory.list_parts()))
+            self.worker.handle(events.PartialSumsFinal(assignment, (block,), parts))
 
         return finish
 
@@ -139,6 +142,9 @@ class TrainingThread:
             return
         for block, gradient in enumerate(gradients):
             self._memory.add(block, gradient)
+        if self._world.early_parts and (parts := self._memory.take_parts(self._queue)):
+            blocks = tuple(range(len(gradients)))
+            self.worker.handle(events.PartialSumsFinal(self._assignment, blocks, parts))
         self._finish_leaf(rank, prints)
 
     def _finish_leaf(self, rank: int, prints: tuple[str, ...] = ()) -> None:

@@ -4,6 +4,8 @@ The shell follows the rules of the real one. It performs the actions of one `han
 event. It drops a message with memory that it cannot reach because the sender is dead.
 """
 
+from collections import deque
+
 import msgspec
 
 from elastane.run.nouns.control import (
@@ -31,6 +33,7 @@ from tests.run.simulator.exchange import Exchange
 from tests.run.simulator.memory import Memory
 from tests.run.simulator.network import Payload
 from tests.run.simulator.process import WorkerProcess
+from tests.run.simulator.reads import Read
 from tests.run.simulator.reference_run import compute_digests, compute_norm, get_reference
 from tests.run.simulator.reports import Reporter
 from tests.run.simulator.storage import StoredCheckpoint
@@ -59,6 +62,7 @@ class SimWorker(WorkerProcess):
         self.trigger: tuple[str, int] | None = None
         self._reporter = Reporter(worker, world, self.member)
         self._exchange = Exchange(worker, world, self.memory, self.member)
+        self._ended: deque[Read] = deque()
         self._training = TrainingThread(self, world, self._reporter)
         self.checkpoint_writer = CheckpointWriter(self, world, self._reporter)
         self.schedule(self.draw_duration(world.pace.start_s) + 0.05, self._finish_rehearsal)
@@ -143,7 +147,18 @@ class SimWorker(WorkerProcess):
     # -- the shell ---------------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> None:
-        """Pass an event to the member and perform its actions, in order, before anything else happens."""
+        """Pass an event to the member and perform its actions, in order, before anything else happens.
+
+        Then end the reads that take no time, in their order.
+        """
+        self.pass_on(event)
+        while self.alive and self._ended:
+            self._end_read(self._ended.popleft())
+        if self.alive:
+            self.report()
+
+    def pass_on(self, event: events.Event) -> None:
+        """Pass an event to the member and perform its actions; reads end later."""
         if self._is_triggered(type(event).__name__):
             self.die()
             return
@@ -154,8 +169,28 @@ class SimWorker(WorkerProcess):
                 self.die()
                 return
             self._perform(action)
+
+    def _begin_read(self, read: Read, least_s: float = 0.0) -> None:
+        takes_s = least_s + self.world.draw_read_time()
+        if takes_s == 0.0:
+            self._ended.append(read)
+            return
+        self.schedule(takes_s, lambda: self._end_late_read(read))
+
+    def _end_late_read(self, read: Read) -> None:
+        self._ended.append(read)
+        while self.alive and self._ended:
+            self._end_read(self._ended.popleft())
         if self.alive:
             self.report()
+
+    def _end_read(self, read: Read) -> None:
+        answer = read.end()
+        if read.torn:
+            self.world.checker.torn.append(f"worker {self.worker}: {type(answer).__name__}")
+        self.pass_on(answer)
+        if self.alive:
+            read.check()
 
     def _is_death_due(self, action: actions.Action) -> bool:
         if self.fuse is not None:
@@ -194,19 +229,19 @@ class SimWorker(WorkerProcess):
                 self.world.narrate(
                     lambda: f"  after step {self.member.step}: worker {self.worker} {transfer}"
                 )
-                self._exchange.load(peer, state)
-            case actions.Reduce(blocks, parts):
+                self._begin_read(self._exchange.load(action))
+            case actions.Reduce(blocks=blocks):
                 self.world.narrate(
                     lambda: f"{self._format_position()} sums block {' '.join(map(str, blocks))}"
                 )
-                self._exchange.reduce(blocks, parts)
-            case actions.MergeSums(generation, blocks, parts):
-                merged = events.SumsMerged(generation, blocks, self._exchange.merge(blocks, parts))
-                self.schedule(self.draw_duration(self.world.pace.measure_s), lambda: self.handle(merged))
-            case actions.TakeSums(peer, blocks):
-                self._exchange.take_sums(peer, blocks)
-            case actions.TakeValues(peer, units):
-                self._exchange.take_values(peer, units)
+                self._begin_read(self._exchange.reduce(action))
+            case actions.MergeSums():
+                merging_s = self.draw_duration(self.world.pace.measure_s)
+                self._begin_read(self._exchange.merge(action), merging_s)
+            case actions.TakeSums():
+                self._begin_read(self._exchange.take_sums(action))
+            case actions.TakeValues():
+                self._begin_read(self._exchange.take_values(action))
             case actions.BeginRound():
                 self._training.begin(action)
                 self.world.trace(lambda: f"worker {self.worker} begins {action}")

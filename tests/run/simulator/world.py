@@ -47,6 +47,7 @@ class WorkerWorld(Protocol):
     checker: Checker
     storage: SimStorage
     origin: StoredCheckpoint | None
+    early_parts: bool
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerProcess]: ...
@@ -54,6 +55,10 @@ class WorkerWorld(Protocol):
     def share_memory(self, worker: WorkerId, peer: WorkerId) -> bool: ...
 
     def find_node(self, worker: WorkerId) -> NodeName: ...
+
+    def draw_read_time(self) -> float:
+        """Draw the time that a read of memory takes."""
+        ...
 
     def send_to_coordinator(self, message: FromWorker) -> None: ...
 

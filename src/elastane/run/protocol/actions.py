@@ -1,4 +1,8 @@
-"""The actions of a `elastane.run.protocol.member_machine.MemberMachine`; a shell performs them in order."""
+"""The actions of a `elastane.run.protocol.member_machine.MemberMachine`; a shell performs them in order.
+
+Those that read the memory of peers are queued: the shell issues them in order and answers each with an event
+when it has ended. They may end in any order, long after later actions.
+"""
 
 from typing import TypeAlias
 
@@ -24,15 +28,16 @@ class SendState(msgspec.Struct, frozen=True):
 
 
 class LoadState(msgspec.Struct, frozen=True):
-    """Copy the payload of this message into the state."""
+    """Copy the payload of this message into the state, then answer `StateLoaded`."""
 
     peer: int
     state: messages.State
 
 
 class Reduce(msgspec.Struct, frozen=True):
-    """Sum all partial sums of these blocks, this worker's included, into its whole sums."""
+    """Sum all partial sums of these blocks, its own included, into its whole sums; then answer `Reduced`."""
 
+    generation: int
     blocks: tuple[int, ...]
     parts: dict[int, tuple[messages.PartialSum, ...]]
 
@@ -49,15 +54,17 @@ class MergeSums(msgspec.Struct, frozen=True):
 
 
 class TakeSums(msgspec.Struct, frozen=True):
-    """Copy whole sums of these blocks from a peer."""
+    """Copy whole sums of these blocks from a peer, then answer `SumsTaken`."""
 
+    generation: int
     peer: int
     blocks: tuple[int, ...]
 
 
 class TakeValues(msgspec.Struct, frozen=True):
-    """Copy published values of these units from a peer."""
+    """Copy published values of these units from a peer, then answer `ValuesTaken`."""
 
+    generation: int
     peer: int
     units: tuple[int, ...]
 

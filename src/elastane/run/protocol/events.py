@@ -44,7 +44,10 @@ class Recomputed(msgspec.Struct, frozen=True):
 
 
 class PartialSumsFinal(msgspec.Struct, frozen=True):
-    """This worker's partial sums of ``blocks`` are final for this ``assignment`` (see `Compute`)."""
+    """Some partial sums of ``blocks`` are final for this ``assignment`` (see `Compute`).
+
+    Each one is named once: when all virtual ranks of its node of the tree are computed, or later.
+    """
 
     assignment: int
     blocks: tuple[int, ...]
@@ -57,6 +60,35 @@ class SumsMerged(msgspec.Struct, frozen=True):
     generation: int
     blocks: tuple[int, ...]
     parts: tuple[messages.PartialSum, ...]
+
+
+class Reduced(msgspec.Struct, frozen=True):
+    """The answer to `Reduce`: this worker has the whole sums of ``blocks``."""
+
+    generation: int
+    blocks: tuple[int, ...]
+
+
+class SumsTaken(msgspec.Struct, frozen=True):
+    """The answer to `TakeSums`: this worker has the whole sums of ``blocks``, which ``peer`` had."""
+
+    generation: int
+    peer: int
+    blocks: tuple[int, ...]
+
+
+class ValuesTaken(msgspec.Struct, frozen=True):
+    """The answer to `TakeValues`: this worker has the values of ``units``, which ``peer`` has published."""
+
+    generation: int
+    peer: int
+    units: tuple[int, ...]
+
+
+class StateLoaded(msgspec.Struct, frozen=True):
+    """The answer to `LoadState`: this worker has the values and the optimizer state in ``state``."""
+
+    state: messages.State
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -132,6 +164,10 @@ Event: TypeAlias = (
     | Recomputed
     | PartialSumsFinal
     | SumsMerged
+    | Reduced
+    | SumsTaken
+    | ValuesTaken
+    | StateLoaded
     | Measured
     | Applied
     | Received

@@ -23,13 +23,17 @@ from elastane.run.protocol.events import (
     PartialSumsFinal,
     Received,
     Recomputed,
+    Reduced,
     RewriteRequested,
     RoundEntered,
     ScriptEnded,
     SnapshotTaken,
+    StateLoaded,
     StopRequested,
     StorageRefused,
     SumsMerged,
+    SumsTaken,
+    ValuesTaken,
 )
 from elastane.run.protocol.messages import FetchProposal, Proposal
 from elastane.run.protocol.transitions.assignment import assign_round, start_computing
@@ -37,6 +41,7 @@ from elastane.run.protocol.transitions.checkpoints import retake_snapshot, take_
 from elastane.run.protocol.transitions.generations import (
     begin_generation,
     receive_proposal,
+    send_due_status,
     switch_generation,
 )
 from elastane.run.protocol.transitions.inbox import receive_message, retry_early_messages
@@ -45,12 +50,19 @@ from elastane.run.protocol.transitions.release import release_script
 from elastane.run.protocol.transitions.state import MemberState
 from elastane.run.protocol.transitions.sums import (
     announce_sums,
+    finish_reduction,
+    finish_taking_sums,
     merge_sums,
     reduce_sums,
     send_merged_sums,
     take_sums,
 )
-from elastane.run.protocol.transitions.transfer import publish_values, send_requested_state
+from elastane.run.protocol.transitions.transfer import (
+    finish_loading,
+    finish_taking_values,
+    publish_values,
+    send_requested_state,
+)
 from elastane.run.protocol.transitions.votes import (
     cast_vote,
     commit_round,
@@ -88,10 +100,17 @@ class MemberMachine(MemberState):
                 self.round.recomputed += (leaf,)
             case PartialSumsFinal(assignment, blocks, parts):
                 if assignment == self.assignment:
-                    self.round.final.update(blocks)
-                    self.round.parts = parts
+                    self.round.add_final(blocks, parts)
             case SumsMerged():
                 send_merged_sums(self, event)
+            case Reduced():
+                finish_reduction(self, event)
+            case SumsTaken():
+                finish_taking_sums(self, event)
+            case ValuesTaken():
+                finish_taking_values(self, event)
+            case StateLoaded():
+                finish_loading(self, event)
             case Measured(request):
                 if request == self.round.measure_request:
                     cast_vote(self, event)
@@ -121,6 +140,7 @@ class MemberMachine(MemberState):
 
     def _advance(self) -> None:
         switch_generation(self)
+        send_due_status(self)
         begin_generation(self)
         release_script(self)
         assign_round(self)

@@ -159,6 +159,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
 class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
     """Partial sums of ``blocks`` are final: the sender's, for their owner or the leader of the sender's node.
 
+    A worker announces each node of the tree that it has when this is complete, so a block may come again.
     A leader announces to the owner what it has merged: the partial sums of its whole node.
     """
 

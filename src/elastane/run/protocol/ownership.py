@@ -9,15 +9,42 @@ from typing import TypeAlias
 import msgspec
 
 Holders: TypeAlias = tuple[int, ...]
-"""The workers that keep a block's optimizer state, the owner first."""
+"""The workers that keep a block's optimizer state: first the one that audits it and publishes its values."""
 
 TOLERATED_BLOCKS = 2
 """How many blocks beyond its limit a worker may hold."""
 
 
 def spread_blocks(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
-    """Return the worker that sums each block: even contiguous runs, in the order of the workers."""
+    """Divide blocks among workers for audits and checkpoints: even contiguous runs, in their order."""
     return tuple(workers[block * len(workers) // blocks] for block in range(blocks))
+
+
+def stripe_blocks(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
+    """Return the worker that sums each block, if all hold all of them: they take turns.
+
+    A backward pass finishes the blocks in order, so with contiguous runs one worker would do all additions at
+    a time.
+    """
+    return tuple(workers[block % len(workers)] for block in range(blocks))
+
+
+def choose_owners(holders: Sequence[Holders], workers: Sequence[int]) -> tuple[int, ...]:
+    """Return the worker that sums each block: the one of its holders that has summed the fewest before.
+
+    Args:
+        holders: of each block.
+        workers: the members, in order; among equals they take turns.
+    """
+    places = {worker: place for place, worker in enumerate(workers)}
+    summed = dict.fromkeys(workers, 0)
+    owners = []
+    for block, some in enumerate(holders):
+        first = block % len(workers)
+        owner = min(some, key=lambda w: (summed[w], (places[w] - first) % len(workers)))
+        summed[owner] += 1
+        owners.append(owner)
+    return tuple(owners)
 
 
 def choose_holders(

@@ -7,7 +7,14 @@ import msgspec
 from elastane.run.nouns.membership import Generation
 from elastane.run.protocol.layout import FRESH, STORE, Layout
 from elastane.run.protocol.messages import RoundOutcome, Status
-from elastane.run.protocol.ownership import Holders, choose_holders, choose_senders, spread_blocks
+from elastane.run.protocol.ownership import (
+    Holders,
+    choose_holders,
+    choose_owners,
+    choose_senders,
+    spread_blocks,
+    stripe_blocks,
+)
 from elastane.run.protocol.tree import expand_spans, find_spans
 
 
@@ -102,7 +109,7 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
     if layout.copies is None:
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
-        owners = spread_blocks(layout.blocks, workers)
+        owners = stripe_blocks(layout.blocks, workers)
         whole = [worker for worker in workers if held[worker] == layout.everything]
         # A checkpoint can complete all members at once, and so can a start, which has hardly any state.
         # Otherwise, if no complete member is left, the first becomes complete from all that have a piece.
@@ -114,7 +121,8 @@ def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, 
     else:
         nodes = {member.worker: member.node for member in generation.members}
         holders = choose_holders(layout.blocks, workers, layout.copies, held, nodes)
-        owners = auditors = tuple(some[0] for some in holders)
+        auditors = tuple(some[0] for some in holders)
+        owners = choose_owners(holders, workers)
         wanted = {
             worker: [b for b, some in enumerate(holders) if worker in some and b not in held[worker]]
             for worker in workers

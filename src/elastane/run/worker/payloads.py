@@ -5,11 +5,12 @@ outside the arenas. To workers on other machines, and with the transport ``tcp``
 payloads of messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from elastane.run.protocol import messages
+from elastane.run.protocol import actions, events, messages
+from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.tree import Span
 from elastane.run.worker.links.frames import Buffer, Payload
@@ -18,6 +19,7 @@ from elastane.run.worker.state.payload import unpack_state
 from elastane.run.worker.state.shared_memory import PeerArenas, SharedMessage, read_shared_message
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.state.training_state import TrainingState
+from elastane.run.worker.work_queue import Work
 
 ArenaIds = tuple[int, int, int]
 """The process id of a peer, and the descriptors of its sums and of its values."""
@@ -113,7 +115,8 @@ class Payloads:
             case messages.PartialSumsReady(generation=generation, round=round_, blocks=blocks, parts=parts):
                 tensors = iter(self._cut(payload, [b for b in blocks for _ in parts]))
                 for block in blocks:
-                    self._parts[sender, generation, round_, block] = [next(tensors) for _ in parts]
+                    kept = self._parts.setdefault((sender, generation, round_, block), [])
+                    kept += [next(tensors) for _ in parts]
             case messages.SumsReady(generation=generation, round=round_, blocks=blocks):
                 for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
                     self._sums[sender, generation, round_, block] = sums_
@@ -147,20 +150,34 @@ class Payloads:
             offset += block.elements * dtype.itemsize
         return tensors
 
-    def reduce(self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
-        """Add up the partial sums of a block: this worker's and those of its peers."""
-        # The sum replaces this worker's own part.
-        self._gradients.slots.reduce(block, self._find_terms(block, parts, own_writable=True))
+    # -- work for the queue --------------------------------------------------------------------------------
 
-    def merge(
-        self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]
-    ) -> tuple[messages.PartialSum, ...]:
-        """Merge the partial sums that the workers of this node have of some blocks; return the rest."""
-        left: tuple[messages.PartialSum, ...] = ()
-        for block in blocks:
-            # The virtual ranks are the same for all blocks, and so are the parts that are left.
-            left = self._gradients.slots.merge_node(block, self._find_terms(block, parts, own_writable=False))
-        return left
+    def reduce(self, order: actions.Reduce) -> Work:
+        """Return the work of adding up partial sums of blocks: this worker's and those of its peers."""
+        slots = self._gradients.slots
+        # The sum replaces this worker's own part.
+        terms = [(block, self._find_terms(block, order.parts, own_writable=True)) for block in order.blocks]
+
+        def perform() -> events.Event:
+            for block, parts in terms:
+                slots.reduce(block, parts)
+            return events.Reduced(order.generation, order.blocks)
+
+        return Work(perform, [slots.find_root(block) for block in order.blocks])
+
+    def merge(self, order: actions.MergeSums) -> Work:
+        """Return the work of merging the partial sums that the workers of this node have of some blocks."""
+        slots = self._gradients.slots
+        terms = [(block, self._find_terms(block, order.parts, own_writable=False)) for block in order.blocks]
+
+        def perform() -> events.Event:
+            left: tuple[messages.PartialSum, ...] = ()
+            for block, parts in terms:
+                # The virtual ranks are the same for all blocks, and so are the parts that are left.
+                left = slots.merge_node(block, parts)
+            return events.SumsMerged(order.generation, order.blocks, left)
+
+        return Work(perform, [part for block in order.blocks for part in slots.list_node_parts(block)])
 
     def _find_terms(
         self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]], *, own_writable: bool
@@ -183,32 +200,65 @@ class Payloads:
                 terms.append((part.spans, tensor, writable))
         return terms
 
-    def take_sum(self, peer: int, block: int) -> None:
-        """Store the sum of a block that a peer has computed."""
+    def take_sums(self, order: actions.TakeSums) -> Work:
+        """Return the work of storing the sums of blocks that a peer has computed."""
+        slots = self._gradients.slots
+        found = [(block, self._find_sum(order.peer, block)) for block in order.blocks]
+
+        def perform() -> events.Event:
+            for block, sums in found:
+                slots.store_sum(block, sums)
+            return events.SumsTaken(order.generation, order.peer, order.blocks)
+
+        return Work(perform, [slots.find_root(block) for block in order.blocks])
+
+    def _find_sum(self, peer: int, block: int) -> torch.Tensor:
         if (arenas := self._arenas[peer]) is not None:
             pid, fd, _ = arenas
-            sums = self._gradients.layout.view_block(self._peer_arenas.map_sections(pid, fd), block)
-        else:
-            sums = self._sums.pop((peer, self._generation, self.round, block))
-        self._gradients.slots.store_sum(block, sums)
+            return self._gradients.layout.view_block(self._peer_arenas.map_sections(pid, fd), block)
+        return self._sums.pop((peer, self._generation, self.round, block))
 
-    def take_values(self, peer: int, unit: int) -> None:
-        """Store the values that a unit has on a peer after the last committed round."""
+    def take_values(self, order: actions.TakeValues) -> Work:
+        """Return the work of storing the values that units have on a peer after the last committed round."""
+        found = [(unit, self._find_values(order.peer, unit)) for unit in order.units]
+
+        def perform() -> events.Event:
+            self._store_values(found)
+            return events.ValuesTaken(order.generation, order.peer, order.units)
+
+        return Work(perform, self._view_own_values(order.units))
+
+    def _find_values(self, peer: int, unit: int) -> torch.Tensor:
         if (arenas := self._arenas[peer]) is not None:
             pid, _, fd = arenas
-            values = self._state.view_values(unit, self._peer_arenas.map_sections(pid, fd))
-        else:
-            values = self._values.pop((peer, self._member.committed, unit))
-        self._state.view_values(unit, self._state.arena.tensors).copy_(values)
-        self._state.update_model(unit)
+            return self._state.view_values(unit, self._peer_arenas.map_sections(pid, fd))
+        return self._values.pop((peer, self._member.committed, unit))
 
-    def load_state(self, peer: int, state: messages.State) -> None:
-        """Load the values and the optimizer state that a peer has sent."""
-        self._state.unpack(self._states.pop((peer, state)))
-        if self._arenas[peer] is None:
-            return
-        for unit in set(state.values) - set(self._select_sent(state.values)):
-            self.take_values(peer, unit)
+    def _store_values(self, found: Sequence[tuple[int, torch.Tensor]]) -> None:
+        for unit, values in found:
+            self._state.view_values(unit, self._state.arena.tensors).copy_(values)
+            self._state.update_model(unit)
+
+    def _view_own_values(self, units: Iterable[int]) -> list[torch.Tensor]:
+        return [self._state.view_values(unit, self._state.arena.tensors) for unit in units]
+
+    def load_state(self, order: actions.LoadState) -> Work:
+        """Return the work of loading the values and the optimizer state that a peer has sent."""
+        peer, state = order.peer, order.state
+        if peer == STORE:  # state from a checkpoint is read in place
+            return Work(lambda: events.StateLoaded(state))
+        payload = self._states.pop((peer, state))
+        values = set(state.values) - set(self._select_sent(state.values))
+        found = (
+            [] if self._arenas[peer] is None else [(unit, self._find_values(peer, unit)) for unit in values]
+        )
+
+        def perform() -> events.Event:
+            self._state.unpack(payload)
+            self._store_values(found)
+            return events.StateLoaded(state)
+
+        return Work(perform, self._view_own_values(values))
 
     @property
     def _generation(self) -> int:

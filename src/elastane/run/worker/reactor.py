@@ -35,6 +35,7 @@ from elastane.run.worker.spot_checks import build_undecided_error, build_wrong_e
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.state_meter import StateMeter
+from elastane.run.worker.work_queue import AtOnce, Work, WorkQueue
 
 
 class ReactorFailure(msgspec.Struct, frozen=True):
@@ -66,6 +67,7 @@ RESULTS = (
     events.Applied,
     events.Measured,
     events.SumsMerged,
+    events.Reduced,
 )
 """The events that follow from the training thread's work alone."""
 
@@ -112,6 +114,7 @@ class Reactor:
         directives: the directives for the training thread.
         meter: measures this worker's part of the state.
         traffic: measures the bytes that cross between machines; None: the process trains alone.
+        queue: the queue of the work on sums and state.
         checkpoints: writes this worker's part of checkpoints; None: the run has no checkpoints.
         source: the checkpoint from which the run resumes; None: the run started from nothing.
     """
@@ -141,6 +144,9 @@ class Reactor:
             gradients, state, member, _find_no_arenas if mesh is None else mesh.get_arenas
         )
         self._events: deque[events.Event] = deque()
+        # Answers to the actions of the present event, which come before the next event.
+        self._answers: deque[events.Event] = deque()
+        self.queue: WorkQueue = AtOnce(self._answers.append)
         self._addresses: dict[int, tuple[str, int]] = {}
         self._entered: events.RoundEntered | None = None
         # The last report: the generation, whether the worker is complete, and whether it has left.
@@ -285,6 +291,11 @@ class Reactor:
             self._handle(events.ConnectionLost(peer))
 
     def _handle(self, event: events.Event) -> None:
+        self._handle_one(event)
+        while self._answers:
+            self._handle_one(self._answers.popleft())
+
+    def _handle_one(self, event: events.Event) -> None:
         match event:
             case events.RoundEntered():
                 self._entered = event
@@ -334,21 +345,16 @@ class Reactor:
                     reports=handed,
                 )
                 self._send(peer, state, self._payloads.build_state(peer, fetch.values, fetch.states))
-            case actions.LoadState(peer, state):
-                if peer != STORE:  # state from a checkpoint is read in place
-                    self._payloads.load_state(peer, state)
-            case actions.Reduce(blocks, parts):
-                for block in blocks:
-                    self._payloads.reduce(block, parts)
-            case actions.MergeSums(generation, blocks, parts):
-                merged = self._payloads.merge(blocks, parts)
-                self._events.appendleft(events.SumsMerged(generation, blocks, merged))
-            case actions.TakeSums(peer, blocks):
-                for block in blocks:
-                    self._payloads.take_sum(peer, block)
-            case actions.TakeValues(peer, units):
-                for unit in units:
-                    self._payloads.take_values(peer, unit)
+            case actions.LoadState():
+                self.queue.issue(self._payloads.load_state(action))
+            case actions.Reduce():
+                self.queue.issue(self._payloads.reduce(action))
+            case actions.MergeSums():
+                self.queue.issue(self._payloads.merge(action))
+            case actions.TakeSums():
+                self.queue.issue(self._payloads.take_sums(action))
+            case actions.TakeValues():
+                self.queue.issue(self._payloads.take_values(action))
             case actions.BeginRound():
                 self._begin(action)
                 self.directives.put(action)
@@ -366,9 +372,9 @@ class Reactor:
                 _take_snapshot(self.checkpoints, self.meter, action)
             case actions.RestoreState():
                 assert self.source is not None, "only a run that resumes restores"
-                self._events.appendleft(_restore(self.source, action))
+                self._answers.append(_restore(self.source, action))
             case actions.Measure(request, norms, digests):
-                self._events.appendleft(self.meter.measure(request, norms, digests))
+                self.queue.issue(Work(lambda: self.meter.measure(request, norms, digests)))
             case actions.EndProcess():
                 exit_for_replacement("the other workers made a step that this worker cannot apply any more")
             case actions.ReportLostPeer(peer):

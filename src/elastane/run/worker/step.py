@@ -11,7 +11,7 @@ import torch
 from elastane.common.errors import BadInput
 from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.protocol import events
-from elastane.run.protocol.messages import Leaf
+from elastane.run.protocol.messages import Leaf, PartialSum
 from elastane.run.worker.arguments import check_scalers, list_used_scalers
 from elastane.run.worker.cuda_graphs import check_not_capturing
 from elastane.run.worker.data.batch_sources import Batch, BatchPlan, BatchSource
@@ -182,9 +182,9 @@ class TrainingStep:
                 versions = trainer.state.read_versions()
             began_s = time.perf_counter()
             check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None
+            announcer = _Announcer(trainer, round_.assignment)
             if check is None:
-                announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
-                checked = rank == round_.checked
+                checked, announce = rank == round_.checked, announcer if round_.is_last else None
                 trainer.gradients.begin_leaf(rank, announce, round_.following, checked=checked)
             checksum, cursor = batch.checksum, batch.cursor
             leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=checksum, cursor=cursor)
@@ -203,6 +203,9 @@ class TrainingStep:
                 changes = trainer.state.buffers.take_changes()
             end = trainer.gradients.end_leaf if check is None else check.end
             untouched, fingerprints = end(changes)
+            if check is None and round_.waiting:
+                # Peers add up complete nodes of the tree while this worker computes on.
+                trainer.gradients.slots.announce_early((rank, *round_.waiting), announcer.announce)
             round_.seconds["compute"] += time.perf_counter() - began_s
             leaf = msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints)
             late_loss, self._late_loss = self._late_loss, None
@@ -439,13 +442,15 @@ class TrainingStep:
 
 
 class _Announcer:
-    """Announces final blocks to the reactor during the last backward pass."""
+    """Announces final partial sums to the reactor: each block during the last backward pass."""
 
     def __init__(self, trainer: Trainer, assignment: int) -> None:
-        self._results, self._gradients = trainer.results, trainer.gradients
+        self._results, self._slots = trainer.results, trainer.gradients.slots
         self._assignment = assignment
+        self._slots.begin_assignment(assignment)
 
     def __call__(self, blocks: tuple[int, ...]) -> None:
-        self._results.post(
-            events.PartialSumsFinal(self._assignment, blocks, self._gradients.slots.list_parts())
-        )
+        self.announce(self._slots.list_unannounced_parts(), blocks)
+
+    def announce(self, parts: tuple[PartialSum, ...], blocks: tuple[int, ...]) -> None:
+        self._results.post(events.PartialSumsFinal(self._assignment, blocks, parts))

@@ -191,4 +191,5 @@ class WorkerRound:
                 self.seconds["reduce"] += time.perf_counter() - began_s
                 return directive
             # Waiting for a peer counts as progress: the stall detector must find the worker that hangs.
-            self._heartbeat.beat(Phase.STEP)
+            if not self._reactor.queue.is_stuck():
+                self._heartbeat.beat(Phase.STEP)

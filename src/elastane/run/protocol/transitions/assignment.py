@@ -43,7 +43,7 @@ def assign_round(me: MemberState) -> None:
     if new:
         round_.assigned.update(new)
         round_.to_compute += new
-        round_.final.clear()
+        round_.clear_final()
         me.assignment += 1
     if round_.resumed:
         pass_on_sums(me)

@@ -1,5 +1,7 @@
 """Generations: a member adopts a proposal, begins it with the statuses of all members, and may leave."""
 
+from collections.abc import Collection, Mapping
+
 import msgspec
 
 from elastane.run.nouns.membership import Generation
@@ -9,6 +11,7 @@ from elastane.run.protocol.layout import FRESH
 from elastane.run.protocol.roles import add_origin, add_store, assign_roles, find_rooted_blocks
 from elastane.run.protocol.spot_checks import is_disputed
 from elastane.run.protocol.transitions.inbox import retry_early_messages
+from elastane.run.protocol.transitions.reads import discard_reads
 from elastane.run.protocol.transitions.state import MemberState, list_awaited_workers
 from elastane.run.protocol.transitions.transfer import fetch_state
 from elastane.run.protocol.transitions.votes import conclude_round, void_round
@@ -60,9 +63,12 @@ def adopt_generation(me: MemberState, generation: Generation) -> None:
     me.statuses = {n: s for n, s in me.statuses.items() if n >= generation.number}
     if me.first_generation == 0:
         me.first_generation = generation.number
-    if me.is_awaited_in(generation):
-        send_status(me, generation)
+    me.status_due = me.is_awaited_in(generation)
+    if me.status_due:
+        send_due_status(me)
     else:
+        # The others go on without its status.
+        discard_reads(me, generation.number)
         leave_training(me)
     if me.worker not in generation and not generation.planned:
         # The others repeat this round without this worker, so it cannot be a member any more.
@@ -76,6 +82,15 @@ def leave_training(me: MemberState) -> None:
         me.leave_announced = True
         me.voted_for = 0
         me.actions.append(LeaveTraining())
+
+
+def send_due_status(me: MemberState) -> None:
+    """Send the status of this worker in its generation, after its reads of the memory of peers have ended."""
+    if not me.status_due or me.reads or me.generation is None:
+        return
+    me.status_due = False
+    discard_reads(me, me.generation.number)
+    send_status(me, me.generation)
 
 
 def send_status(me: MemberState, generation: Generation) -> None:
@@ -202,4 +217,13 @@ def resume_round(
         me.cannot_commit = True
         me.actions.append(FailLostState(roles.lost))
         return
-    fetch_state(me, roles.values.get(me.worker, {}), roles.states.get(me.worker, {}))
+    # The roles take all values of a worker that is a round late for old ones. After an evaluation they are
+    # not, and perhaps this worker computes with them while it waits for the answers.
+    values = _keep_units(roles.values.get(me.worker, {}), me.behind)
+    fetch_state(me, values, _keep_units(roles.states.get(me.worker, {}), set(me.layout.everything) - me.held))
+
+
+def _keep_units(by_peer: Mapping[int, tuple[int, ...]], kept: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """Return the units to fetch from each peer, without others."""
+    found = {peer: tuple(unit for unit in units if unit in kept) for peer, units in by_peer.items()}
+    return {peer: units for peer, units in found.items() if units}

@@ -74,8 +74,7 @@ def process_round_message(
     round_ = me.round
     match message:
         case messages.PartialSumsReady(blocks=blocks, parts=parts):
-            for block in blocks:
-                round_.ready.setdefault(block, {})[sender] = parts
+            round_.add_ready(sender, blocks, parts)
         case messages.SumsReady(blocks=blocks):
             round_.available_sums.update(dict.fromkeys(blocks, sender))
         case messages.Vote(leaves=leaves):

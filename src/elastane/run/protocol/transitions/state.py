@@ -1,5 +1,6 @@
 """The state of one member: its knowledge of the current round, its generation and the other members."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 from elastane.run.nouns.checkpoints import UNORDERED
@@ -38,11 +39,12 @@ class RoundState:
         to_compute: those of them that the training thread has not received yet.
         leaves: the known results of virtual ranks, by virtual rank.
         rooted: the blocks with a whole sum on this worker.
+        rooting: the blocks of which this worker reads the parts, or the whole sum, at present.
         available_sums: the blocks with a whole sum on a peer that has announced it, each with that peer.
-        final: the blocks with final partial sums on this worker.
-        parts: the partial sums of this worker, the same for every block.
-        announced: the blocks with partial sums that this worker has announced to an owner or a leader.
+        final: the final partial sums of this worker, by block.
+        unannounced: those of them that this worker has not announced to an owner or a leader.
         ready: the announced partial sums, by block, then by worker.
+        unexamined: the blocks with partial sums announced since this worker last looked for complete ones.
         node_ranks: the number of virtual ranks of all members on this worker's node.
         merged: the blocks of which this worker has merged the partial sums of its node.
         votes: the received votes and this worker's own, by worker.
@@ -63,11 +65,12 @@ class RoundState:
         self.to_compute: tuple[int, ...] = ()
         self.leaves: dict[int, messages.Leaf] = {}
         self.rooted: set[int] = set()
+        self.rooting: set[int] = set()
         self.available_sums: dict[int, int] = {}
-        self.final: set[int] = set()
-        self.parts: tuple[messages.PartialSum, ...] = ()
-        self.announced: set[int] = set()
+        self.final: dict[int, tuple[messages.PartialSum, ...]] = {}
+        self.unannounced: dict[int, tuple[messages.PartialSum, ...]] = {}
         self.ready: dict[int, dict[int, tuple[messages.PartialSum, ...]]] = {}
+        self.unexamined: set[int] = set()
         self.node_ranks = 0
         self.merged: set[int] = set()
         self.votes: dict[int, messages.Vote] = {}
@@ -79,6 +82,24 @@ class RoundState:
         self.recomputed: tuple[messages.Leaf, ...] = ()
         self.unchecked = False
 
+    def add_final(self, blocks: Iterable[int], parts: tuple[messages.PartialSum, ...]) -> None:
+        """Add final partial sums of this worker, which no later gradient of the assignment changes."""
+        for block in blocks:
+            self.final[block] = self.final.get(block, ()) + parts
+            self.unannounced[block] = self.unannounced.get(block, ()) + parts
+
+    def clear_final(self) -> None:
+        """Forget the final partial sums: gradients of another assignment are added to them."""
+        self.final.clear()
+        self.unannounced.clear()
+
+    def add_ready(self, sender: int, blocks: Iterable[int], parts: tuple[messages.PartialSum, ...]) -> None:
+        """Add announced partial sums: a worker announces those of a block as they become final."""
+        for block in blocks:
+            self.unexamined.add(block)
+            by_worker = self.ready.setdefault(block, {})
+            by_worker[sender] = by_worker.get(sender, ()) + parts
+
     def restart(self) -> None:
         """Forget the work of the previous generation: the new one repeats the round.
 
@@ -87,8 +108,9 @@ class RoundState:
         self.phase = RoundPhase.WAITING
         self.resumed = self.snapshot_taken = False
         self.snapshot_request = 0
-        self.announced.clear()
+        self.unannounced = self.final.copy()
         self.ready.clear()
+        self.unexamined.clear()
         self.merged.clear()
         self.available_sums.clear()
         self.votes.clear()
@@ -102,6 +124,9 @@ class MemberState:
 
     Attributes:
         generation: the generation in which this worker works or soon will; None: it has not been in any.
+        status_due: its status for ``generation`` waits until its reads have ended.
+        reads: the number of its reads of peers' memory that are under way.
+        reads_since: the number of the first generation of which reads count.
         newest: the proposed generation with the highest number.
         fetched_proposal: the highest number of a generation that this worker has requested from a peer.
         planned: the generations that may begin at a later step, by number.
@@ -131,8 +156,9 @@ class MemberState:
         rooted_at: the blocks of which each member had whole sums when the generation began.
         assigned_at: the virtual ranks that each member had computed or was computing then.
         known_at: the virtual ranks with leaves that a member knew then.
-        wanted_values: the units with requested values that have not arrived.
-        wanted_states: the units with requested optimizer state that has not arrived.
+        wanted_values: the units with requested values that are not loaded.
+        wanted_states: the units with requested optimizer state that is not loaded.
+        taking: the units of which it reads published values at present.
         open_fetches: the requests of peers that this worker has not answered yet.
         early_messages: the messages that wait until they are due.
         script_ended: the script enters no further round.
@@ -151,6 +177,9 @@ class MemberState:
         self.layout = layout
         self.origin = origin
         self.generation: Generation | None = None
+        self.status_due = False
+        self.reads = 0
+        self.reads_since = 0
         self.newest: Generation | None = None
         self.fetched_proposal = 0
         self.planned: dict[int, Generation] = {}
@@ -188,6 +217,7 @@ class MemberState:
         self.known_at: frozenset[int] = frozenset()
         self.wanted_values: set[int] = set()
         self.wanted_states: set[int] = set()
+        self.taking: set[int] = set()
         self.open_fetches: list[tuple[int, messages.Fetch]] = []
         self.early_messages: list[Received] = []
         self.actions: list[Action] = []

@@ -4,13 +4,18 @@ On several nodes the partial sums of a node are merged there, and a whole sum cr
 see `elastane.run.protocol.relays`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from elastane.run.protocol import messages
 from elastane.run.protocol.actions import MergeSums, Reduce, TakeSums
-from elastane.run.protocol.events import SumsMerged
+from elastane.run.protocol.events import Reduced, SumsMerged, SumsTaken
 from elastane.run.protocol.relays import choose_leader, choose_mates, choose_receivers
+from elastane.run.protocol.transitions.reads import begin_read, end_read, is_current
 from elastane.run.protocol.transitions.state import MemberState, RoundPhase
+
+Parts: TypeAlias = dict[int, tuple[messages.PartialSum, ...]]
+"""The partial sums of a block, by worker."""
 
 
 def announce_sums(me: MemberState) -> None:
@@ -21,19 +26,18 @@ def announce_sums(me: MemberState) -> None:
     old = frozenset[int]().union(*me.rooted_at.values()) if round_.resumed else frozenset[int]()
     # A worker that computes all virtual ranks of its node has nothing to merge.
     alone, nodes = round_.node_ranks == len(round_.assigned), me.nodes
-    by_receiver: dict[int, list[int]] = {}
-    for block in sorted(round_.final - round_.announced):
-        round_.announced.add(block)
+    groups: dict[tuple[int, tuple[messages.PartialSum, ...]], list[int]] = {}
+    for block, parts in sorted(round_.unannounced.items()):
         if block not in old:
             owner = me.owners[block]
             receiver = owner if alone else choose_leader(me.worker, owner, nodes, block)
-            by_receiver.setdefault(receiver, []).append(block)
-    for receiver, blocks in by_receiver.items():
+            groups.setdefault((receiver, parts), []).append(block)
+    round_.unannounced.clear()
+    for (receiver, parts), blocks in groups.items():
         if receiver == me.worker:
-            for block in blocks:
-                round_.ready.setdefault(block, {})[me.worker] = round_.parts
+            round_.add_ready(me.worker, blocks, parts)
         else:
-            _send_partial_sums(me, receiver, blocks, round_.parts)
+            _send_partial_sums(me, receiver, blocks, parts)
 
 
 def _send_partial_sums(
@@ -53,20 +57,30 @@ def merge_sums(me: MemberState) -> None:
     round_, generation = me.round, me.generation
     if round_.phase < RoundPhase.COMPUTING or generation is None:
         return
-    # Blocks with the same parts are merged together, so that one message announces them.
+    led = sorted(block for block in round_.unexamined if me.owners[block] != me.worker)
+    round_.unexamined.difference_update(led)
+    complete = [
+        block
+        for block in led
+        if block not in round_.merged and _count_ranks(round_.ready[block]) == round_.node_ranks
+    ]
+    round_.merged.update(complete)
+    for parts, blocks in _group_by_parts(round_.ready, complete):
+        begin_read(me, MergeSums(generation.number, blocks, parts))
+
+
+def _group_by_parts(ready: Mapping[int, Parts], blocks: Iterable[int]) -> list[tuple[Parts, tuple[int, ...]]]:
+    """Group blocks that have the same parts, so that one message announces their sums."""
     groups: dict[tuple[tuple[int, tuple[messages.PartialSum, ...]], ...], list[int]] = {}
-    for block in sorted(round_.ready.keys() - round_.merged):
-        by_worker = round_.ready[block]
-        if me.owners[block] != me.worker and _count_ranks(by_worker) == round_.node_ranks:
-            round_.merged.add(block)
-            groups.setdefault(tuple(sorted(by_worker.items())), []).append(block)
-    for parts, blocks in groups.items():
-        me.actions.append(MergeSums(generation.number, tuple(blocks), dict(parts)))
+    for block in blocks:
+        groups.setdefault(tuple(sorted(ready[block].items())), []).append(block)
+    return [(dict(parts), tuple(some)) for parts, some in groups.items()]
 
 
 def send_merged_sums(me: MemberState, merged: SumsMerged) -> None:
     """Announce merged sums of this worker's node to the owners; those of an older generation are void."""
-    if me.generation is None or merged.generation != me.generation.number:
+    end_read(me, merged.generation)
+    if not is_current(me, merged.generation):
         return
     by_owner: dict[int, list[int]] = {}
     for block in merged.blocks:
@@ -81,37 +95,56 @@ def _count_ranks(by_worker: Mapping[int, Sequence[messages.PartialSum]]) -> int:
 
 def reduce_sums(me: MemberState) -> None:
     """Sum the blocks that this worker owns, after partial sums of all virtual ranks are announced."""
-    round_ = me.round
-    if round_.phase < RoundPhase.COMPUTING or round_.entered is None or round_.entered.kind != "train":
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.COMPUTING or generation is None:
         return
-    done: list[int] = []
-    for block in sorted(round_.ready):
-        if me.owners[block] != me.worker or block in round_.rooted:
-            continue
-        by_worker = round_.ready[block]
-        if _count_ranks(by_worker) < round_.entered.size:
-            continue
-        round_.rooted.add(block)
-        me.actions.append(Reduce((block,), dict(by_worker)))
-        done.append(block)
-    if done:
-        send_sums_ready(me, tuple(done))
+    if round_.entered is None or round_.entered.kind != "train":
+        return
+    # `merge_sums` has examined all blocks that this worker does not own.
+    complete = [
+        block
+        for block in sorted(round_.unexamined - round_.rooted - round_.rooting)
+        if _count_ranks(round_.ready[block]) >= round_.entered.size
+    ]
+    round_.unexamined.clear()
+    round_.rooting.update(complete)
+    for parts, blocks in _group_by_parts(round_.ready, complete):
+        begin_read(me, Reduce(generation.number, blocks, parts))
+
+
+def finish_reduction(me: MemberState, reduced: Reduced) -> None:
+    """Announce whole sums of this worker; later generations learn of them by its status."""
+    if _take_root(me, reduced.generation, reduced.blocks):
+        send_sums_ready(me, reduced.blocks)
+
+
+def _take_root(me: MemberState, generation: int, blocks: Sequence[int]) -> bool:
+    """Record the end of reads that make whole sums; return whether to announce these."""
+    me.round.rooting.difference_update(blocks)
+    if end_read(me, generation):
+        me.round.rooted.update(blocks)
+    return is_current(me, generation)
 
 
 def take_sums(me: MemberState) -> None:
     """Copy whole sums from their owners, after this worker has applied its sums of the last round."""
-    round_ = me.round
-    if round_.phase < RoundPhase.COMPUTING:
+    round_, generation = me.round, me.generation
+    if round_.phase < RoundPhase.COMPUTING or generation is None:
         return
     by_sender: dict[int, list[int]] = {}
     for block, sender in round_.available_sums.items():
-        if block not in round_.rooted:
+        if block not in round_.rooted and block not in round_.rooting:
             by_sender.setdefault(sender, []).append(block)
     round_.available_sums.clear()
     for sender, blocks in by_sender.items():
-        round_.rooted.update(blocks)
-        me.actions.append(TakeSums(sender, tuple(blocks)))
-        relay_sums(me, sender, blocks)
+        round_.rooting.update(blocks)
+        begin_read(me, TakeSums(generation.number, sender, tuple(blocks)))
+
+
+def finish_taking_sums(me: MemberState, taken: SumsTaken) -> None:
+    """Hand whole sums on, if this worker relays them."""
+    if _take_root(me, taken.generation, taken.blocks):
+        relay_sums(me, taken.peer, taken.blocks)
 
 
 def send_sums_ready(me: MemberState, blocks: Sequence[int]) -> None:

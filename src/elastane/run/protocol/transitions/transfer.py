@@ -4,32 +4,48 @@ from collections.abc import Mapping
 
 from elastane.run.protocol import messages
 from elastane.run.protocol.actions import LoadState, RestoreState, SendState, TakeValues
+from elastane.run.protocol.events import StateLoaded, ValuesTaken
 from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.ownership import Holders, choose_senders
 from elastane.run.protocol.relays import choose_mates, choose_receivers
+from elastane.run.protocol.transitions.reads import begin_read, end_read, is_current
 from elastane.run.protocol.transitions.state import MemberState
 
 
 def take_values(me: MemberState, sender: int, units: tuple[int, ...]) -> None:
-    new = tuple(unit for unit in units if unit in me.behind)
-    if new:
-        me.behind.difference_update(new)
-        me.actions.append(TakeValues(sender, new))
-        relay_values(me, sender, new)
+    new = tuple(unit for unit in units if unit in me.behind - me.taking)
+    if new and me.generation is not None:
+        me.taking.update(new)
+        begin_read(me, TakeValues(me.generation.number, sender, new))
+
+
+def finish_taking_values(me: MemberState, taken: ValuesTaken) -> None:
+    """Hand published values on, if this worker relays them."""
+    me.taking.difference_update(taken.units)
+    if end_read(me, taken.generation):
+        me.behind.difference_update(taken.units)
+    if is_current(me, taken.generation):
+        relay_values(me, taken.peer, taken.units)
 
 
 def load_state(me: MemberState, sender: int, state: messages.State) -> None:
     values = tuple(unit for unit in state.values if unit in me.wanted_values)
     states = tuple(unit for unit in state.states if unit in me.wanted_states)
-    if state.committed != me.committed or not (values or states):
+    if state.committed == me.committed and (values or states):
+        begin_read(me, LoadState(sender, state))
+
+
+def finish_loading(me: MemberState, loaded: StateLoaded) -> None:
+    """Record the state that this worker has now; while it was on its way, it counted as missing."""
+    state = loaded.state
+    if not end_read(me, state.generation):
         return
-    me.wanted_values.difference_update(values)
-    me.wanted_states.difference_update(states)
-    me.behind.difference_update(values)
-    me.held.update(states)
-    if me.layout.replicated_unit in values:
+    me.wanted_values.difference_update(state.values)
+    me.wanted_states.difference_update(state.states)
+    me.behind.difference_update(state.values)
+    me.held.update(state.states)
+    if me.layout.replicated_unit in state.values:
         me.held.add(me.layout.replicated_unit)
-    me.actions.append(LoadState(sender, state))
 
 
 def fetch_state(

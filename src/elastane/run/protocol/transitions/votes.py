@@ -56,8 +56,9 @@ def request_measurements(me: MemberState) -> None:
     if any(rank not in round_.leaves or round_.leaves[rank].worker != me.worker for rank in round_.assigned):
         return
     is_training = entered.kind == "train"
-    needed = [block for block, holders in enumerate(me.holders) if me.worker in holders]
-    if is_training and any(block not in round_.rooted for block in needed):
+    if is_training and any(
+        block not in round_.rooted and me.worker in some for block, some in enumerate(me.holders)
+    ):
         return
     round_.phase = RoundPhase.MEASURING
     me.requests += 1

@@ -5,14 +5,18 @@ one. Complete sums end up in slot 0, from which the optimizer reads the gradient
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
+from typing import TypeAlias
 
 import torch
 
 from elastane.run.protocol.messages import PartialSum
 from elastane.run.protocol.tree import (
     Span,
+    cover,
+    expand_spans,
     find_sibling,
     find_spans,
     fold,
@@ -24,6 +28,8 @@ from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.shared_memory import Arena
 from elastane.run.worker.state.slot_memory import Announce, FinalBlocks, HostSlots
 
+AnnounceParts: TypeAlias = Callable[[tuple[PartialSum, ...], tuple[int, ...]], None]
+"""Receives partial sums, and the numbers of the blocks of which they are final."""
 PORTION = 1 << 22
 """A number of elements; larger gradients are added in portions of this size."""
 
@@ -53,6 +59,10 @@ class GradientSlots:
         self.arenas: list[Arena] = []
         self.node_arenas: list[Arena] = []
         self._nodes: dict[Span, int] = {}
+        # Nodes that have been announced and to which this worker adds nothing more.
+        self._announced: set[Span] = set()
+        self._assignment = 0
+        self._alone = False
         self._size = 0
         # Views of each slot, which are made once: a view costs as much as the addition of a small gradient.
         self._views: list[list[torch.Tensor]] = []
@@ -92,6 +102,8 @@ class GradientSlots:
         """
         self.complete_blocks.clear()
         self._nodes.clear()
+        self._announced.clear()
+        self._alone = alone
         self._size = size
         self.memory.begin_round(alone=alone)
 
@@ -99,6 +111,7 @@ class GradientSlots:
         """Let peers read the partial sums of a round that this worker began alone."""
         with self.lock:
             self.memory.share(self._nodes.values(), self.complete_blocks)
+            self._alone = False
 
     def list_parts(self) -> tuple[PartialSum, ...]:
         """Return the partial sums of this worker, as it announces them to the owners of the blocks."""
@@ -106,6 +119,44 @@ class GradientSlots:
             ranks = (rank for start, stop in self._nodes for rank in range(start, stop))
             return (PartialSum(find_spans(ranks), self.arenas[0].fd),)
         return tuple(PartialSum((node,), self.arenas[slot].fd) for node, slot in sorted(self._nodes.items()))
+
+    # -- announcements -------------------------------------------------------------------------------------
+
+    def begin_assignment(self, assignment: int) -> None:
+        """Forget which nodes are announced if there are more virtual ranks, which may be added to them."""
+        if assignment != self._assignment:
+            self._assignment = assignment
+            self._announced.clear()
+
+    def list_unannounced_parts(self) -> tuple[PartialSum, ...]:
+        """Return the partial sums that are final with the last virtual rank, as `list_parts` does."""
+        if not self.exact:
+            return self.list_parts()
+        return self._list_parts_of(self._nodes.keys() - self._announced)
+
+    def _list_parts_of(self, nodes: Iterable[Span]) -> tuple[PartialSum, ...]:
+        return tuple(PartialSum((node,), self.arenas[self._nodes[node]].fd) for node in sorted(nodes))
+
+    def announce_early(self, following: Sequence[int], announce: AnnounceParts) -> None:
+        """Announce the nodes that are complete now, to which no later virtual rank is added.
+
+        Args:
+            following: the virtual ranks that may have no gradients in the slots yet.
+            announce: receives the blocks and the parts when peers can read them.
+        """
+        if not self.exact or self._alone:
+            return
+        with self.lock:
+            ranks = expand_spans(self._nodes).union(following)
+            final = set(cover(ranks, self._size)) & self._nodes.keys() - self._announced
+            if not final:
+                return
+            parts = self._list_parts_of(final)
+            self._announced |= final
+            slots = tuple(sorted(self._nodes[node] for node in final))
+            blocks = tuple(range(len(self.layout.blocks)))
+            announce_blocks = partial(announce, parts)
+            self.memory.publish(FinalBlocks(slots, blocks, self.complete_blocks, announce_blocks))
 
     # -- slots of a virtual rank ---------------------------------------------------------------------------
 
@@ -217,7 +268,7 @@ class GradientSlots:
 
     def announce(self, blocks: tuple[int, ...], announce: Announce) -> None:
         """Announce final blocks as soon as peers can read them; the caller holds the lock."""
-        slots = tuple(sorted(self._nodes.values()))
+        slots = tuple(sorted(slot for node, slot in self._nodes.items() if node not in self._announced))
         self.memory.publish(FinalBlocks(slots, blocks, self.complete_blocks, announce))
 
     # -- sums (reactor thread) -----------------------------------------------------------------------------
@@ -244,11 +295,19 @@ class GradientSlots:
                 partial_sums[merge.target] = source.add_(target) if in_place else target + source
                 writable[merge.target] = True
             root = partial_sums[plan[-1].target] if plan else partial_sums[0]
-            complete = self.memory.tensors[0] if self.memory.private else self.sums
-            sums = self.layout.view_block(complete, block)
+            sums = self.find_root(block)
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
             self.complete_blocks.add(block)
+
+    def find_root(self, block: int) -> torch.Tensor:
+        """Return the memory of the whole sum of a block on this worker."""
+        complete = self.memory.tensors[0] if self.memory.private else self.sums
+        return self.layout.view_block(complete, block)
+
+    def list_node_parts(self, block: int) -> list[torch.Tensor]:
+        """Return the memory of the parts of a block that `merge_node` may leave; it may add more."""
+        return [self.layout.view_block(arena.tensors, block) for arena in self.node_arenas]
 
     def merge_node(
         self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]
@@ -267,7 +326,7 @@ class GradientSlots:
         places = {number: place for place, (_, number) in enumerate(plan.left)}
         while len(self.node_arenas) < len(plan.left):
             self.node_arenas.append(Arena(f"node-{len(self.node_arenas)}", self.layout.sections))
-        views = [self.layout.view_block(arena.tensors, block) for arena in self.node_arenas]
+        views = self.list_node_parts(block)
         for merge in plan.merges:
             number = merge.target
             target, source = partial_sums[number], partial_sums[merge.source]
