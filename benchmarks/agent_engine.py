@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ from elastane.cluster.nouns.config import Config, DeclaredEngine, SchedulingRule
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
+from elastane.common.connections.http_listener import open_http_listener
 
 from processes import wait_until
 
@@ -127,7 +127,7 @@ def open_cluster(home: Path, engine: ProcessEngine) -> Iterator[Cluster]:
         documents.write_documents(tx, diff_configs(Config(), config), time.time())
         token = make_first_token(tx, "benchmark", time.time())
     assert token is not None
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = open_http_listener("127.0.0.1", 0, certificate="", key="")
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     fleet = Fleet(store, Site(home, url), lambda _document, _cluster: engine)
     loop = Loop(store, AllEngines(LocalEngine(home), fleet), Scheduler(plan=plan, explain=explain_decision))

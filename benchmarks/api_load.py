@@ -62,6 +62,14 @@ def fill_store(store: Store, count: int) -> None:
                 jobs.write_job(tx, job, after if state == "running" else close_job(after, time.time()))
 
 
+def open_listener() -> socket.socket:
+    """Return a socket like that of `elastane.cluster.controller.server`, which another process can take."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(1024)
+    return listening
+
+
 def serve(url: str, listening: socket.socket) -> None:
     """Serve the API on this socket, until the process is ended."""
     settings = Settings(per_token=Rate(per_s=1e6, burst=1_000_000))
@@ -142,10 +150,7 @@ def main() -> None:
             alive = len(take_cluster_snapshot(tx, time.time()).snapshot.jobs)
         snapshot_s = time.monotonic() - begin_s
         store.close()
-        # The socket of `elastane.cluster.controller.server`.
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(1024)
+        listening = open_listener()
         server = multiprocessing.get_context("spawn").Process(
             target=serve, args=(url, listening), daemon=True
         )

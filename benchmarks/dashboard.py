@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import socket
 import statistics
 import tempfile
 import time
@@ -29,7 +28,7 @@ from elastane.cluster.nouns.dashboard import DashboardReady, DashboardSettings
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from playwright.sync_api import Page, sync_playwright
 
-from api_load import fill_store, serve
+from api_load import fill_store, open_listener, serve
 from page_watchers import Watchers, sign_in, start_dashboard
 from processes import read_cpu_s
 
@@ -64,7 +63,7 @@ def serve_cluster(folder: Path, jobs: int) -> Iterator[tuple[str, str]]:
         token = make_first_token(tx, "benchmark", time.time())
     store.close()
     assert token is not None
-    listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listening = open_listener()
     server = multiprocessing.get_context("spawn").Process(
         target=serve, args=(store_url, listening), daemon=True
     )

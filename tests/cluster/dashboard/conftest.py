@@ -1,7 +1,6 @@
 """A dashboard before an API over a real socket, and browsers that are signed in."""
 
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from elastane.cluster.dashboard.sessions import Sessions
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.job_records import ObservedJob
 from elastane.cluster.nouns.jobs import JobSpec
+from elastane.common.connections.http_listener import open_http_listener
 from tests.cluster.controller import job_rows
 from tests.cluster.controller.conftest import (  # noqa: F401 - fixtures
     Api,
@@ -33,7 +33,7 @@ from tests.waiting import WAIT_S, wait_until
 @contextmanager
 def serve_dashboard(settings: DashboardSettings, key: str = "") -> Iterator[tuple[str, Sessions]]:
     """Serve a dashboard on a free port of loopback, and yield its address and its sessions."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = open_http_listener("127.0.0.1", 0, certificate="", key="")
     port = listener.getsockname()[1]
     app = build_dashboard(settings, port=port, key=key)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=2))

@@ -197,6 +197,9 @@ def read_page(page, url) -> str:
     wait_until(
         lambda: page.locator(".part[data-digest='']").count() == 0, f"{url} has its parts from the stream"
     )
+    if url.endswith("/jobs/train"):
+        # The page does not wait for the answer of the run itself, which names machines.
+        page.locator("table.workers .machine").first.wait_for()
     for svg in page.locator("svg#chart, svg.small").all()[:4]:
         svg.hover()
     for mark in page.locator("svg#chart .mark").all()[:3]:

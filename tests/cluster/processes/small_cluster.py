@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +38,7 @@ from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 from elastane.common.connections.controller_context import Context, save_context
+from elastane.common.connections.http_listener import open_http_listener
 from elastane.run.agent.presence import list_present_processes
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import Recorded
@@ -87,7 +87,7 @@ def open_cluster(
         token = make_first_token(tx, "ada", time.time())
         meters = Meters(time.time)
         meters.begin(tx)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = open_http_listener("127.0.0.1", 0, certificate="", key="")
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     local = LocalEngine(home, agent=stage.build_command("elastane.run.attempts.__main__"))
     fleet = Fleet(store, Site(home, url), lambda document, cluster: open_engine(cluster))

@@ -97,6 +97,7 @@ class ClusterFeed:
         self.refusal = ""
         self._changed: set[str] = set()
         self._cluster_changed = False
+        self._slow_looks: Iterator[float] = iter(())
         self._lock = threading.Lock()
         self._idle: dict[float, list[Cluster]] = {ASK_S: [], PATIENCE_S: []}
         self._jobs: dict[str, WatchedJob] = {}
@@ -189,11 +190,11 @@ class ClusterFeed:
         with Cluster.from_context(self._context, timeout_s=PATIENCE_S) as cluster:
             while not self.is_over:
                 try:
-                    self._go_on(cluster, due)
+                    pause_s = self._go_on(cluster, due)
                 except ElastaneError as error:
                     self._explain(error)
-                    self._closed.wait(1.0)
-                self._closed.wait(LOOK_S)
+                    pause_s = 1.0
+                self._closed.wait(pause_s)
         self.close()
         with self._lock:
             idle = [cluster for kept in self._idle.values() for cluster in kept]
@@ -202,7 +203,11 @@ class ClusterFeed:
         for cluster in idle:
             cluster.close()
 
-    def _go_on(self, cluster: Cluster, due: dict[str, float]) -> None:
+    def _go_on(self, cluster: Cluster, due: dict[str, float]) -> float:
+        """Read what has changed or is due; return how long to wait then.
+
+        Of what changes slowly one part is read at a time, so that no change waits for all of it.
+        """
         now_s = time.monotonic()
         if not self.sight.loaded:
             self._attempt(lambda: self._read_pools(cluster))
@@ -233,14 +238,11 @@ class ClusterFeed:
             self._read_jobs(cluster, self._find_missed(cluster))
         if now_s >= due["slow"]:
             due["slow"] = now_s + SLOW_S
-            # A plan that only finds another reason to wait makes no event.
-            waiting = cluster.jobs.list(states=("queued", "paused"), page=PAGE)
-            self._put(islice(waiting, MOST_WAITING))
-            refused = [self._attempt(lambda: self._read_slow(cluster)), self._attempt(cluster.occupancy)]
-            self._set(refused=next(filter(None, refused), ""))
+            self._slow_looks = self._look_slowly(cluster)
         if now_s >= due["history"]:
             due["history"] = now_s + SLOW_S
             self._attempt(lambda: self._read_history(cluster, due))
+        return next(self._slow_looks, LOOK_S)
 
     def _attempt(self, read: Callable[[], object]) -> str:
         """Read a part of the facts, and return why the controller has refused it; empty: it has not.
@@ -296,17 +298,28 @@ class ClusterFeed:
         shown = self.table.list_queue()[:SHOWN_QUEUE]
         self._read_jobs(cluster, [job.name for job in shown if not (unknown and job.next_decision)])
 
-    def _read_slow(self, cluster: Cluster) -> None:
-        now_s = time.time()
-        self._set(
-            health=cluster.health(),
-            teams=cluster.documents.list(Team) if self.sight.me.role != "reporter" else (),
-            reservations=cluster.documents.list(Reservation),
-            priorities=tuple(found.name for found in cluster.documents.list(PriorityClass)),
-            day=cluster.figures(from_s=now_s - DAY_S),
-            month=cluster.figures(),
-            uses=cluster.usage("team", "pool", from_s=now_s - 60).rows,
-        )
+    def _look_slowly(self, cluster: Cluster) -> Iterator[float]:
+        """Read what changes without an event, or slowly, part by part; yield how long to wait after each."""
+        # A plan that only finds another reason to wait makes no event.
+        waiting = cluster.jobs.list(states=("queued", "paused"), page=PAGE)
+        for _ in range(MOST_WAITING // PAGE):
+            self._put(islice(waiting, PAGE))
+            yield 0.0
+        now_s, documents = time.time(), cluster.documents
+        refused = []
+        for read in (
+            lambda: self._set(health=cluster.health()),
+            lambda: self._set(teams=documents.list(Team) if self.sight.me.role != "reporter" else ()),
+            lambda: self._set(reservations=documents.list(Reservation)),
+            lambda: self._set(priorities=tuple(found.name for found in documents.list(PriorityClass))),
+            lambda: self._set(day=cluster.figures(from_s=now_s - DAY_S)),
+            lambda: self._set(month=cluster.figures()),
+            lambda: self._set(uses=cluster.usage("team", "pool", from_s=now_s - 60).rows),
+            lambda: self._read_pools(cluster),
+        ):
+            refused.append(self._attempt(read))
+            yield 0.0
+        self._set(refused=next(filter(None, refused), ""))
 
     def _put(self, jobs: Iterable[JobSummary]) -> None:
         if self.table.put(map(summarize, jobs), time.time()):
