@@ -40,8 +40,9 @@ SLOW_S = 15.0
 IDLE_S = 120.0
 """A feed without readers ends after this time."""
 AT_ONCE = 50
-PAGE = 1000
-MOST_WAITING = 3 * PAGE
+PAGE = 100
+"""Jobs of one request: more would delay other requests to the controller, and take as long for each job."""
+MOST_WAITING = 3000
 """The newest waiting jobs whose next decisions are read again; those of older ones come with their events."""
 DAY_S = 24 * 3600.0
 SHOWN_QUEUE = 12
