@@ -94,7 +94,7 @@ class Index:
 
     def has_name(self, name: str) -> bool:
         snake = re.sub(r"(?<=[a-z0-9])[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
-        return name in self.names | self.strings or (name[0].islower() and snake in self.names)
+        return name in self.names or name in self.strings or (name[0].islower() and snake in self.names)
 
     def has_option(self, name: str) -> bool:
         option = re.compile(rf"(?<![\w-])--{name}(?![\w-])")
@@ -232,7 +232,9 @@ def is_stale(text: str, own: set[str], index: Index) -> bool:
         index: the names of the tree.
     """
     name = text.removesuffix("()")
-    if name in FOREIGN | EXAMPLES | index.strings or FORMULA.fullmatch(name) or PLACEHOLDER.search(name):
+    if name in FOREIGN or name in EXAMPLES or name in index.strings:
+        return False
+    if FORMULA.fullmatch(name) or PLACEHOLDER.search(name):
         return False
     if option := OPTION.fullmatch(name):
         return not index.has_option(option[1])
