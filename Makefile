@@ -28,7 +28,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins lowest docs docs-cli picture screenshots demo pilot test test-changed test-fast test-long times check \
+.PHONY: help setup pins lowest docs docs-cli picture screenshots demo pilot test test-changed test-fast test-long times check style types \
   format bench chaos survive crash crash-slurm clean
 
 help: ## this list
@@ -100,16 +100,20 @@ times: setup ## run the tests of a landing, and keep the time of each house in t
 	$(MAKE) test DRAW=$$(git rev-parse HEAD)
 	cp build/test-times.json tests/times.json
 
-check: setup ## format, lint, types, floors
+check: style types ## format, lint, types, floors
+
+style: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: setup
 	$(BIN)/mypy
 	$(BIN)/mypy -p tests.run.simulator
 	$(BIN)/mypy benchmarks
 	$(BIN)/mypy examples/demo.py
 	$(BIN)/mypy examples/lm
 	$(BIN)/mypy examples/digits
-	$(BIN)/lint-imports
 
 format: setup ## put the code into the house format
 	$(BIN)/ruff format .
