@@ -50,7 +50,12 @@ from elastane.run.coordinator.nodes import advance_nodes, receive_agent_report
 from elastane.run.coordinator.placement import build_orders, is_order_known
 from elastane.run.coordinator.reachability import exclude_unreachable, receive_peer_lost
 from elastane.run.coordinator.requests import answer_request, drain_noticed, leave_wrong_place, request_stop
-from elastane.run.coordinator.roster import Roster, find_worker_node, list_named_nodes
+from elastane.run.coordinator.roster import (
+    Roster,
+    find_worker_node,
+    list_named_nodes,
+    list_node_workers,
+)
 from elastane.run.coordinator.run_end import (
     count_exhausted,
     end_as_claimed,
@@ -203,6 +208,9 @@ def _stop_listening(turn: Turn) -> None:
     # An earlier coordinator may have lost a node and told only some agents so: the members are needed still.
     exits = {ended.worker for report in agents.values() for ended in report.exits}
     expected = {*roster.started, *roster.needed} - exits
+    if (dead := _find_dead_node(roster)) is not None:
+        named -= {dead}
+        expected &= frozenset().union(*map(list_node_workers, agents.values()))
     all_reported = bool(agents) and agents.keys() >= named and roster.reports.keys() >= expected
     # The coordinator of a term that had just begun keeps its connections until it learns of this term.
     silence = roster.spec.silence
@@ -217,6 +225,19 @@ def _stop_listening(turn: Turn) -> None:
             _answer_after_end(turn, event)
         else:
             _handle(turn, event)
+
+
+def _find_dead_node(roster: Roster) -> NodeName | None:
+    """Return the node that was in charge before, if nothing of it has been heard for the limit.
+
+    Its agent answered no other one when this term was claimed, and neither it nor any of its workers has
+    reported since. So its report need not be waited for. None: there is no such node.
+    """
+    takeover = roster.term.takeover
+    node = takeover.from_node
+    if node is None or takeover.follows_new or node in takeover.answering or node in roster.nodes.reports:
+        return None
+    return None if any(report.node == node for report in roster.reports.values()) else node
 
 
 # -- workers -----------------------------------------------------------------------------------------------

@@ -153,7 +153,14 @@ def take_over(spread):
     """Return a function that makes a coordinator that took over from the first node."""
 
     def begin(
-        claimed: tuple[int, ...], *, term: int = 1, silent_s: float = LIMITS.limit_s, last=None, exits=()
+        claimed: tuple[int, ...],
+        *,
+        term: int = 1,
+        silent_s: float = LIMITS.limit_s,
+        answering=(),
+        last=None,
+        exits=(),
+        listens_s: float = LISTEN_S,
     ):
         stage = spread(0, 100, 101)
         claim = GenerationClaim(number=2, term=term, members=claimed, nonce=make_nonce())
@@ -161,7 +168,7 @@ def take_over(spread):
             stage.roster.spec,
             2,
             stage.now,
-            takeover=Takeover("", silent_s),
+            takeover=Takeover("", silent_s, frozenset(answering)),
             claimed=(claim,),
             pinned=PINNED,
             events=stage.written,
@@ -170,19 +177,29 @@ def take_over(spread):
         successor = replace(stage, roster=roster, actions=[], exits=list(exits))
         hear(successor, 100, 101, nodes=("b",))
         for worker in (100, 101):
-            successor.report_worker(worker)
-        successor.wait(1.0)
+            successor.report_worker(worker, node="b")
+        successor.wait(listens_s)
         return successor
 
     return begin
 
 
-def test_the_node_of_the_earlier_term_is_lost_when_listening_ends(take_over) -> None:
-    stage = take_over((0, 100, 101))
+def test_the_node_of_the_earlier_term_is_lost_once_all_others_have_reported(take_over) -> None:
+    stage = take_over((0, 100, 101), listens_s=0.0)
     (lost,) = [event for event in stage.events if event.kind == "node.lost"]
     assert (lost.who, lost.workers) == ("the first node", (0,))
     assert list_claims(stage) == [(100, 101)]
     assert stage.roster.claiming.pending.number == 3
+
+
+def test_a_node_whose_agent_answered_has_time_to_report(take_over) -> None:
+    """Only its coordinator hung."""
+    stage = take_over((0, 100, 101), answering=("",), listens_s=0.9 * LISTEN_S)
+    assert stage.roster.term.listening
+    hear(stage, 0, nodes=("",))
+    stage.report_worker(0)
+    assert not stage.roster.term.listening
+    assert stage.list_kinds("node.lost") == []
 
 
 def test_a_node_that_has_just_taken_charge_too_is_not_lost_at_once(take_over) -> None:
