@@ -15,7 +15,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 LISTEN_S = 1.0
-"""How long a new coordinator waits for the first reports.
+"""How long a new coordinator waits for the first reports, if some do not come.
 
 The processes connect to it meanwhile, which takes as long in a run with a short limit.
 """
