@@ -187,7 +187,7 @@ class ClusterFeed:
                     self._closed.wait(LOOK_S)
 
     def _keep(self) -> None:
-        due = dict.fromkeys(("pools", "running", "slow", "history", "again"), 0.0)
+        due = dict.fromkeys(("pools", "running", "slow", "again"), 0.0)
         with Cluster.from_context(self._context, timeout_s=PATIENCE_S) as cluster:
             while not self.is_over:
                 try:
@@ -240,9 +240,6 @@ class ClusterFeed:
         if now_s >= due["slow"]:
             due["slow"] = now_s + SLOW_S
             self._slow_looks = self._look_slowly(cluster)
-        if now_s >= due["history"]:
-            due["history"] = now_s + SLOW_S
-            self._attempt(lambda: self._read_history(cluster, due))
         return next(self._slow_looks, LOOK_S)
 
     def _attempt(self, read: Callable[[], object]) -> str:
@@ -264,10 +261,6 @@ class ClusterFeed:
 
     def _read_pools(self, cluster: Cluster) -> None:
         self._set(pools=cluster.occupancy())
-
-    def _read_history(self, cluster: Cluster, due: dict[str, float]) -> None:
-        due["history"] = time.monotonic() + self.history.read(cluster, time.time(), self._closed.is_set)
-        self.version += 1
 
     def _load_jobs(self, cluster: Cluster) -> None:
         found = []
@@ -321,6 +314,11 @@ class ClusterFeed:
             refused.append(self._attempt(read))
             yield 0.0
         self._set(refused=next(filter(None, refused), ""))
+        for number in self.history.list_missing(now_s):
+            if self._attempt(partial(self.history.read, cluster, number, now_s)):
+                return
+            yield 0.0
+        self.version += 1
 
     def _put(self, jobs: Iterable[JobSummary]) -> None:
         if self.table.put(map(summarize, jobs), time.time()):

@@ -1,6 +1,6 @@
 """The use of the pools over time, in stretches; a stretch that is over is asked for once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.nouns.usage import UsageRow
@@ -9,8 +9,6 @@ STRETCH_S = 1800.0
 STRETCHES = 48
 DAY_S = 24 * 3600.0
 DAYS = 30
-EACH_S = 60.0
-"""Interval of questions about the present stretch."""
 
 
 class UseHistory:
@@ -24,21 +22,20 @@ class UseHistory:
         self.rows: Mapping[int, tuple[UsageRow, ...]] = {}
         self._whole: dict[int, tuple[UsageRow, ...]] = {}
 
-    def read(self, cluster: Cluster, now_s: float, is_over: Callable[[], bool]) -> float:
-        """Ask for the missing stretches, and return after how many seconds to ask again."""
+    def list_missing(self, now_s: float) -> list[int]:
+        """Return the stretches to ask for, the oldest first; the last one is the present one."""
         present = int(now_s // STRETCH_S)
         self._whole = {number: rows for number, rows in self._whole.items() if number > present - STRETCHES}
-        for number in range(present - STRETCHES + 1, present + 1):
-            if is_over():
-                break
-            if number not in self._whole:
-                begin_s = number * STRETCH_S
-                found = cluster.usage("pool", from_s=begin_s, until_s=begin_s + STRETCH_S).rows
-                if number < present:
-                    self._whole[number] = found
-                else:
-                    self.rows = {**self._whole, number: found}
-        return EACH_S
+        return [n for n in range(present - STRETCHES + 1, present + 1) if n not in self._whole]
+
+    def read(self, cluster: Cluster, number: int, now_s: float) -> None:
+        """Ask for a stretch, and show all of them after the present one."""
+        begin_s = number * STRETCH_S
+        found = cluster.usage("pool", from_s=begin_s, until_s=begin_s + STRETCH_S).rows
+        if begin_s + STRETCH_S <= now_s:
+            self._whole[number] = found
+        else:
+            self.rows = {**self._whole, number: found}
 
     def list_devices(self, pool: str, now_s: float) -> list[tuple[float, float, float]]:
         """Return ``(begin, devices, borrowed devices)`` of each stretch, as means; the oldest first."""
