@@ -1,7 +1,7 @@
 """A device that lags: its work ends late and in any order, and what it writes is unreadable until then.
 
 It stands for a GPU where there is none. `install` gives it to all workers that this process forks; the
-variable `LAGGARD` does so in runs with workers of the warm process.
+variable `LAGGARD` does so in runs with workers of the warm process, and those of `find_variables` in others.
 """
 
 import os
@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import torch
@@ -43,7 +44,7 @@ class LaggardQueue(WorkQueue):
         threading.Thread(target=self._run, name="elastane-laggard", daemon=True).start()
 
     def issue(self, work: Work) -> None:
-        self.begin()
+        self.begin(work)
         with self._changed:
             busy = {output.data_ptr() for other, _ in self._waiting for output in other.outputs}
             if not busy.isdisjoint(output.data_ptr() for output in work.outputs):
@@ -84,3 +85,10 @@ def install(seed: int) -> None:
         reactor.queue = LaggardQueue(reactor.post, seed)
 
     Reactor.__init__ = make_with_laggard
+
+
+def find_variables(seed: int) -> dict[str, str]:
+    """Return the environment of a command whose cold workers shall use such a device."""
+    here = Path(__file__).parent
+    paths = [str(here / "lagging"), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {LAGGARD: str(seed), "PYTHONPATH": os.pathsep.join(filter(None, paths))}

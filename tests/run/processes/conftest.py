@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.laggard import LAGGARD
+from tests.run.laggard import LAGGARD, find_variables
 
 from .attempts import Attempts
 from .networks import Networks, NoNetworks
@@ -18,7 +18,9 @@ ON_A_LAGGARD = {
     f"test_{name}"
     for name in (
         *("a_death_in_a_step", "a_death_in_other_rounds", "several_deaths", "joining_and_leaving"),
-        *("any_number_of_workers", "between_steps", "devices", "fast_convergence"),
+        *("any_number_of_workers", "between_steps", "devices", "fast_convergence", "forward_caches"),
+        *("control_plane", "hung_and_slow", "mixed_precision", "notices", "spot_checks", "threads"),
+        *("several_nodes", "node_deaths", "resume"),
     )
 }
 """The modules with scenarios that also run on a device that lags; with `LAGGARD` in the environment every
@@ -36,7 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers exchange sums and state on a device that lags, if a parameter says so."""
     if getattr(request, "param", "host") == "laggard":
-        monkeypatch.setenv(LAGGARD, str(zlib.crc32(request.node.nodeid.encode())))
+        for name, text in find_variables(zlib.crc32(request.node.nodeid.encode())).items():
+            monkeypatch.setenv(name, text)
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,21 @@ import sys
 
 import pytest
 
+from elastane.run.protocol.layout import cut_blocks
+from elastane.run.protocol.ownership import stripe_blocks
 from elastane.run.protocol.spot_checks import FIRST_STEPS
+from elastane.run.protocol.tree import cover
 from tests.waiting import WAIT_S
 
-from .stage import SCRIPTS
+from .stage import SCRIPTS, VIRTUAL_RANKS
 from .ways import pair_with_ways
 
 pytestmark = pytest.mark.processes
+
+SECTIONS = (12 * 256 + 2 * 256 + 256 * 500 + 500, 500 * 4 + 4, 2 * 256, 1)
+"""The elements of the sections of the model of ``training.py``: two groups, buffers in fp32, one in int64."""
+ELEMENT_BYTES = (4, 4, 4, 8)
+EVALUATED_STEP = 7
 
 
 @pytest.mark.parametrize(("workers", "way"), pair_with_ways([1, 2, 3, 8, 4, 6]))
@@ -26,6 +34,41 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(stage, assert_equals_r
     assert checks == (0 if workers == 1 else min(FIRST_STEPS, 8 // workers))
     computed = sum(sum(ranks.values()) for ranks in ended.assignments.values())
     assert computed == 30 * 8 + 3 * workers + checks, f"{ended.assignments}\n{ended.describe()}"
+
+
+@pytest.mark.parametrize("workers", [2, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 6, 8))])
+@pytest.mark.parametrize("transport", ["shared", pytest.param("tcp", marks=pytest.mark.long)])
+def test_workers_read_as_many_bytes_of_sums_as_in_a_ring_for_each_part_of_the_tree(
+    stage, assert_equals_reference, workers, transport
+):
+    """A ring moves 2 (W - 1) / W times the gradient; the tree moves as much, if each worker has one part."""
+    ended = stage.play("--record-read-sums", "--steps=10", start=workers, transport=transport)
+    assert_equals_reference(ended)
+    blocks = cut_blocks(SECTIONS)
+    sizes = [(block.stop - block.start) * ELEMENT_BYTES[block.section] for block in blocks]
+    owners = stripe_blocks(len(blocks), range(workers))
+    for step in range(1, 11):
+        shares = ended.get_shares(step)
+        assert len(shares) == workers
+        parts = {worker: len(cover(share, VIRTUAL_RANKS)) for worker, share in shares.items()}
+        all_parts = sum(parts.values())
+        read = {worker: read_bytes(ended, worker)[step] for worker in shares}
+        assert read == {
+            worker: sum(
+                size * (all_parts - parts[worker] if owner == worker else 1)
+                for size, owner in zip(sizes, owners, strict=True)
+            )
+            for worker in shares
+        }
+        factor = (all_parts / workers + 1) * (workers - 1) / workers
+        assert sum(read.values()) / workers == pytest.approx(factor * sum(sizes), rel=0.02)
+
+
+def read_bytes(ended, worker):
+    """Return the bytes of sums that a worker read from others, by step; the evaluation takes a round too."""
+    lines = (ended.run.run_dir.root / f"read-{worker}").read_text().splitlines()
+    rounds = dict(tuple(map(int, line.split())) for line in lines)
+    return {round_ - (round_ > EVALUATED_STEP): size for round_, size in rounds.items() if size}
 
 
 def test_plain_python_trains_to_the_same_bytes(play_reference):

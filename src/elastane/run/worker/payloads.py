@@ -6,6 +6,8 @@ payloads of messages.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from typing import TypeAlias
 
 import torch
 
@@ -23,6 +25,8 @@ from elastane.run.worker.work_queue import Work
 
 ArenaIds = tuple[int, int, int]
 """The process id of a peer, and the descriptors of its sums and of its values."""
+Term: TypeAlias = tuple[tuple[Span, ...], torch.Tensor, bool]
+"""A partial sum of a block: its virtual ranks, its elements, and whether this worker may write to them."""
 
 
 class Payloads:
@@ -163,7 +167,8 @@ class Payloads:
                 slots.reduce(block, parts)
             return events.Reduced(order.generation, order.blocks)
 
-        return Work(perform, [slots.find_root(block) for block in order.blocks])
+        roots = [slots.find_root(block) for block in order.blocks]
+        return Work(perform, roots, self._select_foreign(order.parts, terms))
 
     def merge(self, order: actions.MergeSums) -> Work:
         """Return the work of merging the partial sums that the workers of this node have of some blocks."""
@@ -177,11 +182,19 @@ class Payloads:
                 left = slots.merge_node(block, parts)
             return events.SumsMerged(order.generation, order.blocks, left)
 
-        return Work(perform, [part for block in order.blocks for part in slots.list_node_parts(block)])
+        left_here = [part for block in order.blocks for part in slots.list_node_parts(block)]
+        return Work(perform, left_here, self._select_foreign(order.parts, terms))
+
+    def _select_foreign(
+        self, parts: dict[int, tuple[messages.PartialSum, ...]], terms: Sequence[tuple[int, Sequence[Term]]]
+    ) -> list[torch.Tensor]:
+        """Return the elements of the parts of other workers."""
+        foreign = [worker != self._member.worker for worker, some in parts.items() for _ in some]
+        return [tensor for _, some in terms for (_, tensor, _) in compress(some, foreign)]
 
     def _find_terms(
         self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]], *, own_writable: bool
-    ) -> list[tuple[tuple[Span, ...], torch.Tensor, bool]]:
+    ) -> list[Term]:
         """Return of each part its virtual ranks, its elements, and whether this worker may write to them."""
         layout = self._gradients.layout
         terms = []
@@ -210,7 +223,8 @@ class Payloads:
                 slots.store_sum(block, sums)
             return events.SumsTaken(order.generation, order.peer, order.blocks)
 
-        return Work(perform, [slots.find_root(block) for block in order.blocks])
+        roots = [slots.find_root(block) for block in order.blocks]
+        return Work(perform, roots, [sums for _, sums in found])
 
     def _find_sum(self, peer: int, block: int) -> torch.Tensor:
         if (arenas := self._arenas[peer]) is not None:
@@ -226,7 +240,8 @@ class Payloads:
             self._store_values(found)
             return events.ValuesTaken(order.generation, order.peer, order.units)
 
-        return Work(perform, self._view_own_values(order.units))
+        own = self._view_own_values(order.units)
+        return Work(perform, own, [values for _, values in found])
 
     def _find_values(self, peer: int, unit: int) -> torch.Tensor:
         if (arenas := self._arenas[peer]) is not None:
@@ -258,7 +273,7 @@ class Payloads:
             self._store_values(found)
             return events.StateLoaded(state)
 
-        return Work(perform, self._view_own_values(values))
+        return Work(perform, self._view_own_values(values), [there for _, there in found])
 
     @property
     def _generation(self) -> int:

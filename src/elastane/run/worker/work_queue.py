@@ -24,10 +24,12 @@ class Work(msgspec.Struct, frozen=True):
     Args:
         perform: does it, and returns the answer for the protocol.
         outputs: the tensors that it writes; nothing may read them before its end.
+        inputs: the tensors of peers that it reads, in their memory or in their messages.
     """
 
     perform: Callable[[], events.Event]
     outputs: Sequence[torch.Tensor] = ()
+    inputs: Sequence[torch.Tensor] = ()
 
 
 class WorkQueue(ABC):
@@ -35,6 +37,9 @@ class WorkQueue(ABC):
 
     Args:
         answer: receives the answer of each work that has ended.
+
+    Attributes:
+        bytes_read: the bytes that all work has read from peers.
     """
 
     def __init__(self, answer: Callable[[events.Event], None]) -> None:
@@ -42,16 +47,18 @@ class WorkQueue(ABC):
         # Two counts, because two threads may count.
         self._begun = self._ended = 0
         self._moved_s = 0.0
+        self.bytes_read = 0
 
     @abstractmethod
     def issue(self, work: Work) -> None:
         """Begin a piece of work, now or later."""
 
-    def begin(self) -> None:
+    def begin(self, work: Work) -> None:
         """Record that a piece of work is under way."""
         if self._begun == self._ended:
             self._moved_s = time.monotonic()
         self._begun += 1
+        self.bytes_read += sum(tensor.nbytes for tensor in work.inputs)
 
     def end(self, answer: events.Event) -> None:
         """Record the end of a piece of work, and pass its answer on."""
@@ -69,5 +76,5 @@ class AtOnce(WorkQueue):
 
     def issue(self, work: Work) -> None:
         """Do a piece of work."""
-        self.begin()
+        self.begin(work)
         self.end(work.perform())

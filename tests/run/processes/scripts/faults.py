@@ -228,6 +228,27 @@ def record_sent_sums() -> None:
     _around(Mesh, "send", before=record)
 
 
+def record_read_sums() -> None:
+    """Write the bytes of sums that this worker reads from its peers to a file: round, bytes."""
+    root, number = _run_dir(), worker_settings.get_settings().worker
+    if root is None:
+        return
+    notes = os.open(root / f"read-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    issue, counted = Reactor._act, 0
+
+    def record(reactor: Reactor, action: actions.Action) -> None:
+        nonlocal counted
+        before = reactor.queue.bytes_read
+        issue(reactor, action)
+        if isinstance(action, actions.Reduce | actions.MergeSums | actions.TakeSums):
+            counted += reactor.queue.bytes_read - before
+        elif isinstance(action, actions.CommitRound):
+            os.write(notes, f"{action.outcome.round} {counted}\n".encode())
+            counted = 0
+
+    Reactor._act = record
+
+
 def renew_keys(after_bytes: int) -> None:
     """Renew the keys of encrypted connections after so many bytes, and note each peer in a file."""
     root, number = _run_dir(), worker_settings.get_settings().worker

@@ -39,6 +39,7 @@ parser.add_argument("--load-late", type=int, help="this worker waits for the fil
 parser.add_argument("--withhold-from", type=int, help="the first machine reports no step from this one on")
 parser.add_argument("--unfit", help="the script cannot be imported on this machine")
 parser.add_argument("--record-sent-sums", action="store_true")
+parser.add_argument("--record-read-sums", action="store_true")
 parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate after the last step, too")
 parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
@@ -49,6 +50,8 @@ if options.unfit is not None:
     faults.fail_import(options.unfit)
 if options.record_sent_sums:
     faults.record_sent_sums()
+if options.record_read_sums:
+    faults.record_read_sums()
 if options.lose_gathered:
     faults.lose_gathered_tensors()
 if options.withhold_from is not None:
