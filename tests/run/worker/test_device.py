@@ -1,5 +1,7 @@
 """Training on a CUDA device in one process; ``tests/run/processes/test_devices.py`` has whole runs on it."""
 
+import multiprocessing
+import os
 import threading
 from dataclasses import replace
 
@@ -10,10 +12,16 @@ from torch.nn import functional
 
 from elastane.common.errors import BadInput
 from elastane.run.worker import state_meter
+from elastane.run.worker.links.descriptor_door import fetch_descriptor
+from elastane.run.worker.links.handshake import Process
 from elastane.run.worker.state import devices, slot_memory
+from elastane.run.worker.state.gpu_memory import ROOMS, find_device_memory
 from elastane.run.worker.state.gradient_copier import GradientCopier
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.placement import Mirrored
+from elastane.run.worker.state.room_slots import RoomSlots
+from elastane.run.worker.state.rooms import Rooms
+from elastane.run.worker.state.shared_memory import Section
 from elastane.run.worker.state.slot_memory import DeviceSlots, StagedSlots
 from elastane.run.worker.state_meter import compute_squared_norms
 
@@ -137,14 +145,64 @@ class DeviceWorker(Worker):
     make_memory = staticmethod(lambda layout: DeviceSlots(layout, devices.SideStream(layout.device)))
 
 
+class RoomWorker(Worker):
+    """The same with its partial sums in memory that other processes can map."""
+
+    device = "cuda"
+
+    @staticmethod
+    def make_memory(layout):
+        rooms = Rooms(open_memory(), layout.sections[: layout.parameter_sections])
+        return RoomSlots(layout, devices.SideStream(layout.device), rooms)
+
+
+def open_memory():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ROOMS, "1")
+        memory = find_device_memory(torch.device("cuda"))
+    if memory is None:
+        pytest.skip("workers cannot share memory of this GPU, or cuda-bindings is not installed")
+    return memory
+
+
+@pytest.mark.parametrize("kind", [DeviceWorker, RoomWorker])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
-def test_sums_on_the_device_have_the_bits_of_those_on_the_cpu(size):
-    worker = DeviceWorker(size)
+def test_sums_on_the_device_have_the_bits_of_those_on_the_cpu(size, kind):
+    worker = kind(size)
     worker.compute(list(range(size)))
     for block in range(len(worker.layout.blocks)):
         worker.gradients.slots.reduce(block, find_parts([worker], block, worker))
     for sums, expected in zip(worker.gradients.slots.sums, sum_alone(size), strict=True):
         assert torch.equal(sums, expected)
+
+
+SECTIONS = (Section(torch.float32, 1 << 24), Section(torch.float64, 3))
+
+
+def fill_room(connection):
+    rooms = Rooms(open_memory(), SECTIONS)
+    for tensor in rooms.open(1):
+        tensor.fill_(5)
+    torch.cuda.synchronize()
+    connection.send(rooms.open_door(bytes(16)))
+    connection.recv()
+
+
+@pytest.mark.parametrize("killed", ["while it is read", "before it is mapped again"])
+def test_a_room_stays_when_its_process_is_killed(killed):
+    memory, (here, there) = open_memory(), multiprocessing.Pipe()
+    exporter = multiprocessing.get_context("spawn").Process(target=fill_room, args=(there,), daemon=True)
+    exporter.start()
+    peer = Process(exporter.pid, -1, -1, -1, bytes(16), door=here.recv(), device=memory.identity)
+    descriptor = fetch_descriptor(peer.door, peer.mark, 1)
+    floats, doubles = Rooms(memory, SECTIONS).map(peer, 1)
+    read = [floats.clone() for _ in range(20)] if killed == "while it is read" else []
+    exporter.kill()
+    exporter.join()
+    assert all(bool((copy == 5).all()) for copy in read)
+    again = memory.map(descriptor, SECTIONS)
+    os.close(descriptor)
+    assert all(bool((tensor == 5).all()) for tensor in (floats, doubles, *again))
 
 
 @pytest.mark.parametrize("streams", [1, 2])

@@ -11,11 +11,20 @@ from elastane.run.protocol.tree import cover, expand_spans
 from elastane.run.worker.state.devices import SideStream
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.run.worker.state.room_slots import RoomSlots
+from elastane.run.worker.state.rooms import Rooms
 from elastane.run.worker.state.slot_memory import DeviceSlots, HostSlots, StagedSlots
+from tests.run.processes.scripts.rooms import HostMemory
+
+
+def make_rooms(layout):
+    return Rooms(HostMemory(), layout.sections[: layout.parameter_sections])
+
 
 MEMORIES = {
     "host": HostSlots,
     "device": lambda layout: DeviceSlots(layout, SideStream(layout.device)),
+    "rooms": lambda layout: RoomSlots(layout, SideStream(layout.device), make_rooms(layout)),
     "staged": lambda layout: StagedSlots(layout, SideStream(layout.device)),
 }
 

@@ -117,16 +117,16 @@ def test_workers_of_one_machine_share_memory_unless_one_of_them_must_not(meshes)
     ends = connect_meshes(first, second)
     second.send(0, build_vote())
     ends.poll_until(lambda: ends.received)
-    assert second.get_arenas(0) == (os.getpid(), -1, -1)
-    assert first.get_arenas(1) == (os.getpid(), -1, -1)
-    assert first.get_arenas(2) is None
+    for process in (second.get_process(0), first.get_process(1)):
+        assert (process.pid, process.sums, process.values) == (os.getpid(), -1, -1)
+    assert first.get_process(2) is None
     aloof = Mesh(2, SECRET, share_memory=False)
     ends.meshes = (first, aloof)
     aloof.dial(0, first.host, first.port)
     aloof.send(0, build_vote(2))
     ends.poll_until(lambda: len(ends.received) == 2)
-    assert first.get_arenas(2) is None
-    assert aloof.get_arenas(0) is None
+    assert first.get_process(2) is None
+    assert aloof.get_process(0) is None
     aloof.close()
 
 

@@ -1,8 +1,8 @@
 """The exchange of sums, values and state between workers: in payloads, or in each other's memory.
 
-Workers on one machine map each other's arenas and read sums and values in place. They send only state
-outside the arenas. To workers on other machines, and with the transport ``tcp``, everything travels in the
-payloads of messages.
+Workers on one machine map each other's arenas, or rooms, and read sums and values in place. They send only
+state outside of these. To workers on other machines, and with the transport ``tcp``, everything travels in
+the payloads of messages.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +16,7 @@ from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.tree import Span
 from elastane.run.worker.links.frames import Buffer, Payload
+from elastane.run.worker.links.handshake import Process
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.payload import unpack_state
 from elastane.run.worker.state.shared_memory import PeerArenas, SharedMessage, read_shared_message
@@ -23,8 +24,6 @@ from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.work_queue import Work
 
-ArenaIds = tuple[int, int, int]
-"""The process id of a peer, and the descriptors of its sums and of its values."""
 Term: TypeAlias = tuple[tuple[Span, ...], torch.Tensor, bool]
 """A partial sum of a block: its virtual ranks, its elements, and whether this worker may write to them."""
 
@@ -33,8 +32,8 @@ class Payloads:
     """The payloads that this worker sends with its messages, and those that it has received from its peers.
 
     Args:
-        find_arenas: returns the arenas of a connected peer that shares its memory; None: payloads travel with
-            the messages between it and this worker.
+        find_process: returns the process of a connected peer that shares its memory; None: payloads travel
+            with the messages between it and this worker.
     """
 
     def __init__(
@@ -42,12 +41,13 @@ class Payloads:
         gradients: Gradients,
         state: TrainingState,
         member: MemberMachine,
-        find_arenas: Callable[[int], ArenaIds | None],
+        find_process: Callable[[int], Process | None],
     ) -> None:
         self._gradients, self._state, self._member = gradients, state, member
-        self._find_arenas = find_arenas
-        # The arenas of the workers from which messages came: a lost peer has no connection any more.
-        self._arenas: dict[int, ArenaIds | None] = {}
+        self._find_process = find_process
+        # The workers from which messages came: a lost peer has no connection any more.
+        self._processes: dict[int, Process | None] = {}
+        self._rooms = state.placement.rooms
         self._peer_arenas = PeerArenas(gradients.layout.sections)
         self._states: dict[tuple[int, messages.State], Payload] = {}
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
@@ -60,9 +60,10 @@ class Payloads:
 
     def build(self, peer: int, message: messages.AnyPeerMessage) -> list[Buffer] | None:
         """Return the payload of a message; None: it has none, or the peer reads this worker's memory."""
+        process = self._find_process(peer)
         if isinstance(message, messages.Published):
-            self._state.update_arena(message.units)
-        if self._find_arenas(peer) is not None:
+            self._show_values(process, message.units)
+        if process is not None:
             return None
         layout = self._gradients.layout
         match message:
@@ -79,14 +80,30 @@ class Payloads:
 
     def build_state(self, peer: int, values: tuple[int, ...], states: tuple[int, ...]) -> list[Buffer]:
         """Return the payload with the values of some units and the optimizer state of others."""
-        self._state.update_arena(values)
-        if self._find_arenas(peer) is None:
+        process = self._find_process(peer)
+        self._show_values(process, values)
+        if process is None:
             return self._state.pack(values, states)
         # A peer on this machine reads it in place, before the round commits.
         payload = self._state.pack(self._select_sent(values), states)
         message = SharedMessage(payload)
         self._sent_messages.append(message)
         return [message.address]
+
+    def _show_values(self, process: Process | None, units: tuple[int, ...]) -> None:
+        """Wait until a peer can read the values of units where it will look for them."""
+        if self._reads_rooms(process):
+            self._state.settle_values()
+        else:
+            self._state.update_arena(units)
+
+    def _reads_rooms(self, process: Process | None) -> bool:
+        """Return whether a peer and this worker read each other's rooms."""
+        return process is not None and self._rooms is not None and self._rooms.can_read(process)
+
+    def has_reader_of_arenas(self, peers: Iterable[int]) -> bool:
+        """Return whether a peer reads copies of sums on the host, or gets them in messages."""
+        return not all(self._reads_rooms(self._find_process(peer)) for peer in peers)
 
     def _select_sent(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """Return the units with values to send to a peer that reads the arena: the replicated state."""
@@ -102,17 +119,17 @@ class Payloads:
             OSError: the sender is dead, or this worker has exhausted a resource.
             ValueError: the payload does not fit the message: the sender is broken.
         """
-        if sender not in self._arenas:
-            self._arenas[sender] = self._find_arenas(sender)
-        arenas = self._arenas[sender]
+        if sender not in self._processes:
+            self._processes[sender] = self._find_process(sender)
+        process = self._processes[sender]
         if isinstance(message, messages.State):
-            state = payload if arenas is None else memoryview(read_shared_message(arenas[0], payload))
+            state = payload if process is None else memoryview(read_shared_message(process.pid, payload))
             unpack_state(state)  # raises now, while the message can still be refused
             self._states[sender, message] = state
-        if arenas is None:
+        if process is None:
             self._keep(sender, message, payload)
         else:
-            self._map(arenas, message)
+            self._map(process, message)
 
     def _keep(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         match message:
@@ -130,19 +147,26 @@ class Payloads:
             case _:
                 pass
 
-    def _map(self, arenas: ArenaIds, message: messages.AnyPeerMessage) -> None:
-        pid, sums, values = arenas
+    def _map(self, process: Process, message: messages.AnyPeerMessage) -> None:
         match message:
             case messages.PartialSumsReady(parts=parts):
                 needed = [part.slot for part in parts]
             case messages.SumsReady():
-                needed = [sums]
+                needed = [process.sums]
             case messages.Published() | messages.State():
-                needed = [values]
+                needed = [process.values]
             case _:
                 needed = []
         for fd in needed:
-            self._peer_arenas.map_sections(pid, fd)
+            self._map_sections(process, fd)
+
+    def _map_sections(self, process: Process, fd: int) -> tuple[torch.Tensor, ...]:
+        """Return the sections of a peer by the descriptor of the arena, in its room if that exists."""
+        arena = self._peer_arenas.map_sections(process.pid, fd)
+        if self._rooms is None or not self._rooms.can_read(process):
+            return arena
+        room = self._rooms.map(process, fd)
+        return arena if room is None else (*room, *arena[len(room) :])
 
     def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
         layout = self._gradients.layout
@@ -168,7 +192,7 @@ class Payloads:
             return events.Reduced(order.generation, order.blocks)
 
         roots = [slots.find_root(block) for block in order.blocks]
-        return Work(perform, roots, self._select_foreign(order.parts, terms))
+        return Work(perform, roots, self._select_foreign(order.parts, terms), private=slots.is_alone)
 
     def merge(self, order: actions.MergeSums) -> Work:
         """Return the work of merging the partial sums that the workers of this node have of some blocks."""
@@ -203,12 +227,12 @@ class Payloads:
                 slots = self._gradients.slots
                 own = [slots.memory.find_own_sections(part.slot) for part in partial_sums]
                 tensors = [layout.view_block(sections, block) for sections in own]
-            elif (arenas := self._arenas[worker]) is not None:
-                slots_there = [self._peer_arenas.map_sections(arenas[0], part.slot) for part in partial_sums]
+            elif (process := self._processes[worker]) is not None:
+                slots_there = [self._map_sections(process, part.slot) for part in partial_sums]
                 tensors = [layout.view_block(slot, block) for slot in slots_there]
             else:
                 tensors = self._parts.pop((worker, self._generation, self.round, block))
-            writable = own_writable if worker == self._member.worker else self._arenas[worker] is None
+            writable = own_writable if worker == self._member.worker else self._processes[worker] is None
             for part, tensor in zip(partial_sums, tensors, strict=True):
                 terms.append((part.spans, tensor, writable))
         return terms
@@ -227,9 +251,8 @@ class Payloads:
         return Work(perform, roots, [sums for _, sums in found])
 
     def _find_sum(self, peer: int, block: int) -> torch.Tensor:
-        if (arenas := self._arenas[peer]) is not None:
-            pid, fd, _ = arenas
-            return self._gradients.layout.view_block(self._peer_arenas.map_sections(pid, fd), block)
+        if (process := self._processes[peer]) is not None:
+            return self._gradients.layout.view_block(self._map_sections(process, process.sums), block)
         return self._sums.pop((peer, self._generation, self.round, block))
 
     def take_values(self, order: actions.TakeValues) -> Work:
@@ -244,29 +267,26 @@ class Payloads:
         return Work(perform, own, [values for _, values in found])
 
     def _find_values(self, peer: int, unit: int) -> torch.Tensor:
-        if (arenas := self._arenas[peer]) is not None:
-            pid, _, fd = arenas
-            return self._state.view_values(unit, self._peer_arenas.map_sections(pid, fd))
+        if (process := self._processes[peer]) is not None:
+            return self._state.view_values(unit, self._map_sections(process, process.values))
         return self._values.pop((peer, self._member.committed, unit))
 
     def _store_values(self, found: Sequence[tuple[int, torch.Tensor]]) -> None:
         for unit, values in found:
-            self._state.view_values(unit, self._state.arena.tensors).copy_(values)
-            self._state.update_model(unit)
+            self._state.store_values(unit, values)
 
     def _view_own_values(self, units: Iterable[int]) -> list[torch.Tensor]:
-        return [self._state.view_values(unit, self._state.arena.tensors) for unit in units]
+        return [self._state.view_values(unit, self._state.placement.received) for unit in units]
 
     def load_state(self, order: actions.LoadState) -> Work:
         """Return the work of loading the values and the optimizer state that a peer has sent."""
         peer, state = order.peer, order.state
         if peer == STORE:  # state from a checkpoint is read in place
-            return Work(lambda: events.StateLoaded(state))
+            return Work(lambda: events.StateLoaded(state), private=True)
         payload = self._states.pop((peer, state))
         values = set(state.values) - set(self._select_sent(state.values))
-        found = (
-            [] if self._arenas[peer] is None else [(unit, self._find_values(peer, unit)) for unit in values]
-        )
+        reads = self._processes[peer] is not None
+        found = [(unit, self._find_values(peer, unit)) for unit in values] if reads else []
 
         def perform() -> events.Event:
             self._state.unpack(payload)

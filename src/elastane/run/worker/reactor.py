@@ -28,14 +28,16 @@ from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.spot_checks import Finding
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.links.frames import Buffer, Payload
+from elastane.run.worker.links.handshake import Process
 from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.links.traffic import TrafficMeter
-from elastane.run.worker.payloads import ArenaIds, Payloads
+from elastane.run.worker.payloads import Payloads
 from elastane.run.worker.spot_checks import build_undecided_error, build_wrong_event, end_wrong_worker
 from elastane.run.worker.state.gradients import Gradients
+from elastane.run.worker.state.placement import Placement
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.state_meter import StateMeter
-from elastane.run.worker.work_queue import AtOnce, Work, WorkQueue
+from elastane.run.worker.work_queue import AtOnce, OnStream, Work, WorkQueue
 
 
 class ReactorFailure(msgspec.Struct, frozen=True):
@@ -141,12 +143,12 @@ class Reactor:
         self.traffic = None if mesh is None else TrafficMeter(member.worker, mesh.streams)
         self._coordinator, self._reports = coordinator, reports
         self._payloads = Payloads(
-            gradients, state, member, _find_no_arenas if mesh is None else mesh.get_arenas
+            gradients, state, member, _find_no_process if mesh is None else mesh.get_process
         )
         self._events: deque[events.Event] = deque()
         # Answers to the actions of the present event, which come before the next event.
         self._answers: deque[events.Event] = deque()
-        self.queue: WorkQueue = AtOnce(self._answers.append)
+        self.queue = self._choose_queue(state.placement)
         self._addresses: dict[int, tuple[str, int]] = {}
         self._entered: events.RoundEntered | None = None
         # The last report: the generation, whether the worker is complete, and whether it has left.
@@ -157,7 +159,18 @@ class Reactor:
         self._handling = threading.Lock()
         if mesh is not None:
             mesh.sums_fd, mesh.values_fd = gradients.slots.sums_fd, state.arena.fd
+            if (rooms := state.placement.rooms) is not None:
+                mesh.door, mesh.device = rooms.open_door(mesh.mark), rooms.identity
             threading.Thread(target=self._run, name="elastane-reactor", daemon=True).start()
+
+    def _choose_queue(self, placement: Placement) -> WorkQueue:
+        answer_now, stream = self._answers.append, placement.side_stream
+        if placement.rooms is None or stream is None or not stream.is_gpu:
+            return AtOnce(answer_now)
+        return OnStream(self.post, answer_now, self._fail, stream)
+
+    def _fail(self, error: BaseException) -> None:
+        self.directives.put(ReactorFailure(error))
 
     # -- events in -----------------------------------------------------------------------------------------
 
@@ -374,7 +387,7 @@ class Reactor:
                 assert self.source is not None, "only a run that resumes restores"
                 self._answers.append(_restore(self.source, action))
             case actions.Measure(request, norms, digests):
-                self.queue.issue(Work(lambda: self.meter.measure(request, norms, digests)))
+                self.queue.issue(Work(lambda: self.meter.measure(request, norms, digests), private=True))
             case actions.EndProcess():
                 exit_for_replacement("the other workers made a step that this worker cannot apply any more")
             case actions.ReportLostPeer(peer):
@@ -401,12 +414,16 @@ class Reactor:
     def _begin(self, begin: actions.BeginRound) -> None:
         assert self._entered is not None, "a round begins after it is entered"
         alone = self._has_no_peers()
+        generation = self.member.generation
+        members = () if generation is None else generation.members
+        peers = [each.worker for each in members if each.worker != self.member.worker]
+        copied = self._payloads.has_reader_of_arenas(peers)
         if begin.round != self._payloads.round:
             self._payloads.round = begin.round
-            self._gradients.begin_round(self._entered.size, alone=alone)
+            self._gradients.begin_round(self._entered.size, alone=alone, copied=copied)
             self._state.buffers.restore()
         elif not alone:
-            self._gradients.slots.share()
+            self._gradients.slots.share(copied=copied)
 
     def _send(self, peer: int, message: messages.AnyPeerMessage, payload: list[Buffer] | None) -> None:
         assert self._mesh is not None, "nothing is sent alone"
@@ -450,7 +467,7 @@ def _restore(source: RestoreSource, restore: actions.RestoreState) -> events.Rec
     return events.Received(STORE, state)
 
 
-def _find_no_arenas(peer: int) -> ArenaIds | None:
+def _find_no_process(peer: int) -> Process | None:
     raise AssertionError(f"without a mesh there is no worker {peer}")
 
 

@@ -7,6 +7,7 @@ import argparse
 import time
 
 import faults
+import rooms
 import torch
 from torch import nn
 from torch.nn import functional
@@ -27,6 +28,8 @@ parser.add_argument("--hold", action="append", default=[], help="MOMENT[:STEP]")
 parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of each virtual rank")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--mirrored", action="store_true", help="train as on a device, whatever the device is")
+parser.add_argument("--rooms", action="store_true", help="peers read the memory of a mirrored model")
+parser.add_argument("--no-rooms-of", type=int, help="this worker has no such memory")
 parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
 parser.add_argument("--keep-at", type=int, help="the script asks for a checkpoint after this step")
 parser.add_argument("--apply-late", help="WORKER:STEP; this worker waits for the file apply")
@@ -62,8 +65,10 @@ for fault in options.fault:
     faults.arm(fault)
 for hold in options.hold:
     faults.hold(hold)
-if options.mirrored:
+if options.mirrored or options.rooms:
     assembly.choose_placement = Mirrored
+if options.rooms:
+    rooms.install(without=options.no_rooms_of)
 if options.load_late is not None:
     faults.delay_loading(options.load_late)
 if options.corrupt is not None:

@@ -44,7 +44,8 @@ from elastane.run.worker.links.memory_mark import MARK_BYTES
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
-VERSION = "elastane mesh 3"
+NAME_BYTES = 64
+VERSION = "elastane mesh 4"
 
 # The numbers of workers, processes and descriptors; -1: no descriptor yet.
 _Number = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
@@ -65,6 +66,8 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         values: the descriptor, in that process, of the arena of parameters.
         mark_fd: the descriptor, in that process, of its mark.
         mark: the mark, see `elastane.run.worker.links.memory_mark`.
+        door: the name of its door, see `elastane.run.worker.links.descriptor_door`; empty: it has none.
+        device: equal on peers that can map each other's device memory; empty: it shares none.
     """
 
     pid: _Number
@@ -72,6 +75,8 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     values: _Number
     mark_fd: _Number
     mark: Annotated[bytes, msgspec.Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]
+    door: Annotated[str, msgspec.Meta(max_length=NAME_BYTES, pattern="^[0-9a-f]*$")] = ""
+    device: Annotated[str, msgspec.Meta(max_length=NAME_BYTES)] = ""
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -93,7 +98,7 @@ class Agreement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 LIMITS = FrameLimits(message=256, payload=0)
-"""The limits of frames during the handshake; the longest has fewer than 120 bytes."""
+"""The limits of frames during the handshake; the longest has fewer than 250 bytes."""
 
 Address: TypeAlias = tuple[str, int]
 _encode = msgspec.msgpack.Encoder().encode

@@ -54,6 +54,8 @@ class Mesh:
         port: the port at which peers reach it.
         sums_fd: the descriptor of the sums, for peers; see `Process`.
         values_fd: the descriptor of the values, for peers; see `Process`.
+        door: the name of this worker's door; see `Process`.
+        device: of this worker; see `Process`.
         peers: the connections to peers; another thread may ask whether there are any.
         streams: the bytes on the connection to each peer so far, including past connections.
     """
@@ -70,6 +72,7 @@ class Mesh:
         self.worker = worker
         self._mark, self._share_memory = MemoryMark(), share_memory
         self.sums_fd = self.values_fd = -1
+        self.door = self.device = ""
         self._secret = secret
         self._selector = selectors.DefaultSelector()
         self._entrance = MeshEntrance(self._selector, self._build_credentials, address, encryption=encryption)
@@ -102,16 +105,21 @@ class Mesh:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
-    def get_arenas(self, peer: int) -> tuple[int, int, int] | None:
-        """Return ``(pid, fd of its sums, fd of its values)``; None: no connected peer shares this memory."""
+    def get_process(self, peer: int) -> Process | None:
+        """Return the process of a connected peer that shares its memory; None: no such peer does."""
         connection = self.peers.get(peer)
-        if connection is None or not connection.shared:
-            return None
-        return connection.process.pid, connection.process.sums, connection.process.values
+        return None if connection is None or not connection.shared else connection.process
+
+    @property
+    def mark(self) -> bytes:
+        """The mark of this worker, which only its peers know."""
+        return self._mark.value
 
     def _build_credentials(self) -> Credentials:
         mark = self._mark
-        process = Process(os.getpid(), self.sums_fd, self.values_fd, mark.fd, mark.value)
+        process = Process(
+            os.getpid(), self.sums_fd, self.values_fd, mark.fd, mark.value, self.door, self.device
+        )
         return Credentials(self.worker, self._secret, process, self._can_read)
 
     def _can_read(self, process: Process) -> bool:

@@ -89,6 +89,20 @@ class SideStream:
         self._stream = open_cuda_stream(device)
         self._writes: torch.cuda.Event | None = None
 
+    @property
+    def is_gpu(self) -> bool:
+        """There is a stream, because the device is a GPU."""
+        return self._stream is not None
+
+    def record(self) -> torch.cuda.Event | None:
+        """Return the event of the end of all uses so far; None: they have ended."""
+        if self._stream is None:
+            return None
+        # Blocking: the thread that waits sleeps instead of spinning.
+        ended = torch.cuda.Event(blocking=True)
+        ended.record(self._stream)
+        return ended
+
     def mark_writes(self, stream: torch.cuda.Stream | None = None) -> None:
         """Let later uses wait for all that the training thread, which calls this, has queued so far.
 

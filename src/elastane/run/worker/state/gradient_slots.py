@@ -94,23 +94,33 @@ class GradientSlots:
         for tensor in self.sums:
             tensor.zero_()
 
-    def begin_round(self, size: int, *, alone: bool) -> None:
+    @property
+    def is_alone(self) -> bool:
+        """No other worker takes part in this round."""
+        return self._alone
+
+    def begin_round(self, size: int, *, alone: bool, copied: bool = True) -> None:
         """Forget all sums: the previous round has committed, so no worker reads them.
 
         Args:
             alone: no other worker takes part, so none reads partial sums.
+            copied: a worker that takes part reads the arenas.
         """
         self.complete_blocks.clear()
         self._nodes.clear()
         self._announced.clear()
         self._alone = alone
         self._size = size
-        self.memory.begin_round(alone=alone)
+        self.memory.begin_round(alone=alone, copied=copied and not alone)
 
-    def share(self) -> None:
-        """Let peers read the partial sums of a round that this worker began alone."""
+    def share(self, *, copied: bool = True) -> None:
+        """Let peers read the partial sums of a round that this worker began alone, or with other peers.
+
+        Args:
+            copied: a worker that takes part reads the arenas.
+        """
         with self.lock:
-            self.memory.share(self._nodes.values(), self.complete_blocks)
+            self.memory.share(self._nodes.values(), self.complete_blocks, copied=copied)
             self._alone = False
 
     def list_parts(self) -> tuple[PartialSum, ...]:
@@ -281,10 +291,12 @@ class GradientSlots:
         """
         nodes = [part[0][0] for part in parts]
         plan = plan_merges(nodes, self._size) if self.exact else fold(nodes)
-        partial_sums = [part[1] for part in parts]
-        writable = [part[2] for part in parts]
+        sums = self.find_root(block)
         with self.lock, self.memory.use_side_stream():
             self.memory.settle(block)
+            # From the message of a peer on another machine a part comes to the device.
+            partial_sums = [part[1].to(sums.device, non_blocking=True) for part in parts]
+            writable = [part[2] for part in parts]
             for merge in plan:
                 target, source = partial_sums[merge.target], partial_sums[merge.source]
                 if writable[merge.target]:
@@ -295,15 +307,14 @@ class GradientSlots:
                 partial_sums[merge.target] = source.add_(target) if in_place else target + source
                 writable[merge.target] = True
             root = partial_sums[plan[-1].target] if plan else partial_sums[0]
-            sums = self.find_root(block)
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
+            self.memory.store_copy(block)
             self.complete_blocks.add(block)
 
     def find_root(self, block: int) -> torch.Tensor:
         """Return the memory of the whole sum of a block on this worker."""
-        complete = self.memory.tensors[0] if self.memory.private else self.sums
-        return self.layout.view_block(complete, block)
+        return self.layout.view_block(self.memory.find_root_sections(), block)
 
     def list_node_parts(self, block: int) -> list[torch.Tensor]:
         """Return the memory of the parts of a block that `merge_node` may leave; it may add more."""
@@ -321,7 +332,9 @@ class GradientSlots:
         """
         spans = [part[0] for part in parts]
         plan = merge_siblings([some[0] for some in spans], self._size) if self.exact else fold_node(spans)
-        partial_sums, writable = [part[1] for part in parts], [part[2] for part in parts]
+        where = self.find_root(block).device
+        partial_sums = [part[1].to(where, non_blocking=True) for part in parts]
+        writable = [part[2] for part in parts]
         last = {merge.target: merge for merge in plan.merges}
         places = {number: place for place, (_, number) in enumerate(plan.left)}
         while len(self.node_arenas) < len(plan.left):
@@ -331,7 +344,12 @@ class GradientSlots:
             number = merge.target
             target, source = partial_sums[number], partial_sums[merge.source]
             if number in places and last[number] is merge:
-                partial_sums[number] = torch.add(target, source, out=views[places[number]])
+                view = views[places[number]]
+                # Other machines read it on the host.
+                on_host = target.device == view.device
+                partial_sums[number] = (
+                    torch.add(target, source, out=view) if on_host else view.copy_(target + source)
+                )
             elif writable[number]:
                 target.add_(source)
             else:
@@ -345,7 +363,8 @@ class GradientSlots:
 
     def store_sum(self, block: int, sums: torch.Tensor) -> None:
         """Store the complete sum of a block, which a peer has computed."""
-        with self.lock:
+        with self.lock, self.memory.use_side_stream():
             self.memory.settle(block)
-            self.layout.view_block(self.sums, block).copy_(sums)
+            self.find_root(block).copy_(sums)
+            self.memory.store_copy(block)
             self.complete_blocks.add(block)

@@ -168,9 +168,14 @@ class Gradients:
             if parameter.grad is not None and parameter.grad is not self._consumed[number]:
                 raise _build_late_gradient_error(self.layout.extents[number].name)
 
-    def begin_round(self, size: int, *, alone: bool = False) -> None:
-        """Forget all sums: the previous round has committed, so no worker reads them."""
-        self.slots.begin_round(size, alone=alone)
+    def begin_round(self, size: int, *, alone: bool = False, copied: bool = True) -> None:
+        """Forget all sums: the previous round has committed, so no worker reads them.
+
+        Args:
+            alone: see `GradientSlots.begin_round`.
+            copied: likewise.
+        """
+        self.slots.begin_round(size, alone=alone, copied=copied)
         self._alone = alone
         self._waiting = None
 

@@ -18,9 +18,19 @@ from typing import TypeAlias
 import torch
 
 from elastane.run.worker.state.devices import SideStream, register_host_memory
+from elastane.run.worker.state.gpu_memory import find_device_memory
 from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.run.worker.state.room_slots import RoomSlots
+from elastane.run.worker.state.rooms import Rooms
 from elastane.run.worker.state.shared_memory import Arena
-from elastane.run.worker.state.slot_memory import HostSlots, Sections, allocate_on_device, choose_slots
+from elastane.run.worker.state.slot_memory import (
+    HostSlots,
+    Sections,
+    SumsOnDevice,
+    allocate_on_device,
+    choose_slots,
+    has_room_for,
+)
 
 View: TypeAlias = Callable[[Sections], torch.Tensor]
 
@@ -32,12 +42,22 @@ class InPlace:
         arena: the memory that peers read: all parameters, and the committed values of all buffers.
         values: the sections on which the model and the optimizer work.
         slots: the memory in which gradients are added.
+        rooms: the memory of the device that peers read; None: they read none.
+        side_stream: the stream of the thread that handles a round; None: there are no streams.
     """
+
+    rooms: Rooms | None = None
+    side_stream: SideStream | None = None
 
     def __init__(self, layout: ModelLayout) -> None:
         self.arena = Arena("values", layout.sections)
         self.values: Sections = self.arena.tensors
         self.slots = HostSlots(layout)
+
+    @property
+    def received(self) -> Sections:
+        """The sections into which values of peers come first."""
+        return self.arena.tensors
 
     def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:
         """Return the complete sums in memory that the optimizer can read."""
@@ -59,6 +79,9 @@ class InPlace:
 
     def update_model(self, view: View) -> None:
         """Copy new values from the arena to the model; ``view`` selects the values."""
+
+    def end_receipt(self, view: View, blocks: Iterable[int]) -> None:
+        """Complete the receipt of values, which are in `received`; ``view`` selects them."""
 
     def mark_writes(self) -> None:
         """Let the reactor thread wait for the changes that this thread has queued on the device."""
@@ -84,14 +107,27 @@ class Mirrored:
     def __init__(self, layout: ModelLayout) -> None:
         self._layout = layout
         self.arena = Arena("values", layout.sections)
-        self.values: Sections = allocate_on_device(layout, self.arena)
         # Blocks that have older values in the arena than on the device.
         self._stale: set[int] = set()
-        self._side_stream = SideStream(layout.device)
-        self.slots = choose_slots(layout, self._side_stream)
+        self.side_stream = SideStream(layout.device)
+        self.slots: SumsOnDevice
+        self.values: Sections
+        self.rooms = open_rooms(layout)
+        if self.rooms is None:
+            self.values = allocate_on_device(layout, self.arena)
+            self.slots = choose_slots(layout, self.side_stream)
+        else:
+            buffers = self.arena.tensors[layout.parameter_sections :]
+            self.values = (*self.rooms.open(self.arena.fd), *buffers)
+            self.slots = RoomSlots(layout, self.side_stream, self.rooms)
         if layout.device.type == "cuda":
             trained = self.arena.tensors[: layout.parameter_sections]
             register_host_memory(self.arena, trained, layout.device)
+
+    @property
+    def received(self) -> Sections:
+        """The sections into which values of peers come first."""
+        return self.arena.tensors if self.rooms is None else self.values
 
     def place_sums(self, sums: Sections, blocks: Iterable[int]) -> Sections:
         """Return the complete sums in memory that the optimizer can read.
@@ -129,9 +165,20 @@ class Mirrored:
         """Copy new values from the arena to the model; ``view`` selects the values."""
         view(self.values).copy_(view(self.arena.tensors))
 
+    def end_receipt(self, view: View, blocks: Iterable[int]) -> None:
+        """Complete the receipt of values, which are in `received`; ``view`` selects them.
+
+        Args:
+            blocks: of these values.
+        """
+        if self.rooms is None:
+            self.update_model(view)
+        else:
+            self._stale |= self._select_trained(blocks)
+
     def mark_writes(self) -> None:
         """Let the reactor thread wait for the changes that this thread has queued on the device."""
-        self._side_stream.mark_writes()
+        self.side_stream.mark_writes()
 
     def synchronize(self) -> None:
         """Wait until the device has completed the work that this thread has queued."""
@@ -140,7 +187,7 @@ class Mirrored:
 
     def use_side_stream(self) -> AbstractContextManager[object]:
         """Return the context in which the reactor thread uses tensors of the model's device."""
-        return self._side_stream.use()
+        return self.side_stream.use()
 
     def _select_trained(self, blocks: Iterable[int]) -> set[int]:
         return {block for block in blocks if not self._layout.is_buffers(block)}
@@ -152,3 +199,11 @@ Placement: TypeAlias = InPlace | Mirrored
 def choose_placement(layout: ModelLayout) -> Placement:
     """Choose `InPlace` on the CPU, `Mirrored` elsewhere."""
     return InPlace(layout) if layout.device.type == "cpu" else Mirrored(layout)
+
+
+def open_rooms(layout: ModelLayout) -> Rooms | None:
+    """Return memory of the device that peers read; None: they read copies on the host."""
+    memory = find_device_memory(layout.device)
+    if memory is None or not has_room_for(layout):
+        return None
+    return Rooms(memory, layout.sections[: layout.parameter_sections])

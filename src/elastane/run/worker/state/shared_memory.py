@@ -29,6 +29,11 @@ class Section(msgspec.Struct, frozen=True):
         return self.elements * self.dtype.itemsize
 
 
+def map_sections(descriptor: int, sections: Sequence[Section]) -> tuple[torch.Tensor, ...]:
+    """Return one 1-D tensor per section of an arena, by a descriptor that is open in this process."""
+    return _view_sections(mmap.mmap(descriptor, 0), sections)
+
+
 def _view_sections(memory: mmap.mmap, sections: Sequence[Section]) -> tuple[torch.Tensor, ...]:
     views, offset = [], 0
     for section in sections:
@@ -56,7 +61,7 @@ class Arena:
     def __init__(self, name: str, sections: Sequence[Section]) -> None:
         self.fd = os.memfd_create(f"elastane-{name}")
         os.ftruncate(self.fd, max(_count_bytes(sections), PAGE))
-        self.tensors = _view_sections(mmap.mmap(self.fd, 0), sections)
+        self.tensors = map_sections(self.fd, sections)
         weakref.finalize(self, os.close, self.fd)
 
 
@@ -81,7 +86,7 @@ class PeerArenas:
             # O_RDWR because torch has no read-only tensors. Workers never write to a peer's arena.
             descriptor = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
             try:
-                self._mapped[pid, fd] = _view_sections(mmap.mmap(descriptor, 0), self._sections)
+                self._mapped[pid, fd] = map_sections(descriptor, self._sections)
             finally:
                 os.close(descriptor)
         return self._mapped[pid, fd]

@@ -99,7 +99,11 @@ class HostSlots:
         number = next(number for number, arena in enumerate(self._arenas) if arena.fd == fd)
         return self.tensors[number] if self.private else self._arenas[number].tensors
 
-    def begin_round(self, *, alone: bool) -> None:
+    def find_root_sections(self) -> Sections:
+        """Return the memory in which complete sums come to be on this worker."""
+        return self.tensors[0] if self.private else self._arenas[0].tensors
+
+    def begin_round(self, *, alone: bool, copied: bool) -> None:
         """Forget all sums of the round before."""
 
     def begin_leaf(self) -> None:
@@ -130,7 +134,10 @@ class HostSlots:
     def settle(self, block: int) -> None:
         """Wait until no copy writes the block of slot 0 that peers read."""
 
-    def share(self, slots: Iterable[int], complete: AbstractSet[int]) -> None:
+    def store_copy(self, block: int) -> None:
+        """Copy a complete sum to where peers read it."""
+
+    def share(self, slots: Iterable[int], complete: AbstractSet[int], *, copied: bool) -> None:
         """Make everything readable: the worker is not alone any more."""
 
     def use_side_stream(self) -> AbstractContextManager[object]:
@@ -165,7 +172,7 @@ class SumsOnDevice(HostSlots, ABC):
     def sums(self) -> Sections:
         """The memory of complete sums; zeros before the first round."""
 
-    def begin_round(self, *, alone: bool) -> None:
+    def begin_round(self, *, alone: bool, copied: bool) -> None:
         self._complete.clear()
 
     def pin(self, slots: Iterable[int]) -> None:
@@ -259,6 +266,7 @@ class DeviceSlots(SumsOnDevice):
     Attributes:
         tensors: the sections of each slot, in which gradients are added: those of parameters on the device,
             those of buffers in the arena.
+        alone: no other worker takes part in this round.
     """
 
     on_device = True
@@ -273,6 +281,7 @@ class DeviceSlots(SumsOnDevice):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-sums")
         self._announcements: list[Future[None]] = []
         self._withheld: list[FinalBlocks] = []
+        self.alone = False
         # Copies that may still write to the arenas, by block.
         self._copies: dict[int, torch.cuda.Event] = {}
 
@@ -285,14 +294,15 @@ class DeviceSlots(SumsOnDevice):
         self._arenas.append(arena)
         self.tensors.append(allocate_on_device(self._layout, arena))
 
-    def begin_round(self, *, alone: bool) -> None:
+    def begin_round(self, *, alone: bool, copied: bool) -> None:
         """Forget all sums of the round before.
 
         Args:
             alone: the generation has no other member.
+            copied: a member reads the arenas.
         """
-        super().begin_round(alone=alone)
-        self.private = alone
+        super().begin_round(alone=alone, copied=copied)
+        self.private = self.alone = alone
         self._copies.clear()
 
     # -- additions (training thread) -----------------------------------------------------------------------
@@ -331,13 +341,17 @@ class DeviceSlots(SumsOnDevice):
 
     def publish(self, final: FinalBlocks) -> None:
         """Announce final blocks as soon as peers can read them; the caller holds the lock of the slots."""
-        if self.private:
+        if self.alone:
             self._withheld.append(final)
             return
+        readable = self._make_readable(final)
+        self._announcements.append(self._thread.submit(_announce, readable, final))
+
+    def _make_readable(self, final: FinalBlocks) -> torch.cuda.Event | None:
+        """Return the event with which peers can read final blocks; None: they can."""
         skipped = final.complete
         copied = [b for b in final.blocks if b not in skipped and not self._layout.is_buffers(b)]
-        arrived = self._copy(final.slots, copied)
-        self._announcements.append(self._thread.submit(_announce, arrived, final))
+        return self._copy(final.slots, copied)
 
     def _copy(self, slots: Sequence[int], blocks: Sequence[int]) -> torch.cuda.Event | None:
         """Queue copies of blocks to the arenas; return the event of their arrival, None on the CPU."""
@@ -378,7 +392,7 @@ class DeviceSlots(SumsOnDevice):
         with lock:
             withheld, self._withheld = self._withheld, []
             for final in withheld:
-                if self.private:
+                if self.alone:
                     final.announce(final.blocks)
                 else:
                     self.publish(final)
@@ -394,17 +408,18 @@ class DeviceSlots(SumsOnDevice):
         if copy is not None:
             copy.synchronize()
 
-    def share(self, slots: Iterable[int], complete: AbstractSet[int]) -> None:
+    def share(self, slots: Iterable[int], complete: AbstractSet[int], *, copied: bool) -> None:
         """Copy everything to the arenas: the worker is not alone any more.
 
         The caller holds the lock of the slots.
 
         Args:
             complete: the blocks of slot 0 that have complete sums.
+            copied: a member reads the arenas.
         """
         if not self.private:
             return
-        self.private = False
+        self.private = self.alone = False
         self._complete |= complete
         blocks = [block for block in range(len(self._layout.blocks)) if not self._layout.is_buffers(block)]
         if self._layout.device.type == "cuda":
@@ -416,13 +431,17 @@ class DeviceSlots(SumsOnDevice):
 
 def choose_slots(layout: ModelLayout, side_stream: SideStream) -> SumsOnDevice:
     """Choose the memory for a device: on it if it fits; the sums have the same bits."""
-    if layout.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(layout.device)
-        sections = layout.sections[: layout.parameter_sections]
-        state = sum(estimate_state_bytes(each.elements, each.dtype.itemsize) for each in sections)
-        if not are_added_on_device(count_trained_bytes(layout), state, free):
-            return StagedSlots(layout, side_stream)
-    return DeviceSlots(layout, side_stream)
+    return DeviceSlots(layout, side_stream) if has_room_for(layout) else StagedSlots(layout, side_stream)
+
+
+def has_room_for(layout: ModelLayout) -> bool:
+    """Return whether the device of a model has the memory to add gradients."""
+    if layout.device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(layout.device)
+    sections = layout.sections[: layout.parameter_sections]
+    state = sum(estimate_state_bytes(each.elements, each.dtype.itemsize) for each in sections)
+    return are_added_on_device(count_trained_bytes(layout), state, free)
 
 
 def are_added_on_device(gradient_bytes: int, state_bytes: int, free_bytes: int) -> bool:

@@ -273,6 +273,18 @@ class TrainingState:
         with self.placement.use_side_stream():
             self.placement.update_model(partial(self.view_values, unit))
 
+    def settle_values(self) -> None:
+        """Wait until the optimizer has computed all new values, which peers then read on the device."""
+        with self.placement.use_side_stream():
+            self.placement.synchronize()
+
+    def store_values(self, unit: int, values: torch.Tensor) -> None:
+        """Store the values that a unit has on a peer."""
+        view = partial(self.view_values, unit)
+        with self.placement.use_side_stream():
+            view(self.placement.received).copy_(values)
+            self.placement.end_receipt(view, self.shards.list_blocks((unit,)))
+
     def pack(self, values: Iterable[int], states: Iterable[int]) -> list[Buffer]:
         """Pack the values of some units and the optimizer state of others."""
         values = tuple(values)
@@ -314,8 +326,7 @@ class TrainingState:
         for key, entry in (*tensors.items(), *plain.items()):
             kind, *path = key.split("/", 2)
             if kind == "value":
-                self.view_values(int(path[0]), self.arena.tensors).copy_(entry)
-                self.update_model(int(path[0]))
+                self.store_values(int(path[0]), entry)
             elif kind == "buffer":
                 self.buffers.tensors[int(path[0])].copy_(entry)
             elif kind in ("state", "host"):
