@@ -42,7 +42,8 @@ def mesh():
 def reactor(mesh, monkeypatch):
     monkeypatch.setattr("elastane.run.worker.reactor.Payloads", lambda *_parts: SimpleNamespace(round=0))
     gradients = SimpleNamespace(slots=SimpleNamespace(sums_fd=-1))
-    state = SimpleNamespace(arena=SimpleNamespace(fd=-1))
+    placement = SimpleNamespace(rooms=None, side_stream=None)
+    state = SimpleNamespace(arena=SimpleNamespace(fd=-1), placement=placement)
     return Reactor(RecordingMember(), gradients, state, measure_norms=False, mesh=mesh)
 
 
