@@ -37,6 +37,7 @@ from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout, check_dense
 from elastane.run.worker.state.optimizer_shards import updates_elementwise
 from elastane.run.worker.state.placement import choose_placement
+from elastane.run.worker.state.row_sums import SCHEME
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.worker_settings import WorkerSettings
@@ -152,6 +153,7 @@ def build_pinned(
             "torch": str(torch.__version__),
             "python": platform.python_version(),
             "device": devices.describe_device(parts.layout.device),
+            "digests": SCHEME,
         },
     )
 

@@ -27,9 +27,9 @@ from elastane.run.worker.state.optimizer_shards import OptimizerShards
 from elastane.run.worker.state.payload import pack_state, unpack_state
 from elastane.run.worker.state.placement import Placement
 from elastane.run.worker.state.replicated_state import ReplicatedState
+from elastane.run.worker.state.row_sums import update_digest
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.sharded_optimizer import ShardedOptimizer
-from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.state.whole_optimizer import WholeOptimizer
 
 OBSERVER = "activation_post_process"
@@ -357,17 +357,20 @@ class TrainingState:
     # -- digests -------------------------------------------------------------------------------------------
 
     def digest(self, block: int) -> tuple[str, str]:
-        """Return the SHA-256 of a block's values and of its optimizer state; equal on all its holders."""
+        """Return the digests of a block's values and of its optimizer state; equal on all its holders.
+
+        They are computed where the state is, see `elastane.run.worker.state.row_sums`.
+        """
         values, states = hashlib.sha256(), hashlib.sha256()
         with self.placement.use_side_stream():
-            self.placement.update_arena((block,))
-            values.update(raw_bytes(self.layout.view_block(self.arena.tensors, block)))
+            update_digest(values, self.layout.view_block(self.placement.values, block))
             for piece in self.layout.pieces[block]:
                 for key, entry in sorted(self.shards.read_piece_state(block, piece).items()):
                     states.update(key.encode())
-                    states.update(
-                        raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
-                    )
+                    if isinstance(entry, torch.Tensor):
+                        update_digest(states, entry)
+                    else:
+                        states.update(repr(entry).encode())
         return values.hexdigest(), states.hexdigest()
 
 
