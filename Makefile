@@ -29,7 +29,7 @@ STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup pins lowest docs docs-cli picture screenshots demo pilot test test-changed test-fast test-long times check style types \
-  format bench chaos survive crash crash-slurm clean
+  format bench gpu chaos survive crash crash-slurm clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
@@ -121,6 +121,10 @@ format: setup ## put the code into the house format
 
 bench: setup ## measure against plain PyTorch, DDP and torchrun; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+# Without `setup`: a machine that is lent with a GPU may have no network, and brings its own torch.
+gpu: ## all tests and measurements on one GPU, in eight minutes; without a GPU nothing (PART=rooms, SMALL=1 on the CPU)
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu/all_parts.py $(if $(PART),--part $(PART)) $(if $(SMALL),--small)
 
 chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared with a reference run (SEED=1 EVENTS=20)
 	$(BIN)/python benchmarks/chaos.py --seed $(SEED) --events $(EVENTS)

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from spread import format_spread
 
@@ -34,12 +35,15 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the recipe")
     parser.add_argument("--first-step", action="store_true")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--json", type=Path, help="write the ratios to this file, too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         environment = os.environ | {"ELASTANE_HOME": str(work / "home"), "OMP_NUM_THREADS": "1"}
-        for samples in options.samples:
-            measure_ratios(work, environment, samples, options)
+        rows = [measure_ratios(work, environment, samples, options) for samples in options.samples]
+        if options.json:
+            options.json.write_text(json.dumps(rows))
         if options.first_step:
             first = [measure_first_step(work, environment, n) for n in range(options.repetitions)]
             print(f"first step after the command: {format_spread([one for one, _ in first], 's')}")
@@ -48,8 +52,8 @@ def main() -> None:
 
 def measure_ratios(
     work: Path, environment: dict[str, str], samples: int, options: argparse.Namespace
-) -> None:
-    """Print the speeds with this many samples in a microbatch."""
+) -> dict[str, Any]:
+    """Print and return the speeds with this many samples in a microbatch."""
     changes = [
         *SIZES,
         f"training.steps={options.steps}",
@@ -63,9 +67,9 @@ def measure_ratios(
     ejected = work / f"ejected-{samples}"
     sets = [word for change in changes for word in ("--set", change)]
     run([*ELASTANE, "recipe", "eject", "llama-tiny", str(ejected), *sets], work, environment)
-    ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    ratios: dict[str, list[float]] = {kind: [] for kind in options.kinds}
     for repetition in range(options.repetitions):
-        for kind in KINDS:
+        for kind in options.kinds:
             name = f"{kind}-{samples}-{repetition}"
             begin = (
                 [*ELASTANE, "run", "--workers=1", f"--name={name}"] if kind == "recipe" else [sys.executable]
@@ -76,10 +80,14 @@ def measure_ratios(
             ratios[kind].append(median(plain / own for own, plain in pairs))
     plain_s = median(plain for _, plain in pairs)
     print(f"{samples} samples per microbatch, a plain step takes {1e3 * plain_s:.0f} ms")
-    for kind in KINDS:
+    for kind in options.kinds:
         print(f"  speed of the {kind}, loop = 1: {format_spread(ratios[kind], digits=3)}")
+    row = {"samples": samples, "plain_step_ms": round(1e3 * plain_s, 1), "speed_of_loop": ratios}
+    if not {"recipe", "trainer"} <= set(options.kinds):
+        return row
     by_trainer = [ours / theirs for ours, theirs in zip(ratios["recipe"], ratios["trainer"], strict=True)]
     print(f"  speed of the recipe, trainer = 1: {format_spread(by_trainer, digits=3)}", flush=True)
+    return row
 
 
 def run(command: list[str], work: Path, environment: dict[str, str]) -> None:

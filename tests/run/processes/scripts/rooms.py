@@ -3,10 +3,12 @@
 Workers pass its descriptors through their doors, and nothing maps it by a path.
 """
 
+from collections.abc import Sequence
+
 from elastane.run.worker import worker_settings
 from elastane.run.worker.state import placement
-from elastane.run.worker.state.rooms import DeviceMemory
-from elastane.run.worker.state.shared_memory import Arena, map_sections
+from elastane.run.worker.state.rooms import DeviceMemory, Sections
+from elastane.run.worker.state.shared_memory import Arena, Section, map_sections
 
 
 class HostMemory(DeviceMemory):
@@ -17,12 +19,12 @@ class HostMemory(DeviceMemory):
     def __init__(self) -> None:
         self._arenas: list[Arena] = []
 
-    def allocate(self, sections):
+    def allocate(self, sections: Sequence[Section]) -> tuple[Sections, int]:
         arena = Arena("room", sections)
         self._arenas.append(arena)
         return arena.tensors, arena.fd
 
-    def map(self, descriptor, sections):
+    def map(self, descriptor: int, sections: Sequence[Section]) -> Sections:
         own = worker_settings.get_settings()
         if own.run_dir is not None:
             (own.run_dir.root / f"mapped-{own.worker}").touch()
@@ -32,4 +34,4 @@ class HostMemory(DeviceMemory):
 def install(*, without: int | None = None) -> None:
     """Let mirrored models of this process have rooms, but not those of one worker."""
     if worker_settings.get_settings().worker != without:
-        placement.find_device_memory = lambda _device: HostMemory()
+        setattr(placement, "find_device_memory", lambda _device: HostMemory())  # noqa: B010 - for mypy
