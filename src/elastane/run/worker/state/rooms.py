@@ -8,6 +8,7 @@ reads in a room stays there when the room's process is killed.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -43,10 +44,14 @@ class Rooms:
     Args:
         memory: the memory of the device.
         sections: the sections of a room; the same on every worker.
+
+    Attributes:
+        identity: equal for workers that can reach each other's doors and map each other's rooms.
     """
 
     def __init__(self, memory: DeviceMemory, sections: Sequence[Section]) -> None:
-        self.identity = memory.identity
+        # A door is reached within its network only, even if processes see each other.
+        self.identity = f"{memory.identity} {Path('/proc/self/ns/net').stat().st_ino}"
         self._memory, self._sections = memory, sections
         self._descriptors: dict[int, int] = {}
         self._mapped: dict[tuple[str, int], Sections | None] = {}
