@@ -172,7 +172,7 @@ def run_part(part: Part, *, small: bool) -> Figures:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the processes of a part."""
+    """Kill the remaining processes of a part."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from elastane.run.worker.state.row_sums import sum_rows, update_digest
+from elastane.run.worker.state.row_sums import sum_word_rows, update_digest
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ADDENDS = 8
@@ -114,8 +114,8 @@ def measure_rates(mib: int) -> dict[str, Any]:
     rows: list[tuple[str, int, Callable[[], object]]] = [
         ("add in place on the GPU (3 moves)", 3, lambda: device.add_(other)),
         ("add in place on one CPU thread (3 moves)", 3, lambda: host.add_(second)),
-        ("sums of rows on the GPU, for a digest", 1, lambda: sum_rows(device)),
-        ("sums of rows on one CPU thread", 1, lambda: sum_rows(host)),
+        ("sums of rows on the GPU, for a digest", 1, lambda: sum_word_rows(device)),
+        ("sums of rows on one CPU thread", 1, lambda: sum_word_rows(host)),
         ("GPU to pageable memory", 1, lambda: host.copy_(device)),
         ("GPU to pinned memory", 1, lambda: pinned.copy_(device, non_blocking=True)),
         ("GPU to a memfd", 1, lambda: shared.copy_(device)),

@@ -1,4 +1,4 @@
-"""Train layers whose gradients are large beside their computation, and write what the exchange of sums took.
+"""Train layers with gradients that are large beside their computation, and write what their exchange took.
 
 A script of `workers.py`. Each worker writes a file when it has trained: the bytes that it read of sums, the
 seconds in which such a read was under way, and the bytes of sums that lie in memory of the host.

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from elastane.run.worker.state.row_sums import ROW, ROW_BYTES, SCHEME, sum_rows, update_digest
+from elastane.run.worker.state.row_sums import ROW, ROW_BYTES, SCHEME, sum_word_rows, update_digest
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU"))]
 
@@ -39,7 +39,7 @@ def make(elements, dtype):
 @pytest.mark.parametrize("elements", [1, 3 * ROW, 2 * ROW + 1])
 def test_the_sums_are_those_of_plain_numbers_on_every_device(elements, dtype, device):
     tensor = make(elements, dtype)
-    sums = [number % (1 << 64) for number in sum_rows(tensor.to(device)).tolist()]
+    sums = [number % (1 << 64) for number in sum_word_rows(tensor.to(device)).tolist()]
     assert sums == compute_sums(bytes(tensor.view(torch.uint8).tolist()))
 
 

@@ -75,7 +75,7 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     values: _Number
     mark_fd: _Number
     mark: Annotated[bytes, msgspec.Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]
-    door: Annotated[str, msgspec.Meta(max_length=NAME_BYTES, pattern="^[0-9a-f]*$")] = ""
+    door: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{0,64}\Z")] = ""
     device: Annotated[str, msgspec.Meta(max_length=NAME_BYTES)] = ""
 
 

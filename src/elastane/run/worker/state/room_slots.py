@@ -1,4 +1,4 @@
-"""The slots of a worker whose peers read the memory of its device: sums do not pass through the host."""
+"""The slots of a worker with peers that read the memory of its device: sums do not pass through the host."""
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
@@ -51,8 +51,8 @@ class RoomSlots(DeviceSlots):
         """Return the memory of complete sums."""
         return self.tensors[0]
 
-    def _make_readable(self, final: FinalBlocks) -> torch.cuda.Event | None:
-        return super()._make_readable(final) if not self.private else self._mark_additions()
+    def make_readable(self, final: FinalBlocks) -> torch.cuda.Event | None:
+        return super().make_readable(final) if not self.private else self._mark_additions()
 
     def _mark_additions(self) -> torch.cuda.Event | None:
         """Return the event of the end of all additions so far; None: there are no streams."""
@@ -75,7 +75,7 @@ class RoomSlots(DeviceSlots):
             view_block(self._arenas[0].tensors, block).copy_(view_block(self.tensors[0], block))
 
     def share(self, slots: Iterable[int], complete: AbstractSet[int], *, copied: bool) -> None:
-        """Let others read what is there: the worker is not alone any more, or a peer reads no rooms."""
+        """Make all sums readable for others: the worker is not alone any more, or a peer reads no rooms."""
         if self.alone and self._is_gpu:
             # Blocks of a lone worker are announced before the device has added them.
             torch.cuda.synchronize(self._layout.device)

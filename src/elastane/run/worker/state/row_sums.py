@@ -26,17 +26,17 @@ ROWS_AT_ONCE = 64
 """The products of so many rows stay in the cache of a core."""
 
 
-class Digest(Protocol):
+class Hash(Protocol):
     def update(self, data: memoryview, /) -> None: ...
 
 
-def update_digest(digest: Digest, tensor: torch.Tensor) -> None:
+def update_digest(digest: Hash, tensor: torch.Tensor) -> None:
     """Add the elements of a tensor to a digest: as they are if they are few, else the sums of their rows."""
-    digest.update(raw_bytes(tensor if tensor.nbytes <= ROW_BYTES else sum_rows(tensor)))
+    digest.update(raw_bytes(tensor if tensor.nbytes <= ROW_BYTES else sum_word_rows(tensor)))
 
 
 @torch.no_grad()
-def sum_rows(tensor: torch.Tensor) -> torch.Tensor:
+def sum_word_rows(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of each row of a tensor's bytes, on its device; the last row is filled up with zeros."""
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.storage_offset() * flat.element_size() % WORD_BYTES:

@@ -344,10 +344,10 @@ class DeviceSlots(SumsOnDevice):
         if self.alone:
             self._withheld.append(final)
             return
-        readable = self._make_readable(final)
+        readable = self.make_readable(final)
         self._announcements.append(self._thread.submit(_announce, readable, final))
 
-    def _make_readable(self, final: FinalBlocks) -> torch.cuda.Event | None:
+    def make_readable(self, final: FinalBlocks) -> torch.cuda.Event | None:
         """Return the event with which peers can read final blocks; None: they can."""
         skipped = final.complete
         copied = [b for b in final.blocks if b not in skipped and not self._layout.is_buffers(b)]
