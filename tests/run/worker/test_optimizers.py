@@ -145,7 +145,7 @@ def compute_digests(training) -> list[tuple[str, str]]:
 def train_on(training) -> None:
     """Take one more step with invented gradients."""
     training.gradients.begin_round(1)
-    sums = training.gradients.slots.sums
+    sums = training.gradients.slots.memory.find_root_sections()
     for values in sums[: training.layout.parameter_sections]:
         values.copy_(torch.linspace(-1, 1, len(values)))
     blocks = range(len(training.layout.blocks))

@@ -15,6 +15,7 @@ from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.optimizer_shards import ELEMENTWISE
 from elastane.run.worker.state.placement import InPlace, Mirrored, choose_placement
 from elastane.run.worker.state.slot_memory import DeviceSlots, StagedSlots, are_added_on_device
+from tests.run.processes.scripts.rooms import HostMemory
 
 from .lessons import Lesson, assert_same_bits, prepare_lesson, train_elastic
 from .test_models import (
@@ -41,16 +42,20 @@ from .test_optimizers import (
 
 SLOTS = {"added there": DeviceSlots, "added on the host": StagedSlots}
 THERE, ON_THE_HOST = SLOTS
+IN_ROOMS = "added in rooms"
 
 
-@pytest.fixture(params=SLOTS)
+@pytest.fixture(params=[*SLOTS, IN_ROOMS])
 def mirrored(request, monkeypatch):
     """Return a function that trains as `elastic` does, with a mirrored model."""
 
     def train(lesson, how=train_elastic, **wishes):
         with monkeypatch.context() as patch:
             patch.setattr(assembly, "choose_placement", Mirrored)
-            patch.setattr(placement, "choose_slots", SLOTS[request.param])
+            if request.param == IN_ROOMS:
+                patch.setattr(placement, "find_device_memory", lambda _device: HostMemory())
+            else:
+                patch.setattr(placement, "choose_slots", SLOTS[request.param])
             return how(lesson, **wishes)
 
     return train
@@ -201,6 +206,8 @@ def test_new_values_of_a_unit_change_nothing_else_in_the_model(mirrored):
         (optim.SGD, 2, THERE),
         (optim.NAdam, None, THERE),
         (optim.NAdam, 2, ON_THE_HOST),
+        (optim.AdamW, None, IN_ROOMS),
+        (optim.AdamW, 2, IN_ROOMS),
     ],
     ids=name_value,
     indirect=["mirrored"],

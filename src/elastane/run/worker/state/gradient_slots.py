@@ -294,8 +294,7 @@ class GradientSlots:
         sums = self.find_root(block)
         with self.lock, self.memory.use_side_stream():
             self.memory.settle(block)
-            # From the message of a peer on another machine a part comes to the device.
-            partial_sums = [part[1].to(sums.device, non_blocking=True) for part in parts]
+            partial_sums = self.memory.place_parts([part[1] for part in parts])
             writable = [part[2] for part in parts]
             for merge in plan:
                 target, source = partial_sums[merge.target], partial_sums[merge.source]
@@ -332,8 +331,7 @@ class GradientSlots:
         """
         spans = [part[0] for part in parts]
         plan = merge_siblings([some[0] for some in spans], self._size) if self.exact else fold_node(spans)
-        where = self.find_root(block).device
-        partial_sums = [part[1].to(where, non_blocking=True) for part in parts]
+        partial_sums = self.memory.place_parts([part[1] for part in parts])
         writable = [part[2] for part in parts]
         last = {merge.target: merge for merge in plan.merges}
         places = {number: place for place, (_, number) in enumerate(plan.left)}

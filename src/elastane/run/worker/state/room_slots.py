@@ -67,6 +67,11 @@ class RoomSlots(DeviceSlots):
         """Return the complete sum of a block, which is on the device already."""
         return self._layout.view_block(self.tensors[0], block)
 
+    def place_parts(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return partial sums on the device of one of them; those in messages come to it."""
+        device = next((part.device for part in parts if part.is_cuda), None)
+        return parts if device is None else [part.to(device, non_blocking=True) for part in parts]
+
     def store_copy(self, block: int) -> None:
         """Copy a complete sum to the arena, if a peer reads it there."""
         if not self.private and not self._layout.is_buffers(block):

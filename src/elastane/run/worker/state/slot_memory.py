@@ -134,6 +134,10 @@ class HostSlots:
     def settle(self, block: int) -> None:
         """Wait until no copy writes the block of slot 0 that peers read."""
 
+    def place_parts(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return partial sums of workers in the memory in which this worker adds them."""
+        return parts
+
     def store_copy(self, block: int) -> None:
         """Copy a complete sum to where peers read it."""
 
