@@ -16,10 +16,12 @@ class Streams:
     Attributes:
         waits: the name of the thread of each wait on the host.
         arrival: events are complete when it is set.
+        orders: how often one stream had to wait for another one.
     """
 
     def __init__(self, monkeypatch) -> None:
         self.waits: list[str] = []
+        self.orders = 0
         self.arrival = threading.Event()
         self.arrival.set()
         current = _Stream(self)
@@ -57,7 +59,7 @@ class _Stream:
         pass
 
     def wait_stream(self, _stream) -> None:
-        pass
+        self._streams.orders += 1
 
     def synchronize(self) -> None:
         self._streams.wait()

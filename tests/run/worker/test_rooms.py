@@ -191,3 +191,17 @@ def test_blocks_are_announced_when_the_additions_have_ended(monkeypatch):
     streams.arrival.set()
     training.join(WAIT_S)
     assert sorted(worker.announced) == list(range(len(worker.layout.blocks)))
+
+
+def test_a_sum_waits_for_additions_to_its_memory_only_while_they_are_under_way(monkeypatch):
+    streams, worker = Streams(monkeypatch), Worker()
+    sums = torch.ones_like(worker.layout.view_block(worker.slots.sums, 0))
+    worker.compute(0, 1)
+    ordered = streams.orders
+    worker.slots.store_sum(0, sums)
+    assert streams.orders == ordered
+    # A death has left virtual ranks that this worker computes, and another one has the sum already.
+    worker.gradients.begin_leaf(2, worker.announced.extend)
+    ordered = streams.orders
+    worker.slots.store_sum(0, sums)
+    assert streams.orders == ordered + 1

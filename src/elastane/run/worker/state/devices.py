@@ -94,6 +94,11 @@ class SideStream:
         """There is a stream, because the device is a GPU."""
         return self._stream is not None
 
+    def wait_for(self, stream: torch.cuda.Stream | None) -> None:
+        """Let later uses wait for all that a stream has queued so far; None: there are no streams."""
+        if self._stream is not None and stream is not None:
+            self._stream.wait_stream(stream)
+
     def record(self) -> torch.cuda.Event | None:
         """Return the event of the end of all uses so far; None: they have ended."""
         if self._stream is None:

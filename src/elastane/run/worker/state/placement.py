@@ -6,6 +6,9 @@ arena is a mirror (`Mirrored`). Partial sums are copied to the host (`slot_memor
 the device before the optimizer runs. Values are copied to the device when a peer has computed them, and
 to the host before a peer reads them.
 
+If workers share a GPU, they can read each other's sums and values on it instead (`rooms`). The arena is then
+for files and for other peers.
+
 The protocol orders reads and writes by events that the two threads of a worker post. That order holds on a
 device too: every copy to the host is complete when the call returns, and the reactor thread's stream waits
 for the optimizer's kernels before it uses anything.

@@ -27,6 +27,8 @@ class RoomSlots(DeviceSlots):
     def __init__(self, layout: ModelLayout, side_stream: SideStream, rooms: Rooms) -> None:
         super().__init__(layout, side_stream)
         self._rooms = rooms
+        # Blocks to which no more additions are under way.
+        self._settled: set[int] = set()
 
     def open_slot(self, arena: Arena) -> None:
         """Allocate the room of the slot."""
@@ -51,7 +53,22 @@ class RoomSlots(DeviceSlots):
         """Return the memory of complete sums."""
         return self.tensors[0]
 
+    def begin_leaf(self) -> None:
+        super().begin_leaf()
+        self._settled.clear()
+
+    def settle(self, block: int) -> None:
+        """Let the kernels that write the complete sum of a block wait for additions to its memory.
+
+        Usually these have ended: all parts were announced. But a member may take the sum from before a death
+        while it computes virtual ranks of the dead worker, which are in no part of that sum.
+        """
+        super().settle(block)
+        if block not in self._settled:
+            self._side_stream.wait_for(self._stream)
+
     def make_readable(self, final: FinalBlocks) -> torch.cuda.Event | None:
+        self._settled.update(final.blocks)
         return super().make_readable(final) if not self.private else self._mark_additions()
 
     def _mark_additions(self) -> torch.cuda.Event | None:
