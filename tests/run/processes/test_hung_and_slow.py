@@ -10,7 +10,9 @@ from .stage import get_pid
 pytestmark = [pytest.mark.processes, pytest.mark.alone]
 
 
-@pytest.mark.parametrize("moment", ["in-backward", "before-vote"])
+@pytest.mark.parametrize(
+    "moment", ["in-backward", "before-vote", pytest.param("device-hangs", marks=pytest.mark.long)]
+)
 def test_a_worker_that_hangs_in_a_step_is_removed_and_the_others_finish_the_step(
     stage, assert_equals_reference, moment
 ):

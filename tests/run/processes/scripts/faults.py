@@ -27,7 +27,7 @@ from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.nouns import control
 from elastane.run.nouns.checkpoints import parse_checkpoint_age
 from elastane.run.protocol import actions, events, messages
-from elastane.run.worker import worker, worker_settings
+from elastane.run.worker import work_queue, worker, worker_settings
 from elastane.run.worker.checkpoints.copier import StateCopier
 from elastane.run.worker.data.batch_sources import BatchSource, MapBatchSource
 from elastane.run.worker.evaluation import Evaluation
@@ -42,6 +42,7 @@ from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.run.worker.state.slot_memory import DeviceSlots, HostSlots
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.trainer import Trainer
+from elastane.run.worker.work_queue import Work, WorkQueue
 
 POLL_S = 0.005
 Strike = Callable[[], None]
@@ -402,6 +403,24 @@ def before_apply(step: int, strike: Strike) -> None:
     _around(TrainingState, "apply", before=at)
 
 
+class HangingQueue(WorkQueue):
+    """The queue of a device that does nothing any more."""
+
+    def issue(self, work: Work) -> None:
+        self.begin(work)
+
+
+def device_hangs(step: int, _strike: Strike) -> None:
+    """Let the device of this worker hang from its first sum in a step on."""
+    work_queue.STUCK_S = 0.2
+
+    def look(reactor: Reactor, action: object) -> None:
+        if isinstance(action, actions.Reduce) and reactor.member.step + 1 == step:
+            reactor.queue = HangingQueue(reactor.post)
+
+    _around(Reactor, "_act", before=look)
+
+
 def lose_gathered_tensors() -> None:
     """Remove the tensors of an evaluation before a worker reads those of the others."""
 
@@ -482,6 +501,7 @@ def _in_thread(name: str | None) -> Moment:
 
 
 MOMENTS: dict[str, Moment] = {
+    "device-hangs": device_hangs,
     "before-compute": before_compute,
     "in-backward": in_backward,
     "before-first-ready": _at_message(messages.PartialSumsReady, sent=None),
