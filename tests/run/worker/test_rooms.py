@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import socket
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from elastane.run.worker.links.descriptor_door import DescriptorDoor, fetch_desc
 from elastane.run.worker.links.handshake import Process
 from elastane.run.worker.links.memory_mark import MARK_BYTES
 from elastane.run.worker.state.devices import SideStream
+from elastane.run.worker.state.gpu_memory import ROOMS, find_device_memory
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.room_slots import RoomSlots
@@ -205,3 +207,54 @@ def test_a_sum_waits_for_additions_to_its_memory_only_while_they_are_under_way(m
     ordered = streams.orders
     worker.slots.store_sum(0, sums)
     assert streams.orders == ordered + 1
+
+
+# -- which device has rooms --------------------------------------------------------------------------------
+
+
+class Driver:
+    """Stands for the driver of a GPU that has these attributes or lacks them."""
+
+    def __init__(self, *, attribute):
+        self._attribute = attribute
+
+    def __getattr__(self, _name):
+        # Constants.
+        return SimpleNamespace(**dict.fromkeys(CONSTANTS, 0))
+
+    def cuDeviceGetAttribute(self, _attribute, _device):  # noqa: N802 - a name of the driver
+        return 0, self._attribute
+
+
+CONSTANTS = (
+    "CUDA_SUCCESS",
+    "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
+    "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+    "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "wished", "bindings", "has_rooms"),
+    [
+        ("cpu", "1", Driver(attribute=1), False),
+        ("cuda", "0", Driver(attribute=1), False),
+        ("cuda", "1", None, False),
+        ("cuda", "1", Driver(attribute=0), False),
+        ("cuda", "1", Driver(attribute=1), True),
+    ],
+    ids=["no GPU", "not wished", "no package", "no such memory", "all there"],
+)
+def test_a_gpu_has_rooms_if_they_are_wished_and_possible(
+    monkeypatch, caplog, device, wished, bindings, has_rooms
+):
+    module = None if bindings is None else SimpleNamespace(driver=bindings)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", module)
+    monkeypatch.setenv(ROOMS, wished)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _index: SimpleNamespace(uuid="GPU-1"))
+    memory = find_device_memory(torch.device(device))
+    assert (memory is not None) == has_rooms
+    # A wish that has no effect has a reason.
+    assert bool(caplog.records) == (device == "cuda" and wished == "1" and not has_rooms)
+    assert memory is None or memory.identity == "GPU-1"
