@@ -12,6 +12,7 @@ from elastane.run.nouns.spec import TorchrunContract
 ONLY_WITH_CONTRACT = ("nproc_per_node", "max_restarts", "stall_timeout", "grace")
 DEVICE_WORDS = ("gpu", "cpu", "auto")
 NOT_WITH_CONTRACT = (
+    "processes",
     "copies",
     "virtual_ranks",
     "convergence",

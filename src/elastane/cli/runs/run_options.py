@@ -23,6 +23,16 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             rich_help_panel=WORKERS,
         ),
     ] = None
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="P",
+            help="Processes of each worker, 2, 4, 8 or another power of two. They divide the model by "
+            "fully_shard, under torchrun's variables; torch.distributed's world is the worker. Needs "
+            "--checkpoint-every never. Default: 1.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
     start: Annotated[
         int | None,
         typer.Option(
@@ -194,6 +204,7 @@ PINNED = (
     "max_restarts",
     "stall_timeout",
     "grace",
+    "processes",
     "virtual_ranks",
     "convergence",
     "numerics",

@@ -11,6 +11,7 @@ from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.options import spell_option
 from elastane.cli.runs.address_options import check_ports
+from elastane.cli.runs.gang_options import read_processes
 from elastane.cli.runs.run_hosts import SSH, choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
@@ -48,6 +49,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
     file = find_script(script, module=options.module)
     _check_numbers(options)
     contract = build_contract(options)
+    processes = read_processes(options)
     copies = read_copies(options.copies or "all")
     if options.save_optimizer and copies is not None:
         raise BadInput(
@@ -56,7 +58,8 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
             do="use --copies all, or take the state from a checkpoint",
         )
     hosts = read_hosts(options)
-    low, high = _choose_limits(options, options.virtual_ranks, cpus, hosts)
+    own_cpus = max(1, cpus // processes)
+    low, high = _choose_limits(options, options.virtual_ranks, own_cpus, hosts)
     address = choose_machine_address(options, hosts)
     here = find_own_host(hosts)
     own = cpus if not hosts else low if here is None else here.slots or cpus
@@ -104,6 +107,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         save_optimizer=options.save_optimizer,
         log=read_trackers(options) or (),
         debug=options.debug,
+        processes=processes,
         **{field: value for field, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
 

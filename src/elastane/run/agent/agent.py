@@ -78,7 +78,9 @@ class Agent:
         self._changed = asyncio.Event()
         first = 0 if resumed is None else resumed.first_worker
         self.workers = WorkerProcesses(
-            WorkerSet(target=spec.start, numbers=((first, first + NUMBERS_AT_ONCE),)),
+            WorkerSet(
+                target=spec.start, numbers=((first, first + NUMBERS_AT_ONCE),), processes=spec.processes
+            ),
             debug=spec.debug,
             end_s=spec.end_s,
             changed=self._changed,
@@ -112,7 +114,7 @@ class Agent:
         """
         self._group = asyncio.TaskGroup()
         self._guard = DirectoryGuard(self._run_dir, shared=bool(self.spec.listen))
-        heartbeats = HeartbeatFile(self._run_dir.node_files.beats)
+        heartbeats = HeartbeatFile(self._run_dir.node_files.beats, self.spec.processes)
         self.workers.open(self._group, heartbeats)
         self._lifeline, lifeline_end = open_lifeline()
         try:

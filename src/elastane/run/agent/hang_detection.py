@@ -103,11 +103,15 @@ def compute_patience_s(pulse: Pulse) -> float:
 class HeartbeatFile:
     """The agent's side of the heartbeat file. The constructor creates the file, filled with zeros.
 
+    Args:
+        processes: the number of processes of each worker.
+
     Raises:
         OSError: it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, processes: int = 1) -> None:
+        self._processes = processes
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             # Not sparse: once the disk is full, touching a missing page would kill the agent.
@@ -117,12 +121,15 @@ class HeartbeatFile:
             os.close(fd)
 
     def clear(self, worker: WorkerId) -> None:
-        """Reset the slot of a worker before it starts; another worker may have used it."""
-        SLOT.pack_into(self._slots, compute_slot_offset(worker), 0, Phase.STARTING, 0.0)
+        """Reset the slots of a worker before it starts; another worker may have used them."""
+        for process in range(self._processes):
+            offset = compute_slot_offset(worker, process, self._processes)
+            SLOT.pack_into(self._slots, offset, 0, Phase.STARTING, 0.0)
 
-    def read(self, worker: WorkerId) -> tuple[int, int, float]:
-        """Return counter, phase and rhythm in seconds of a worker."""
-        counter, phase, rhythm_s = SLOT.unpack_from(self._slots, compute_slot_offset(worker))
+    def read(self, worker: WorkerId, process: int = 0) -> tuple[int, int, float]:
+        """Return counter, phase and rhythm in seconds of a process of a worker."""
+        offset = compute_slot_offset(worker, process, self._processes)
+        counter, phase, rhythm_s = SLOT.unpack_from(self._slots, offset)
         return counter, phase, rhythm_s
 
     def close(self) -> None:

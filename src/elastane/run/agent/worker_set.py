@@ -24,6 +24,7 @@ class WorkerSet:
         by_hand: a user has set the target.
         claimed: the newest claimed generation that the coordinator has named.
         closed: why this node gets no further workers; empty: it does.
+        processes: of each worker.
     """
 
     target: int
@@ -37,6 +38,7 @@ class WorkerSet:
     by_hand: bool = False
     claimed: int = 0
     closed: str = ""
+    processes: int = 1
 
     @property
     def numbers_end(self) -> int:
@@ -58,13 +60,14 @@ def request_missing(workers: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]
     """
     present = (*workers.living, *workers.requested)
     stays = bool(set(present) - set(workers.draining))
-    missing = max(0, min(workers.target, SLOTS) - (len(present) if stays else 0))
-    numbers, rest = take_numbers(workers.numbers, missing, present)
+    most = min(workers.target, SLOTS // workers.processes)
+    missing = max(0, most - (len(present) if stays else 0))
+    numbers, rest = take_numbers(workers.numbers, missing, present, workers.processes)
     return replace(workers, numbers=rest, requested=workers.requested + numbers), numbers
 
 
 def take_numbers(
-    ranges: tuple[Numbers, ...], count: int, present: Collection[WorkerId] = ()
+    ranges: tuple[Numbers, ...], count: int, present: Collection[WorkerId] = (), processes: int = 1
 ) -> tuple[tuple[WorkerId, ...], tuple[Numbers, ...]]:
     """Take the next numbers from some ranges; return them, and the rest of the ranges.
 
@@ -73,15 +76,16 @@ def take_numbers(
 
     Args:
         present: the workers that run or were requested.
+        processes: of each worker.
     """
-    slots = set(map(compute_slot_offset, present))
+    slots = {compute_slot_offset(worker, processes=processes) for worker in present}
     taken: list[WorkerId] = []
     rest: list[Numbers] = []
     for first, end in ranges:
         number = first
         while number < end and len(taken) < count:
-            if compute_slot_offset(number) not in slots:
-                slots.add(compute_slot_offset(number))
+            if (slot := compute_slot_offset(number, processes=processes)) not in slots:
+                slots.add(slot)
                 taken.append(number)
             number += 1
         if number < end or (first, end) == ranges[-1]:

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.activities import WorkerLooks
 from elastane.run.agent.fork_server import ForkAnswer, ForkServerHandle, ProcessStart
+from elastane.run.agent.further_processes import EXIT_CODE_S, KILLED, FurtherProcesses
 from elastane.run.agent.hang_detection import (
     READ_EVERY_S,
     HeartbeatFile,
@@ -34,11 +35,9 @@ from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.nouns.membership import WorkerId
 
 DEBUG_GRACE_S = 2.0
-EXIT_CODE_S = 0.5
 RETRY_FORK_S = 1.0
 END_MARGIN_S = 2.0
 """How much longer the agent waits for the end of a process, which kills itself and says where it is."""
-KILLED = -int(signal.SIGKILL)
 
 
 class WorkerProcesses:
@@ -77,6 +76,8 @@ class WorkerProcesses:
         self._hung: set[WorkerId] = set()
         self._ends: dict[WorkerId, float] = {}
         """When the process of a worker that ends after its script must have ended, in monotonic seconds."""
+        self._further = FurtherProcesses(self.kill, end_s + END_MARGIN_S)
+        self._further_pulses: dict[tuple[WorkerId, int], Pulse] = {}
 
     def open(self, group: asyncio.TaskGroup, heartbeats: HeartbeatFile) -> None:
         """Start watching heartbeats; the group runs the watch of every worker from now on."""
@@ -123,6 +124,7 @@ class WorkerProcesses:
         for code in self._codes.values():
             if not code.done():
                 code.set_result(KILLED)
+        self._further.detach_fork_server()
 
     def handle_answer(self, answer: ForkAnswer) -> None:
         """Handle an answer of the fork server."""
@@ -132,8 +134,14 @@ class WorkerProcesses:
                     self._fork_server.state = "ready"
                     self.worker_set = keep_missing_requests(self.worker_set)
                     if self.worker_set.requested:
-                        self._fork_server.start(map(ProcessStart, self.worker_set.requested))
+                        self._fork_server.start(self._list_starts(self.worker_set.requested))
                 self._start_missing()
+            case ForkAnswer(event="started", worker=worker, local=local, pid=pid) if local:
+                self._group.create_task(self._further.watch(worker, local, pid))
+            case ForkAnswer(event="exited", worker=worker, local=local, pid=0, code=code) if local:
+                self._further.fail_start(worker, local, code)
+            case ForkAnswer(event="exited", worker=worker, local=local, code=code) if local:
+                self._further.take_code(worker, local, code)
             case ForkAnswer(event="started", worker=worker, pid=pid):
                 self.worker_set = record_start(self.worker_set, worker, pid)
                 self._codes[worker] = asyncio.get_running_loop().create_future()
@@ -162,7 +170,11 @@ class WorkerProcesses:
         for worker in numbers:
             self._heartbeats.clear(worker)
         if numbers:
-            fork_server.start(map(ProcessStart, numbers))
+            fork_server.start(self._list_starts(numbers))
+
+    def _list_starts(self, workers: Iterable[WorkerId]) -> list[ProcessStart]:
+        processes = range(self.worker_set.processes)
+        return [ProcessStart(worker, process) for worker in workers for process in processes]
 
     # -- watching -------------------------------------------------------------------------------------------
 
@@ -175,7 +187,14 @@ class WorkerProcesses:
             finally:
                 watch.send(signal.SIGKILL)
                 watch.close()
+        self._further.note_end(worker)
         code = await self._wait_for_exit_code(worker)
+        # A worker is gone, and may be replaced, when all of its processes have ended.
+        within_s = 0.0 if code else self._end_s + END_MARGIN_S
+        await self._further.end(worker, self._killed, within_s=within_s)
+        code = self._further.causes.pop(worker, code)
+        for process in range(1, self.worker_set.processes):
+            self._further_pulses.pop((worker, process), None)
         self._watches.pop(worker, None)
         self._pulses.pop(worker, None)
         self._looks.pop(worker, None)
@@ -222,6 +241,7 @@ class WorkerProcesses:
                 if is_hung(pulse, now, peers, elsewhere=elsewhere) and watch.alive and not self._debug:
                     self._hung.add(worker)
                     self.kill(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
+                self._look_at_further(worker, now, elsewhere=elsewhere)
             awaiting = tuple(
                 worker
                 for worker, pulse in sorted(self._pulses.items())
@@ -232,6 +252,17 @@ class WorkerProcesses:
                 self.awaiting_data, self.importing = awaiting, importing
                 self._changed.set()
             await asyncio.sleep(READ_EVERY_S)
+
+    def _look_at_further(self, worker: WorkerId, now: float, *, elsewhere: bool) -> None:
+        """Kill a worker of which a process other than process 0 hangs."""
+        for process, watch in self._further.list_watched(worker):
+            read = self._heartbeats.read(worker, process)
+            pulse = update_pulse(self._further_pulses.get((worker, process)), *read, now)
+            self._further_pulses[worker, process] = pulse
+            peers = (peer for other, peer in self._pulses.items() if other != worker)
+            if is_hung(pulse, now, peers, elsewhere=elsewhere) and watch.alive:
+                self._hung.add(worker)
+                self.kill(worker, f"hung: process {process}: no heartbeat for {now - pulse.moved_s:.1f} s")
 
     def _let_end(self, worker: WorkerId, pid: int, code: int, now: float) -> None:
         """Count a worker as ended, although its process still runs threads and exit handlers."""
@@ -267,6 +298,7 @@ class WorkerProcesses:
         self._killed.set()
         for watch in self._watches.values():
             watch.send(signal.SIGKILL)
+        self._further.send_all(signal.SIGKILL)
         if self._fork_server is not None:
             # The agent reads its messages until its end, so a worker that it has just forked is killed too.
             self._fork_server.end()

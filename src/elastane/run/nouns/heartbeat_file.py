@@ -14,8 +14,8 @@ SLOT = struct.Struct("<qqd")
 not known yet), or the exit code in `Phase.ENDING`; little-endian, 64 bits each."""
 
 SLOTS = 4096
-"""A worker has the slot of its number modulo this one. No two workers that are alive at once share one: the
-agent leaves out the numbers for which they would."""
+"""A worker of one process has the slot of its number modulo this one. No two workers that are alive at once
+share one: the agent leaves out the numbers for which they would."""
 
 
 class Phase(IntEnum):
@@ -34,6 +34,11 @@ class Phase(IntEnum):
     ENDING = 6
 
 
-def compute_slot_offset(worker: WorkerId) -> int:
-    """Return where the worker's slot begins in the file, in bytes."""
-    return worker % SLOTS * SLOT.size
+def compute_slot_offset(worker: WorkerId, process: int = 0, processes: int = 1) -> int:
+    """Return where the slot of a process begins in the file, in bytes.
+
+    Args:
+        process: its number in the worker.
+        processes: the number of processes of each worker of the run.
+    """
+    return (worker % (SLOTS // processes) * processes + process) * SLOT.size

@@ -122,6 +122,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             replaced.
         contract: the script is unmodified and keeps the contract of torchrun; None: it calls `elastane.join`.
         preload: modules that the fork server imports before it forks workers, which then start at once.
+        processes: of each worker; in a worker of several ones ``torch.distributed`` connects them.
     """
 
     name: str
@@ -161,11 +162,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     debug: bool = False
     contract: TorchrunContract | None = None
     preload: tuple[str, ...] = ()
+    processes: int = 1
 
     @property
     def least_ranks(self) -> int:
-        """The virtual ranks that a step needs, because every worker computes at least one."""
-        return self.start if self.max_workers == NO_LIMIT else self.max_workers
+        """The virtual ranks that a step needs, because every process of every worker computes at least one."""
+        workers = self.start if self.max_workers == NO_LIMIT else self.max_workers
+        return workers * self.processes
 
     @cached_property
     def silence(self) -> SilenceLimits:

@@ -27,14 +27,14 @@ class SendState(msgspec.Struct, frozen=True):
     fetch: messages.Fetch
 
 
-class LoadState(msgspec.Struct, frozen=True):
+class LoadState(msgspec.Struct, frozen=True, tag=True):
     """Copy the payload of this message into the state, then answer `StateLoaded`."""
 
     peer: int
     state: messages.State
 
 
-class Reduce(msgspec.Struct, frozen=True):
+class Reduce(msgspec.Struct, frozen=True, tag=True):
     """Sum all partial sums of these blocks, its own included, into its whole sums; then answer `Reduced`."""
 
     generation: int
@@ -53,7 +53,7 @@ class MergeSums(msgspec.Struct, frozen=True):
     parts: dict[int, tuple[messages.PartialSum, ...]]
 
 
-class TakeSums(msgspec.Struct, frozen=True):
+class TakeSums(msgspec.Struct, frozen=True, tag=True):
     """Copy whole sums of these blocks from a peer, then answer `SumsTaken`."""
 
     generation: int
@@ -61,7 +61,7 @@ class TakeSums(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
 
 
-class TakeValues(msgspec.Struct, frozen=True):
+class TakeValues(msgspec.Struct, frozen=True, tag=True):
     """Copy published values of these units from a peer, then answer `ValuesTaken`."""
 
     generation: int
@@ -69,7 +69,7 @@ class TakeValues(msgspec.Struct, frozen=True):
     units: tuple[int, ...]
 
 
-class BeginRound(msgspec.Struct, frozen=True):
+class BeginRound(msgspec.Struct, frozen=True, tag=True):
     """Begin to compute a round.
 
     Args:
@@ -84,7 +84,7 @@ class BeginRound(msgspec.Struct, frozen=True):
     cursors: dict[int, str] = {}
 
 
-class Compute(msgspec.Struct, frozen=True):
+class Compute(msgspec.Struct, frozen=True, tag=True):
     """Compute these virtual ranks too.
 
     Args:
@@ -103,7 +103,7 @@ class Recompute(msgspec.Struct, frozen=True):
     virtual_rank: int
 
 
-class Measure(msgspec.Struct, frozen=True):
+class Measure(msgspec.Struct, frozen=True, tag=True):
     """Compute norms of the sums of some blocks and digests of the state of others; answer `Measured`."""
 
     request: int
@@ -141,7 +141,7 @@ class RestoreState(msgspec.Struct, frozen=True):
     states: tuple[int, ...]
 
 
-class CommitRound(msgspec.Struct, frozen=True):
+class CommitRound(msgspec.Struct, frozen=True, tag=True):
     """Apply the committed round to the units that this worker holds, then answer `Applied`."""
 
     outcome: messages.RoundOutcome
@@ -149,11 +149,11 @@ class CommitRound(msgspec.Struct, frozen=True):
     healthy: bool
 
 
-class ReleaseScript(msgspec.Struct, frozen=True):
+class ReleaseScript(msgspec.Struct, frozen=True, tag=True):
     """Let the script continue after a training step; it may change values, as no peer reads them any more."""
 
 
-class LeaveTraining(msgspec.Struct, frozen=True):
+class LeaveTraining(msgspec.Struct, frozen=True, tag=True):
     """Leave training: this worker is not in the generation that begins. It sends state until dismissed."""
 
 

@@ -18,7 +18,7 @@ class GenerationProposed(msgspec.Struct, frozen=True):
     generation: Generation
 
 
-class RoundEntered(msgspec.Struct, frozen=True):
+class RoundEntered(msgspec.Struct, frozen=True, tag=True):
     """The training thread has entered the next round.
 
     Args:
@@ -31,7 +31,7 @@ class RoundEntered(msgspec.Struct, frozen=True):
     checkpoint: bool = False
 
 
-class Computed(msgspec.Struct, frozen=True):
+class Computed(msgspec.Struct, frozen=True, tag=True):
     """A virtual rank is computed."""
 
     leaf: messages.Leaf
@@ -43,7 +43,7 @@ class Recomputed(msgspec.Struct, frozen=True):
     leaf: messages.Leaf
 
 
-class PartialSumsFinal(msgspec.Struct, frozen=True):
+class PartialSumsFinal(msgspec.Struct, frozen=True, tag=True):
     """Some partial sums of ``blocks`` are final for this ``assignment`` (see `Compute`).
 
     Each one is named once: when all virtual ranks of its node of the tree are computed, or later.
@@ -54,7 +54,7 @@ class PartialSumsFinal(msgspec.Struct, frozen=True):
     parts: tuple[messages.PartialSum, ...]
 
 
-class SumsMerged(msgspec.Struct, frozen=True):
+class SumsMerged(msgspec.Struct, frozen=True, tag=True):
     """The answer to `MergeSums`: the ``parts`` that are left of ``blocks``, and their slots."""
 
     generation: int
@@ -62,14 +62,14 @@ class SumsMerged(msgspec.Struct, frozen=True):
     parts: tuple[messages.PartialSum, ...]
 
 
-class Reduced(msgspec.Struct, frozen=True):
+class Reduced(msgspec.Struct, frozen=True, tag=True):
     """The answer to `Reduce`: this worker has the whole sums of ``blocks``."""
 
     generation: int
     blocks: tuple[int, ...]
 
 
-class SumsTaken(msgspec.Struct, frozen=True):
+class SumsTaken(msgspec.Struct, frozen=True, tag=True):
     """The answer to `TakeSums`: this worker has the whole sums of ``blocks``, which ``peer`` had."""
 
     generation: int
@@ -77,7 +77,7 @@ class SumsTaken(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
 
 
-class ValuesTaken(msgspec.Struct, frozen=True):
+class ValuesTaken(msgspec.Struct, frozen=True, tag=True):
     """The answer to `TakeValues`: this worker has the values of ``units``, which ``peer`` has published."""
 
     generation: int
@@ -85,13 +85,13 @@ class ValuesTaken(msgspec.Struct, frozen=True):
     units: tuple[int, ...]
 
 
-class StateLoaded(msgspec.Struct, frozen=True):
+class StateLoaded(msgspec.Struct, frozen=True, tag=True):
     """The answer to `LoadState`: this worker has the values and the optimizer state in ``state``."""
 
     state: messages.State
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True, tag=True):
     """The answer to `Measure`; ``replicated`` as in `elastane.run.protocol.messages.Vote`."""
 
     request: int
@@ -100,7 +100,7 @@ class Measured(msgspec.Struct, frozen=True):
     replicated: dict[str, str] = {}
 
 
-class Applied(msgspec.Struct, frozen=True):
+class Applied(msgspec.Struct, frozen=True, tag=True):
     """The optimizer has run for the committed round; peers may read the state again."""
 
 
@@ -117,7 +117,7 @@ class ConnectionLost(msgspec.Struct, frozen=True):
     peer: int
 
 
-class ScriptEnded(msgspec.Struct, frozen=True):
+class ScriptEnded(msgspec.Struct, frozen=True, tag=True):
     """The script has ended after the loop over the steps: it enters no further round."""
 
 

@@ -35,6 +35,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         began_at: the step of another run's state with which the run began; its digest is due; 0: none.
         checkpoints: the run takes checkpoints when it settles, and on request.
         spot_checks: how often another worker computes a virtual rank once more.
+        together: the number of neighbouring virtual ranks that a worker computes at once, one in each of its
+            processes; a power of two that divides V.
     """
 
     virtual_ranks: int
@@ -48,6 +50,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     began_at: int = 0
     checkpoints: bool = False
     spot_checks: SpotChecks = "off"
+    together: int = 1
 
     @property
     def everything(self) -> frozenset[int]:

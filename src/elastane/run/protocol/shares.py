@@ -1,5 +1,6 @@
 """Shares: the virtual ranks that each worker computes."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice
@@ -116,6 +117,7 @@ def assign_ranks(
     nodes: Mapping[int, str],
     assigned: Mapping[int, frozenset[int]],
     known: frozenset[int],
+    together: int = 1,
 ) -> dict[int, frozenset[int]]:
     """Return all virtual ranks of each member: those that it has, and its part of the others.
 
@@ -125,7 +127,21 @@ def assign_ranks(
         nodes: the node of each member.
         assigned: the virtual ranks that each member has computed, or computes in any case.
         known: the virtual ranks that no member needs to compute, because their results are known.
+        together: the number of neighbouring virtual ranks that a member computes at once; it divides V, and
+            the assigned ones come in such groups.
     """
+    if together > 1:
+        groups = assign_ranks(
+            size // together,
+            speeds,
+            nodes,
+            {worker: _find_groups(ranks, together) for worker, ranks in assigned.items()},
+            _find_groups(known, together),
+        )
+        return {
+            worker: expand_spans((group * together, (group + 1) * together) for group in some)
+            for worker, some in groups.items()
+        }
     if not (any(assigned.values()) or known):
         counts = tuple(len(list(mates)) for _, mates in groupby(nodes[worker] for worker in speeds))
         shares = assign_shares(size, tuple(speeds.values()), counts)
@@ -134,3 +150,9 @@ def assign_ranks(
     return {
         worker: assigned.get(worker, frozenset()) | expand_spans(missing.get(worker, ())) for worker in speeds
     }
+
+
+def _find_groups(ranks: frozenset[int], together: int) -> frozenset[int]:
+    """Return the numbers of the groups of neighbouring virtual ranks that are complete."""
+    counts = Counter(rank // together for rank in ranks)
+    return frozenset(group for group, count in counts.items() if count == together)

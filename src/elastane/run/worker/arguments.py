@@ -18,12 +18,14 @@ FRAMEWORKS = frozenset(
     {"accelerate", "deepspeed", "fairscale", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"}
 )
 """Packages that wrap models and optimizers to divide the work among processes of their own."""
+FULLY_SHARDED = "FSDPModule"
+"""The class that ``fully_shard`` gives a module."""
 WRAPPERS = frozenset(
     {
         "DataParallel",
         "DistributedDataParallel",
         "FullyShardedDataParallel",
-        "FSDPModule",
+        FULLY_SHARDED,
         "DeepSpeedEngine",
         "PipelineEngine",
         "_FabricModule",
@@ -35,14 +37,23 @@ SHARES_STEPS = "shares_steps"
 
 
 def check_arguments(
-    model: object, optimizer: object, *, scheduler: object, scaler: object, clip_grad_norm: object
+    model: object,
+    optimizer: object,
+    *,
+    scheduler: object,
+    scaler: object,
+    clip_grad_norm: object,
+    processes: int = 1,
 ) -> None:
     """Refuse arguments that the run cannot train.
+
+    Args:
+        processes: of each worker.
 
     Raises:
         BadInput: an argument has the wrong type, is wrapped by another framework, or does not fit the others.
     """
-    _check_model(model)
+    _check_model(model, processes)
     _check_optimizer(optimizer)
     _check_scheduler(scheduler, optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
@@ -61,7 +72,7 @@ def check_arguments(
             )
 
 
-def _check_model(model: object) -> None:
+def _check_model(model: object, processes: int) -> None:
     if not isinstance(model, nn.Module):
         several = isinstance(model, list | tuple | dict)
         raise BadInput(
@@ -71,11 +82,11 @@ def _check_model(model: object) -> None:
             if several
             else "pass the module as the first argument: run.prepare(model, optimizer)",
         )
-    wrapper = find_wrapper(model.modules())
+    wrapper = find_wrapper(model.modules(), processes)
     if wrapper is not None:
         raise build_wrapper_error(wrapper)
     check_no_graphs(model)
-    check_process_group()
+    check_process_group(processes)
 
 
 def _check_optimizer(optimizer: object) -> None:
@@ -124,9 +135,14 @@ def _check_scheduler(scheduler: object, optimizer: object) -> None:
         )
 
 
-def find_wrapper(modules: Iterable[nn.Module]) -> nn.Module | None:
-    """Return the first module that divides its work among devices or processes; None: no module does."""
-    return next((m for m in modules if any(kind.__name__ in WRAPPERS for kind in type(m).__mro__)), None)
+def find_wrapper(modules: Iterable[nn.Module], processes: int = 1) -> nn.Module | None:
+    """Return the first module that divides its work among devices or processes; None: no module does.
+
+    Args:
+        processes: of each worker: several ones may divide a model by ``fully_shard``.
+    """
+    wrappers = WRAPPERS if processes == 1 else WRAPPERS - {FULLY_SHARDED}
+    return next((m for m in modules if any(kind.__name__ in wrappers for kind in type(m).__mro__)), None)
 
 
 def build_wrapper_error(wrapper: nn.Module) -> BadInput:
@@ -141,25 +157,25 @@ def build_wrapper_error(wrapper: nn.Module) -> BadInput:
     )
 
 
-def check_not_wrapped(model: nn.Module) -> None:
+def check_not_wrapped(model: nn.Module, processes: int = 1) -> None:
     """Refuse a wrapper that the script put around the model after ``run.prepare``."""
     prepared = {id(module) for module in model.modules()}
     for module in find_live_modules():
         # The wrapper of Fabric divides nothing itself if its strategy is Elastane's.
         divides = not getattr(getattr(module, "_strategy", None), SHARES_STEPS, False)
         wraps = any(id(part) in prepared for part in module.children())
-        if find_wrapper([module]) is not None and wraps and divides:
+        if find_wrapper([module], processes) is not None and wraps and divides:
             raise build_wrapper_error(module)
 
 
-def check_process_group() -> None:
-    """Refuse a process group of several processes."""
+def check_process_group(processes: int = 1) -> None:
+    """Refuse a process group of several processes, unless these are the processes of one worker."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    processes = torch.distributed.get_world_size()
-    if processes > 1:
+    members = torch.distributed.get_world_size()
+    if members > 1 and members != processes:
         raise BadInput(
-            f"the script created a process group of {processes} processes with "
+            f"the script created a process group of {members} processes with "
             "torch.distributed.init_process_group",
             means="workers of a run join and leave, but the members of a process group are fixed",
             do="remove init_process_group: the run sums gradients, and run.evaluate sums all other values",

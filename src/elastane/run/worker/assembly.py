@@ -29,6 +29,7 @@ from elastane.run.worker.checkpoints.state_slices import find_host_keys
 from elastane.run.worker.checkpoints.writer import CheckpointWriter
 from elastane.run.worker.data.batch_sources import BatchPlan
 from elastane.run.worker.finished.model_writer import check_writable
+from elastane.run.worker.gangs.gang_checks import check_gang
 from elastane.run.worker.reporter import Reporter
 from elastane.run.worker.state import devices
 from elastane.run.worker.state.edited_values import refuse_edits
@@ -72,14 +73,23 @@ def build_parts(
     Raises:
         BadInput: the run cannot train, carry or write this model.
     """
-    layout = ModelLayout(model, optimizer)
+    shards = None
+    if settings.spec.processes > 1:
+        # Importing FSDP takes a while, and the workers of other runs do not need it.
+        from elastane.run.worker.state.local_shards import LocalShards
+
+        shards = LocalShards(model, optimizer, settings.spec.processes)
+    layout = ModelLayout(model, optimizer, shards)
+    if shards is not None:
+        check_gang(settings.spec, layout, scaler=scaler)
     check_dense(layout)
     check_writable(model)
     exact = settings.spec.convergence == "exact"
     if exact:
         devices.pin_kernels(layout.device)
     placement = choose_placement(layout)
-    gradients = Gradients(layout, exact=exact, memory=placement.slots)
+    together = settings.spec.processes
+    gradients = Gradients(layout, exact=exact, memory=placement.slots, together=together)
     is_scaled = scaler is not None and scaler.is_enabled()
     scaling = LossScaling(scaler, optimizer, layout.device) if scaler is not None and is_scaled else None
     state = TrainingState(
@@ -91,6 +101,7 @@ def build_parts(
         placement=placement,
         scaling=scaling,
         keep=keep,
+        shards=shards,
     )
     # Refuse here a state that the first vote could not carry.
     state.replicated.digest_parts()
@@ -111,7 +122,8 @@ def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: 
         digest_every=spec.digest_every,
         began_at=settings.began_at.step,
         compared=spec.convergence == "exact",
-        spot_checks=spec.spot_checks,
+        spot_checks=spec.spot_checks if spec.processes == 1 else "off",
+        together=spec.processes,
         checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
     )
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +26,8 @@ from elastane.run.observability.run_files import read_record
 from elastane.run.worker.compiler import list_large_parts, postpone_compiler
 from elastane.run.worker.descendants import adopt_orphans, list_descendants
 from elastane.run.worker.fork_loop import ForkLoop
+from elastane.run.worker.gangs.gang_start import GangStart
+from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 from elastane.run.worker.worker_log import open_worker_log
 
 MODULES = (
@@ -54,11 +56,19 @@ class WorkerForkLoop(ForkLoop):
         attempt: how often the run had been resumed when the attempt of the agent began.
         streams: the descriptors of the workers' standard input, output and error; empty: input is empty, and
             the others go to the worker's log.
+
+    Attributes:
+        run: the name of the run.
+        processes: the number of processes of each worker.
     """
 
     def __init__(self, run_dir: RunDir, lifeline: int, attempt: int, streams: tuple[int, ...] = ()) -> None:
         super().__init__(run_dir, lifeline)
         self._attempt, self._streams = attempt, streams
+        self.run, self.processes = "", 1
+        self._gang: GangStart | None = None
+        self._stores: dict[int, int] = {}
+        """The worker of each store's process, by process id."""
         self._sessions: set[int] = set()
         """The sessions of all workers so far; each worker leads one."""
         self._ending: dict[int, float] = {}
@@ -67,22 +77,48 @@ class WorkerForkLoop(ForkLoop):
         adopt_orphans()
 
     def handle(self, request: ForkRequest) -> None:
-        for start in request.start:
+        if self.processes == 1:
+            for start in request.start:
+                self.fork(start)
+            return
+        for worker in dict.fromkeys(start.worker for start in request.start):
+            self._fork_gang([start for start in request.start if start.worker == worker])
+
+    def _fork_gang(self, starts: Sequence[ProcessStart]) -> None:
+        """Fork all processes of a worker, and the store by which they find each other."""
+        try:
+            self._gang = GangStart(self.processes, (*self.own, self.lifeline))
+        except OSError as error:
+            self.refuse(starts[0], error)
+            return
+        self._stores[self._gang.store.pid] = starts[0].worker
+        for start in starts:
             self.fork(start)
+        self._gang.close()
+        self._gang = None
 
     def become(self, start: ProcessStart) -> NoReturn:
         # A worker ends its process itself; this is the end of one that could not begin.
-        os._exit(self._run_worker(start.worker))
+        os._exit(self._run_worker(start))
 
     def handle_end(self, pid: int) -> None:
-        """Forget a process that a worker has left behind."""
+        """Forget a process that a worker has left behind; kill the processes of a worker without its store."""
         self._ending.pop(pid, None)
+        if (worker := self._stores.pop(pid, None)) is None:
+            return
+        for process, start in self.living.items():
+            if start.worker == worker:
+                os.kill(process, signal.SIGKILL)
 
     def reap(self) -> None:
         """Collect every ended child, and look for what ended workers have left behind."""
         workers = set(self.living)
         super().reap()
         self._sessions |= workers
+        left = {start.worker for start in self.living.values()}
+        for store, worker in self._stores.items():
+            if worker not in left:
+                os.kill(store, signal.SIGKILL)
         self._is_swept = self._is_swept and workers <= self.living.keys()
 
     def look(self) -> float | None:
@@ -118,8 +154,8 @@ class WorkerForkLoop(ForkLoop):
             self.reap()
             self._is_swept = False
 
-    def _run_worker(self, worker: int) -> int:
-        """Run the worker in the forked process; return its exit code."""
+    def _run_worker(self, start: ProcessStart) -> int:
+        """Run a process of the worker in the forked process; return its exit code."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -128,8 +164,12 @@ class WorkerForkLoop(ForkLoop):
             if self._streams:
                 self._take_streams()
             else:
-                self._redirect_to_log(worker)
-            _run_forked(self.run_dir, worker, self.lifeline, self._attempt)
+                self._redirect_to_log(name_log(start.worker, start.local))
+            seat = LONE_SEAT
+            if self._gang is not None:
+                os.environ.update(self._gang.build_environment(start.local, self.run, os.environ))
+                seat = self._gang.take_seat(start.local)
+            _run_forked(self.run_dir, start.worker, self.lifeline, self._attempt, seat)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         except BaseException as error:  # noqa: BLE001 - the one place where a failure becomes an exit code
@@ -139,10 +179,10 @@ class WorkerForkLoop(ForkLoop):
             sys.stdout.flush()
             sys.stderr.flush()
 
-    def _redirect_to_log(self, worker: int) -> None:
-        """Send output to the worker's log, make input empty, and close the server's own descriptors."""
+    def _redirect_to_log(self, name: str) -> None:
+        """Send output to a log, make input empty, and close the server's own descriptors."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        log = os.open(self.run_dir.log(f"worker-{worker}"), flags, 0o644)
+        log = os.open(self.run_dir.log(name), flags, 0o644)
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
         os.dup2(log, 1)
@@ -168,10 +208,15 @@ def _find_exit_code(error: BaseException) -> int:
     return LOST if resource is None else resource.exit_code
 
 
-def _run_forked(run_dir: RunDir, worker: int, lifeline: int, attempt: int) -> NoReturn:
+def name_log(worker: int, process: int) -> str:
+    """Return the name of the log of a worker, or of one of its further processes."""
+    return f"worker-{worker}" + (f"-{process}" if process else "")
+
+
+def _run_forked(run_dir: RunDir, worker: int, lifeline: int, attempt: int, seat: Seat) -> NoReturn:
     from elastane.run.worker.worker import run_worker
 
-    run_worker(run_dir, worker, lifeline, attempt)
+    run_worker(run_dir, worker, lifeline, attempt, seat)
 
 
 def preload_modules(names: Iterable[str]) -> None:
@@ -203,6 +248,7 @@ def main() -> None:
     server = WorkerForkLoop(run_dir, options.lifeline, options.attempt, streams)
     import_modules()
     spec = read_record(run_dir).spec
+    server.run, server.processes = spec.name, spec.processes
     preload_modules((*list_large_parts(Path(spec.script)), *spec.preload))
     server.serve()
 

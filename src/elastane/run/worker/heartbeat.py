@@ -7,14 +7,15 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from elastane.run.nouns.heartbeat_file import SLOT, Phase, compute_slot_offset
+from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 
 
 class Heartbeat:
-    """One worker's slot of the heartbeat file; without a file (alone) a beat does nothing."""
+    """The slot of this process in the heartbeat file; without a file (alone) a beat does nothing."""
 
-    def __init__(self, path: Path | None, worker: int) -> None:
+    def __init__(self, path: Path | None, worker: int, seat: Seat = LONE_SEAT) -> None:
         self._memory: mmap.mmap | None = None
-        self._offset = compute_slot_offset(worker)
+        self._offset = compute_slot_offset(worker, seat.number, seat.processes)
         self._count = 0
         self._phase = Phase.STARTING
         self._beat_at = time.monotonic()

@@ -184,7 +184,10 @@ class Payloads:
         """Return the work of adding up partial sums of blocks: this worker's and those of its peers."""
         slots = self._gradients.slots
         # The sum replaces this worker's own part.
-        terms = [(block, self._find_terms(block, order.parts, own_writable=True)) for block in order.blocks]
+        terms = [
+            (block, self._find_terms(block, order.generation, order.parts, own_writable=True))
+            for block in order.blocks
+        ]
 
         def perform() -> events.Event:
             for block, parts in terms:
@@ -197,7 +200,10 @@ class Payloads:
     def merge(self, order: actions.MergeSums) -> Work:
         """Return the work of merging the partial sums that the workers of this node have of some blocks."""
         slots = self._gradients.slots
-        terms = [(block, self._find_terms(block, order.parts, own_writable=False)) for block in order.blocks]
+        terms = [
+            (block, self._find_terms(block, order.generation, order.parts, own_writable=False))
+            for block in order.blocks
+        ]
 
         def perform() -> events.Event:
             left: tuple[messages.PartialSum, ...] = ()
@@ -217,25 +223,34 @@ class Payloads:
         return [tensor for _, some in terms for (_, tensor, _) in compress(some, foreign)]
 
     def _find_terms(
-        self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]], *, own_writable: bool
+        self,
+        block: int,
+        generation: int,
+        parts: dict[int, tuple[messages.PartialSum, ...]],
+        *,
+        own_writable: bool,
     ) -> list[Term]:
         """Return of each part its virtual ranks, its elements, and whether this worker may write to them."""
-        layout = self._gradients.layout
         terms = []
         for worker, partial_sums in parts.items():
-            if worker == self._member.worker:
-                slots = self._gradients.slots
-                own = [slots.memory.find_own_sections(part.slot) for part in partial_sums]
-                tensors = [layout.view_block(sections, block) for sections in own]
-            elif (process := self._processes[worker]) is not None:
-                slots_there = [self._map_sections(process, part.slot) for part in partial_sums]
-                tensors = [layout.view_block(slot, block) for slot in slots_there]
-            else:
-                tensors = self._parts.pop((worker, self._generation, self.round, block))
+            tensors = self._find_parts(worker, block, generation, partial_sums)
             writable = own_writable if worker == self._member.worker else self._processes[worker] is None
             for part, tensor in zip(partial_sums, tensors, strict=True):
                 terms.append((part.spans, tensor, writable))
         return terms
+
+    def _find_parts(
+        self, worker: int, block: int, generation: int, parts: Sequence[messages.PartialSum]
+    ) -> list[torch.Tensor]:
+        """Return the elements of a worker's parts of a block, as announced in a generation."""
+        layout = self._gradients.layout
+        if worker == self._member.worker:
+            own = [self._gradients.slots.memory.find_own_sections(part.slot) for part in parts]
+            return [layout.view_block(sections, block) for sections in own]
+        if (process := self._processes[worker]) is None:
+            return self._parts.pop((worker, generation, self.round, block))
+        there = [self._map_sections(process, part.slot) for part in parts]
+        return [layout.view_block(slot, block) for slot in there]
 
     def take_sums(self, order: actions.TakeSums) -> Work:
         """Return the work of storing the sums of blocks that a peer has computed."""

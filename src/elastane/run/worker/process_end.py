@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from elastane.run.nouns.rundir import RunDir
+from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.main_program import drop_main_program
 
@@ -35,7 +36,9 @@ def disown_finalizers() -> None:
         finalizer.atexit = False
 
 
-def end_process(files: RunDir, worker: int, code: int, longest_s: float) -> NoReturn:
+def end_process(
+    files: RunDir, worker: int, code: int, longest_s: float, seat: Seat = LONE_SEAT
+) -> NoReturn:
     """End this process as Python ends; does not return.
 
     Args:
@@ -43,9 +46,10 @@ def end_process(files: RunDir, worker: int, code: int, longest_s: float) -> NoRe
         worker: the number of this worker.
         code: the exit code.
         longest_s: how long it may take, in seconds; then the process ends at once.
+        seat: the place of this process in its worker.
     """
     with suppress(OSError):
-        Heartbeat(files.node_files.beats, worker).end(code)
+        Heartbeat(files.node_files.beats, worker, seat).end(code)
     limit = threading.Thread(target=_cut_off, args=(longest_s, code), name="elastane-end", daemon=True)
     try:
         limit.start()

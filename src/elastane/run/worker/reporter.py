@@ -24,6 +24,10 @@ from elastane.run.protocol import events
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.tree import expand_spans, find_spans
 from elastane.run.worker.checkpoints.writer import CheckpointWriter
+from elastane.run.worker.gangs.gang_follower import FollowingReactor, HeadLink
+from elastane.run.worker.gangs.gang_head import GangLinks, HeadReactor
+from elastane.run.worker.gangs.gang_messages import EndWorker, ScriptFailed
+from elastane.run.worker.gangs.gathered_shards import GatheredShards
 from elastane.run.worker.links.coordinator_link import CoordinatorLink
 from elastane.run.worker.links.encryption import load_encryption
 from elastane.run.worker.links.mesh import Mesh
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from elastane.run.worker.lone_tracking import LoneTracking
 
 LOOK_S = 0.1
+FAILURE_S = 5.0
+"""How long the report of a script's failure may take."""
 """The time between two checks of the reactor after the script has ended."""
 
 
@@ -63,6 +69,9 @@ class Reporter:
         self.alone = settings.run_dir is None
         self.last_orders: SimpleQueue[control.WriteModel | control.Dismiss] = SimpleQueue()
         self.script_ended = False
+        self._seat = settings.seat
+        self._links: GangLinks | None = None
+        self._head: HeadLink | None = None
         self._node = "" if settings.run_dir is None else settings.run_dir.node
         self._spec = settings.spec
         self._link: CoordinatorLink | None = None
@@ -78,7 +87,10 @@ class Reporter:
         self.complete = self.finished = False
         self.ending, self.stopped = "", False
         self.leave_loop: Callable[[], bool] = lambda: False
-        if settings.run_dir is not None:
+        if settings.seat.follows:
+            self._head = HeadLink(settings.seat.sockets[0], self._follow_dismissal)
+            _set_reporter(self)
+        elif settings.run_dir is not None:
             secret = bytes.fromhex(read_secret(settings.run_dir))
             self._mesh = Mesh(
                 settings.worker,
@@ -96,8 +108,9 @@ class Reporter:
                 silence=self._spec.silence,
             )
             report_notices(self._link.request_report)
-            global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
-            _reporter = self
+            if settings.seat.is_head:
+                self._links = GangLinks(settings.seat.sockets, self._report_failure)
+            _set_reporter(self)
         self.steps = OpenReports(self._link, self._send_step)
 
     def connect(
@@ -113,21 +126,43 @@ class Reporter:
         self._member, self._pinned, self.state = member, pinned, state
         if self.tracking is not None:
             self.tracking.begin(self._spec, pinned)
-        self._reactor = Reactor(
-            member,
-            gradients,
-            state,
-            measure_norms=measure_norms,
-            mesh=self._mesh,
-            coordinator=self._link,
-            reports=self.steps,
-        )
+        if self._head is not None:
+            self._reactor = FollowingReactor(
+                member, gradients, state, measure_norms=measure_norms, link=self._head
+            )
+        elif self._links is not None and self._mesh is not None:
+            self._reactor = HeadReactor(
+                member,
+                gradients,
+                state,
+                measure_norms=measure_norms,
+                mesh=self._mesh,
+                coordinator=self._link,
+                reports=self.steps,
+                links=self._links,
+            )
+        else:
+            self._reactor = Reactor(
+                member,
+                gradients,
+                state,
+                measure_norms=measure_norms,
+                mesh=self._mesh,
+                coordinator=self._link,
+                reports=self.steps,
+            )
         return self._reactor
 
     # -- to the coordinator --------------------------------------------------------------------------------
 
     def report_ready(self, probe: Probe | None) -> None:
         """Report that this worker has rehearsed, with its bits; None: they are not compared."""
+        if isinstance(self._reactor, FollowingReactor):
+            priority.restore()
+            self._reactor.report_rehearsed(probe)
+            return
+        if isinstance(self._reactor, HeadReactor):
+            probe = self._reactor.gather_probes(probe)
         if self._pinned is not None and probe is not None:
             self._pinned = msgspec.structs.replace(self._pinned, probe=probe)
         priority.restore()
@@ -156,8 +191,15 @@ class Reporter:
             except Empty:
                 self._reactor.raise_failure()
 
+    def prepare_writing(self) -> None:
+        """Let this worker write the whole model, of which other processes have parts."""
+        if isinstance(self._reactor, HeadReactor) and self.state is not None:
+            self.state.gather_tensor = GatheredShards(self.state, self._reactor.find_planes()).gather
+
     def send(self, message: control.FromWorker) -> None:
         """Send a message to the coordinator once."""
+        if self._head is not None and isinstance(message, control.WorkerFailed):
+            self._head.report_failure(message.traceback, lost=message.lost, timeout_s=FAILURE_S)
         if self._link is not None:
             self._link.send(message)
 
@@ -279,7 +321,17 @@ class Reporter:
 
     # -- from the coordinator ------------------------------------------------------------------------------
 
+    def _report_failure(self, failed: ScriptFailed) -> None:
+        """Pass on that the script has failed in another process of this worker."""
+        self.send(control.WorkerFailed(worker=self.worker, traceback=failed.traceback, lost=failed.lost))
+        self.flush(FAILURE_S)
+
+    def _follow_dismissal(self, end: EndWorker) -> None:
+        self._receive(control.Dismiss(code=end.code, why=end.why))
+
     def _receive(self, message: control.ToWorker) -> None:
+        if isinstance(message, control.Dismiss) and self._links is not None:
+            self._links.send(EndWorker(message.code, message.why))
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
@@ -327,6 +379,11 @@ class Reporter:
 
 
 _reporter: Reporter | None = None
+
+
+def _set_reporter(reporter: Reporter) -> None:
+    global _reporter  # noqa: PLW0603 - the worker's main thread outlives the user's script
+    _reporter = reporter
 
 
 def get_reporter() -> Reporter | None:

@@ -44,6 +44,7 @@ from elastane.run.worker.data.fingerprint import digest_dataset
 from elastane.run.worker.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
 from elastane.run.worker.evaluation import Evaluation
 from elastane.run.worker.finished.text_files import check_tokenizer
+from elastane.run.worker.gangs.gang_checks import check_ranks, refuse_in_gang
 from elastane.run.worker.heartbeat import Heartbeat, stop_beats_at_imports
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.script_output import show_prints
@@ -122,7 +123,7 @@ class Run:
         self._settings = settings
         beats = settings.run_dir.node_files.beats if settings.run_dir else None
         stop_beats_at_imports()
-        self._heartbeat = Heartbeat(beats, settings.worker)
+        self._heartbeat = Heartbeat(beats, settings.worker, settings.seat)
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(settings)
         _request_trackers(self._reporter, trackers)
@@ -283,6 +284,12 @@ class Run:
             )
         self._begun = True
         stream = detect_stream(dataset, replay=replay)
+        if stream is not None:
+            refuse_in_gang(
+                "run.steps with a stream: the positions of streams have been proved with one process per worker "
+                "only",
+                self._settings.spec.processes,
+            )
         length = 0 if stream else measure_length(cast("MapDataset", dataset))
         plan = self._make_plan(length, global_batch, microbatch, until, drop_last=drop_last)
         # Fork loader processes before the first read of the dataset, so that they share nothing it opens.
@@ -323,12 +330,8 @@ class Run:
             drop_last=drop_last,
             began_at=self._settings.began_at,
         )
-        if not self._reporter.alone and plan.virtual_ranks < spec.least_ranks:
-            raise BadInput(
-                f"a step has {plan.virtual_ranks} virtual ranks, too few for {spec.least_ranks} workers",
-                means="each worker computes at least one virtual rank of every step",
-                do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
-            )
+        if not self._reporter.alone:
+            check_ranks(plan.virtual_ranks, spec)
         return plan
 
     def _resume(self, plan: BatchPlan, batches: BatchSource) -> None:
@@ -425,6 +428,11 @@ class Run:
         Raises:
             BadInput: `prepare` has not been called, or the dataset has no samples by position.
         """
+        refuse_in_gang(
+            "run.evaluate: its virtual ranks may be too few for all processes of a worker, and a forward pass of "
+            "a divided model needs all of them",
+            self._settings.spec.processes,
+        )
         return Evaluation(self._get_trainer(), dataset, microbatch, collate)
 
     def checkpoint(self, **metrics: float) -> None:

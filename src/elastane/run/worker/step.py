@@ -179,6 +179,7 @@ class TrainingStep:
             batch = self._load_batch(round_, rank)
             # A worker that joins has its values only after the round has begun.
             if versions is None:
+                trainer.state.show_values()
                 versions = trainer.state.read_versions()
             began_s = time.perf_counter()
             check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None

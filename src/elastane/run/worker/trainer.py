@@ -100,7 +100,14 @@ class Trainer:
         clip_grad_norm: float | None,
         keep: RunKeep,
     ) -> None:
-        check_arguments(model, optimizer, scheduler=scheduler, scaler=scaler, clip_grad_norm=clip_grad_norm)
+        check_arguments(
+            model,
+            optimizer,
+            scheduler=scheduler,
+            scaler=scaler,
+            clip_grad_norm=clip_grad_norm,
+            processes=settings.spec.processes,
+        )
         self._settings = settings
         self.worker, self.spec = settings.worker, settings.spec
         self.heartbeat, self.reporter, self.keep = heartbeat, reporter, keep
@@ -219,8 +226,8 @@ class Trainer:
         """
         is_first = not self._entered_round
         if self.initial and is_first:
-            check_not_wrapped(self.state.model)
-            check_process_group()
+            check_not_wrapped(self.state.model, self.spec.processes)
+            check_process_group(self.spec.processes)
         self.state.adopt_changes(first=is_first, begins=self.initial)
         self._entered_round = True
 
@@ -274,7 +281,15 @@ class Trainer:
     def create_round(self, kind: events.RoundKind, size: int, *, checkpoint: bool = False) -> WorkerRound:
         """Return the next round, not entered yet; with ``checkpoint`` the run saves the state after it."""
         wanted = checkpoint and self.reporter.checkpoint_writer is not None
-        return WorkerRound(self.reactor, self.heartbeat, kind, size, checkpoint=wanted, results=self._results)
+        return WorkerRound(
+            self.reactor,
+            self.heartbeat,
+            kind,
+            size,
+            checkpoint=wanted,
+            results=self._results,
+            seat=self._settings.seat,
+        )
 
     def take_checkpoint(self, metrics: Mapping[str, float]) -> None:
         """Take a checkpoint of the present state, in a round without virtual ranks."""

@@ -23,6 +23,7 @@ from elastane.run.worker.error_hints import find_hint
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.finished.model_sender import send_model
 from elastane.run.worker.finished.model_writer import write_finished
+from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.notice import take_notices
 from elastane.run.worker.process_end import disown_finalizers, end_process
@@ -45,13 +46,16 @@ NO_TERMINAL = (
 )
 
 
-def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> NoReturn:
+def run_worker(
+    files: RunDir, worker: int, lifeline: int, attempt: int, seat: Seat = LONE_SEAT
+) -> NoReturn:
     """Run a worker of a run, in this process, to the end of the process.
 
     Args:
         files: the directory of the run, as its node sees it.
         lifeline: the read end of a pipe; it closes when the agent ends, and then this process ends.
         attempt: how often the run had been resumed when the attempt of the agent began.
+        seat: the place of this process in its worker.
 
     Raises:
         AnotherAttempt: another attempt of the run has begun.
@@ -63,14 +67,15 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int) -> NoRet
     spec, present = record.spec, number_attempt(record.resumed)
     if present != attempt:
         raise AnotherAttempt(attempt, present)
-    worker_settings.set_settings(files, worker, spec, record.resumed, record.origin)
-    assign_gpu(worker)
+    worker_settings.set_settings(files, worker, spec, record.resumed, record.origin, seat)
+    if seat.processes == 1:
+        assign_gpu(worker)
     # A script may build its model before it joins; every worker then has the same initial values.
     seed_everything(spec.seed)
     disown_finalizers()
     take_notices()
-    Heartbeat(files.node_files.beats, worker).beat_at_imports()
-    end_process(files, worker, _train(files, spec), spec.end_s)
+    Heartbeat(files.node_files.beats, worker, seat).beat_at_imports()
+    end_process(files, worker, _train(files, spec), spec.end_s, seat)
 
 
 def _train(files: RunDir, spec: RunSpec) -> int:
@@ -169,6 +174,7 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
             remove_unfinished(files.artifacts)
             # All scripts have ended, so no worker reads the tensors of an evaluation any more.
             shutil.rmtree(files.root / GATHERED, ignore_errors=True)
+            reporter.prepare_writing()
             answer = _write_model(reporter.worker, reporter.state, files, spec)
     except ElastaneError as error:
         return _report_failure(f"{error}\n")

@@ -4,6 +4,7 @@ import msgspec
 
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import DATA_START, DataPosition, Resumed, RunOrigin, RunSpec
+from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,6 +15,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         run_dir: the run directory; None: the process trains alone.
         resumed: the start of this attempt of the run; None: it is the first attempt.
         origin: the state of another run with which the run began; None: it began from nothing.
+        seat: the place of this process in its worker.
     """
 
     spec: RunSpec
@@ -21,6 +23,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: RunDir | None = None
     resumed: Resumed | None = None
     origin: RunOrigin | None = None
+    seat: Seat = LONE_SEAT
 
     @property
     def began_at(self) -> DataPosition:
@@ -42,7 +45,10 @@ def set_settings(
     spec: RunSpec,
     resumed: Resumed | None = None,
     origin: RunOrigin | None = None,
+    seat: Seat = LONE_SEAT,
 ) -> None:
     """Make this process a worker of a run, before its script begins."""
     global _settings  # noqa: PLW0603 - a process has one run, known before the script runs
-    _settings = WorkerSettings(spec=spec, worker=worker, run_dir=run_dir, resumed=resumed, origin=origin)
+    _settings = WorkerSettings(
+        spec=spec, worker=worker, run_dir=run_dir, resumed=resumed, origin=origin, seat=seat
+    )

@@ -28,7 +28,7 @@ def assign_round(me: MemberState) -> None:
         blocks = me.layout.blocks if round_.entered.kind == "train" else 0
         # If all whole sums exist, no worker needs to recompute the virtual ranks of a dead worker.
         assigned, known = me.assigned_at, me.known_at if len(rooted) >= blocks else frozenset[int]()
-    ranks = assign_ranks(size, speeds, me.nodes, assigned, known)
+    ranks = assign_ranks(size, speeds, me.nodes, assigned, known, me.layout.together)
     if rooted and (check := round_.spot_check) is not None:
         # If a worker that has died computed its virtual rank, whole sums may have that result.
         kept = known.union(*assigned.values())

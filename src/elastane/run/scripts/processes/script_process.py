@@ -8,7 +8,7 @@ from types import TracebackType
 from elastane.run.agent.fork_server import ProcessStart
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
-from elastane.run.scripts.processes.world_store import detach_process
+from elastane.run.worker.world_store import detach_process
 from elastane.run.worker.main_program import run_main_program
 from elastane.run.worker.state.gpu_locks import VISIBLE
 from elastane.run.worker.worker_log import open_worker_log

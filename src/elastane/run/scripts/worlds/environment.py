@@ -31,6 +31,23 @@ class WorldAddress:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """The place of a process in its world.
+
+    Args:
+        local: its number in its group.
+        processes: of each group.
+        group: the number of its group.
+        groups: of the world.
+    """
+
+    local: int
+    processes: int
+    group: int = 0
+    groups: int = 1
+
+
 def build_rank_environment(
     world: World, rank: LocalRank, address: WorldAddress, inherited: Mapping[str, str]
 ) -> dict[str, str]:
@@ -44,23 +61,39 @@ def build_rank_environment(
         address: of the world.
         inherited: the variables that it has in any case; a default replaces none of them.
     """
-    processes, groups = world.rules.processes, len(world.workers)
-    group = world.workers.index(rank.worker)
-    number, size = str(group * processes + rank.local), str(groups * processes)
+    place = RankPlace(
+        rank.local, world.rules.processes, world.workers.index(rank.worker), len(world.workers)
+    )
+    return build_torch_environment(place, address, inherited, max_restarts=world.rules.max_restarts) | {
+        GRACE: f"{world.rules.grace_s:g}"
+    }
+
+
+def build_torch_environment(
+    place: RankPlace, address: WorldAddress, inherited: Mapping[str, str], *, max_restarts: int = 0
+) -> dict[str, str]:
+    """Return the variables that torchrun sets for a process, except the port of the store.
+
+    Args:
+        place: of the process.
+        address: of its world.
+        inherited: the variables that it has in any case; a default replaces none of them.
+        max_restarts: how often its world may be replaced after a failure.
+    """
+    number, size = str(place.group * place.processes + place.local), str(place.groups * place.processes)
     return {name: value for name, value in DEFAULTS.items() if name not in inherited} | {
         "RANK": number,
         "ROLE_RANK": number,
-        "LOCAL_RANK": str(rank.local),
-        "GROUP_RANK": str(group),
+        "LOCAL_RANK": str(place.local),
+        "GROUP_RANK": str(place.group),
         "WORLD_SIZE": size,
         "ROLE_WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": str(processes),
-        "GROUP_WORLD_SIZE": str(groups),
+        "LOCAL_WORLD_SIZE": str(place.processes),
+        "GROUP_WORLD_SIZE": str(place.groups),
         "ROLE_NAME": ROLE,
         "MASTER_ADDR": LOOPBACK,
         "TORCHELASTIC_RESTART_COUNT": str(address.restarts),
-        "TORCHELASTIC_MAX_RESTARTS": str(world.rules.max_restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_RUN_ID": address.run,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        GRACE: f"{world.rules.grace_s:g}",
     }

@@ -1,8 +1,10 @@
 """The writer of the finished model, which is one set of files in the run directory."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import BinaryIO
 
+import torch
 from torch import nn
 
 from elastane.run.nouns.checkpoints import WrittenFile
@@ -45,7 +47,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
         BadInput: a safetensors file cannot hold a part of the state.
         OSError: the files cannot be written; an earlier set is unchanged.
     """
-    weights = _collect_weights(state.model)
+    weights = _collect_weights(state.model, state.gather_tensor)
     adapter = describe_adapter(state.model)
     metadata = {PROBLEM: adapter.problem} if adapter is not None and adapter.problem else {}
     model, marker = plan_model_files(weights, spec.max_shard_bytes, metadata)
@@ -86,8 +88,14 @@ def check_writable(model: nn.Module) -> None:
     check_types(weights, weights.descriptions)
 
 
-def _collect_weights(model: nn.Module) -> MemoryTensors:
-    entries = require_tensors(model.state_dict(), "the model")
+def _collect_weights(
+    model: nn.Module, gather: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> MemoryTensors:
+    # The parameters themselves: ``gather`` knows which of them is divided.
+    state = model.state_dict() if gather is None else model.state_dict(keep_vars=True)
+    entries = require_tensors(state, "the model")
+    if gather is not None:
+        entries = {name: gather(tensor) for name, tensor in entries.items()}
     return MemoryTensors({strip_compiled(name): tensor for name, tensor in entries.items()})
 
 

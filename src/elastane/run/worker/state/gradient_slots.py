@@ -40,6 +40,8 @@ class GradientSlots:
     Args:
         exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
         memory: the memory in which gradients are added.
+        together: see `elastane.run.protocol.layout.Layout`: the gradients of a virtual rank are this process's
+            part of the sum over so many neighbouring virtual ranks.
 
     Attributes:
         lock: held while a slot is written; the training thread adds gradients while the reactor thread stores
@@ -50,8 +52,9 @@ class GradientSlots:
             leads take memory.
     """
 
-    def __init__(self, layout: ModelLayout, memory: HostSlots, *, exact: bool) -> None:
+    def __init__(self, layout: ModelLayout, memory: HostSlots, *, exact: bool, together: int = 1) -> None:
         self.layout = layout
+        self._together = together
         self.memory = memory
         self.exact = exact
         self.lock = threading.RLock()
@@ -88,6 +91,10 @@ class GradientSlots:
     def find_sections(self, fd: int) -> tuple[torch.Tensor, ...]:
         """Return the sections of the slot that peers know by this file descriptor."""
         return next(arena.tensors for arena in chain(self.arenas, self.node_arenas) if arena.fd == fd)
+
+    def find_slot(self, spans: tuple[Span, ...]) -> int:
+        """Return the descriptor of the slot with a partial sum of this worker."""
+        return self.arenas[self._nodes[spans[0]]].fd
 
     def touch(self) -> None:
         """Touch slot 0, so that the kernel provides its memory now instead of during the first step."""
@@ -157,7 +164,7 @@ class GradientSlots:
         if not self.exact or self._alone:
             return
         with self.lock:
-            ranks = expand_spans(self._nodes).union(following)
+            ranks = expand_spans([*self._nodes, *map(self._find_leaf, following)])
             final = set(cover(ranks, self._size)) & self._nodes.keys() - self._announced
             if not final:
                 return
@@ -172,12 +179,17 @@ class GradientSlots:
 
     def has_sibling(self, rank: int, following: int | None) -> bool:
         """Return whether the gradients of ``rank`` wait for those of its right sibling, ``following``."""
-        if not self.exact or following != rank + 1:
+        if not self.exact or following != rank + self._together:
             return False
         if self.memory.on_device:
             # A replayed CUDA graph puts each gradient where the last one was, so none waits in its memory.
             return False
-        return find_sibling((rank, rank + 1), self._size) == (rank + 1, rank + 2)
+        return find_sibling(self._find_leaf(rank), self._size) == self._find_leaf(following)
+
+    def _find_leaf(self, rank: int) -> Span:
+        """Return the virtual ranks that are computed together with this one, which are a node of the tree."""
+        first = rank - rank % self._together
+        return first, first + self._together
 
     def assign(self, rank: int, *, with_sibling: bool) -> tuple[int, bool, tuple[tuple[int, int], ...]]:
         """Choose the slot of a virtual rank.
@@ -188,7 +200,7 @@ class GradientSlots:
         Returns:
             The slot, whether to add to it, and the merges of slots, ``(target, source)``, that follow.
         """
-        node = (rank, rank + 1)
+        node = self._find_leaf(rank)
         sibling = find_sibling(node, self._size) if self.exact else None
         if with_sibling and sibling is not None:
             node = (sibling[0], node[1])

@@ -21,6 +21,7 @@ from torch._guards import CompileContext
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.backward_order import BackwardOrder
+from elastane.run.worker.state.divided_tensors import get_local, is_divided
 from elastane.run.worker.state.gradient_groups import divide_gradients
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
@@ -47,11 +48,15 @@ class Gradients:
     Args:
         exact: sum in the order of the fixed tree; otherwise add every gradient to one slot on arrival.
         memory: the memory in which gradients are added; None: the arenas that peers read.
+        together: see `GradientSlots`.
     """
 
-    def __init__(self, layout: ModelLayout, *, exact: bool, memory: HostSlots | None = None) -> None:
+    def __init__(
+        self, layout: ModelLayout, *, exact: bool, memory: HostSlots | None = None, together: int = 1
+    ) -> None:
         self.layout = layout
-        self.slots = GradientSlots(layout, memory or HostSlots(layout), exact=exact)
+        self._sources = layout.sources
+        self.slots = GradientSlots(layout, memory or HostSlots(layout), exact=exact, together=together)
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
         # No peer waits for the sums of this round.
@@ -67,7 +72,7 @@ class Gradients:
         self._sizes = [parameter.nbytes for parameter in layout.parameters]
         self._bytes = sum(self._sizes)
         self._order = BackwardOrder(self._sizes, self.slots.memory.early_groups)
-        self._consumed = ConsumedGradient.make(layout.parameters)
+        self._consumed = ConsumedGradient.make(self._sources)
         # What replaces a gradient that is taken: `ConsumedGradient` in the last virtual rank.
         self._replacements: Sequence[torch.Tensor | None] = self._consumed
         self._nothing = [None] * len(layout.parameters)
@@ -119,7 +124,7 @@ class Gradients:
     @contextmanager
     def _take_early(self, loss: torch.Tensor) -> Iterator[None]:
         """Take gradients during a backward pass, after hooks that the script has registered."""
-        parameters = self.layout.parameters
+        parameters = self._sources
         self._begun = {n for n, parameter in enumerate(parameters) if parameter.grad is not None}
         hooks: dict[int, Hook] = {}
         for group in self._order.plan_groups():
@@ -137,7 +142,7 @@ class Gradients:
         def note_pass(_gradient: torch.Tensor) -> None:
             self._pass, self._pass_stream = _read_current_pass(), self.slots.memory.get_stream()
 
-        parameters = self.layout.parameters
+        parameters = self._sources
         handles = [
             parameters[number].register_post_accumulate_grad_hook(hook)
             for number, hook in hooks.items()
@@ -154,17 +159,17 @@ class Gradients:
 
     def forget(self) -> None:
         """Drop gradients that the script computed between the steps."""
-        for parameter in self.layout.parameters:
+        for parameter in self._sources:
             parameter.grad = None
 
     def mark_consumed(self) -> None:
         """Put a `ConsumedGradient` into each ``.grad``, after the step has used the gradients."""
-        for parameter, consumed in zip(self.layout.parameters, self._consumed, strict=True):
+        for parameter, consumed in zip(self._sources, self._consumed, strict=True):
             parameter.grad = consumed
 
     def refuse_late_gradients(self) -> None:
         """Refuse a backward pass that the script ran itself after that of the microbatch."""
-        for number, parameter in enumerate(self.layout.parameters):
+        for number, parameter in enumerate(self._sources):
             if parameter.grad is not None and parameter.grad is not self._consumed[number]:
                 raise _build_late_gradient_error(self.layout.extents[number].name)
 
@@ -223,8 +228,8 @@ class Gradients:
     def compute_fingerprints(self) -> tuple[str, ...]:
         """Return digests of the gradients in ``.grad``, after a backward pass that adds nothing to sums."""
         return tuple(
-            _compute_fingerprint(parameter.grad.to_dense()) if parameter.grad is not None else ""
-            for parameter in self.layout.parameters
+            _compute_fingerprint(get_local(parameter.grad).to_dense()) if parameter.grad is not None else ""
+            for parameter in self._sources
         )
 
     def end_leaf(self, buffers: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -269,7 +274,7 @@ class Gradients:
             BadInput: a parameter has got a gradient after its gradient was taken.
         """
         taken: dict[int, torch.Tensor] = {}
-        parameters, consumed, replacements = self.layout.parameters, self._consumed, self._replacements
+        parameters, consumed, replacements = self._sources, self._consumed, self._replacements
         for number in numbers:
             parameter = parameters[number]
             gradient = parameter.grad
@@ -280,7 +285,7 @@ class Gradients:
                 raise _build_late_gradient_error(self.layout.extents[number].name)
             parameter.grad = replacements[number]
             # Sums are dense even for sparse gradients: a block is one slice of memory.
-            taken[number] = self._make_dense(number, gradient) if gradient.is_sparse else gradient
+            taken[number] = self._make_dense(number, gradient) if gradient.is_sparse else get_local(gradient)
         if not taken:
             return
         leaf, memory = self._leaf, self.slots.memory
@@ -298,14 +303,14 @@ class Gradients:
 
     def _note_sparse(self, number: int) -> None:
         """Empty ``.grad`` before later gradients: autograd would add a sparse one to the stand-in itself."""
-        parameter = self.layout.parameters[number]
+        parameter = self._sources[number]
         if number not in self._sparse and parameter.requires_grad:
             self._sparse.add(number)
             parameter.register_hook(partial(self._empty_gradient, number))
 
     def _empty_gradient(self, number: int, _gradient: torch.Tensor) -> None:
         """Empty ``.grad`` for a backward pass that the script runs itself."""
-        parameter = self.layout.parameters[number]
+        parameter = self._sources[number]
         if parameter.grad is self._consumed[number]:
             parameter.grad = None
 
@@ -339,9 +344,12 @@ class ConsumedGradient(torch.Tensor):
     """
 
     @classmethod
-    def make(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return a stand-in of each parameter's shape."""
-        return [torch.Tensor._make_subclass(cls, _make_empty(parameter)) for parameter in parameters]
+    def make(cls, parameters: Iterable[torch.Tensor]) -> "list[torch.Tensor | None]":
+        """Return a stand-in of each parameter's shape; None for a divided one: torch refuses a stand-in."""
+        return [
+            None if is_divided(parameter) else torch.Tensor._make_subclass(cls, _make_empty(parameter))
+            for parameter in parameters
+        ]
 
     @classmethod
     def __torch_function__(

@@ -204,6 +204,8 @@ class LeafWriter:
         slots = self._slots
         blocks = range(len(self._layout.blocks))
         of_buffers = [block for block in blocks if self._layout.is_buffers(block)]
+        # The last rows of a sharded tensor may belong to other processes of the worker alone.
+        empty = [b for b in blocks if not self._layout.pieces[b] and not self._layout.is_buffers(b)]
         with slots.lock:
             for block in of_buffers:
                 for piece in self._layout.buffer_pieces[block]:
@@ -211,8 +213,8 @@ class LeafWriter:
                     waited = self._waiting.buffers[piece.number] if self._waiting is not None else None
                     self._write_piece(block, piece, extent, waited, buffers[piece.number])
             self._merge(of_buffers if self._announce is not None else blocks)
-            if self._announce is not None and of_buffers:
-                slots.announce(tuple(of_buffers), self._announce)
+            if self._announce is not None and (late := sorted((*of_buffers, *empty))):
+                slots.announce(tuple(late), self._announce)
 
 
 def _build_overwritten_error(name: str) -> BadInput:

@@ -1,9 +1,10 @@
 """The flat layout of a model: the position of each parameter and buffer, and the division into blocks."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
+from typing import Protocol
 
 import msgspec
 import torch
@@ -102,16 +103,29 @@ def _cut_pieces(block: Block, extents: list[Extent]) -> Iterator[Piece]:
             yield Piece(number, start - extent.start, stop - extent.start)
 
 
+class ParameterShards(Protocol):
+    """The local shards of the parameters of a divided model; see `local_shards.LocalShards`."""
+
+    @property
+    def names(self) -> Mapping[nn.Parameter, str]: ...
+    def find_source(self, local: nn.Parameter) -> torch.Tensor: ...
+    def count_reserved(self, local: nn.Parameter) -> int: ...
+
+
 class ModelLayout:
     """The layout: a section per parameter group and data type, then a section of buffers per data type.
 
     Args:
         model: any module; parameters shared between modules count once.
         optimizer: the optimizer that has the trained parameters in its groups.
+        shards: the local shards that the optimizer trains; None: it trains the model's own parameters.
 
     Attributes:
         device: the device of all trained parameters and laid-out buffers.
         parameters: the trained parameters, in order; tied ones once.
+        has_reserves: sections have elements between parameters that this process does not use: other processes
+            of the worker have more rows of a tensor.
+        sources: the tensors in which autograd leaves the gradients: the model's own parameters.
         extents: the extent of each parameter.
         groups: the number of each parameter's group.
         buffers: ``(module, name)`` of every buffer that training may change.
@@ -123,9 +137,17 @@ class ModelLayout:
         buffer_pieces: per block, the parts of buffers in it; empty for blocks of parameters.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, shards: ParameterShards | None = None
+    ) -> None:
         _refuse_lazy(model)
-        names = {parameter: name for name, parameter in model.named_parameters()}
+        self._shards = shards
+        self.has_reserves = shards is not None
+        names = (
+            {parameter: name for name, parameter in model.named_parameters()}
+            if shards is None
+            else dict(shards.names)
+        )
         self._modules = dict(model.named_modules())
         self._structure = _describe_structure(self._modules.values())
         self.device = _find_device(optimizer)
@@ -134,6 +156,9 @@ class ModelLayout:
         self.extents: list[Extent] = []
         self.groups: list[int] = []
         self._place_parameters(names, optimizer)
+        self.sources: list[torch.Tensor] = [
+            parameter if shards is None else shards.find_source(parameter) for parameter in self.parameters
+        ]
         self.parameter_sections = len(self.sections)
         self.buffers: list[tuple[nn.Module, str]] = []
         self.buffer_dtypes: list[torch.dtype] = []
@@ -172,7 +197,7 @@ class ModelLayout:
                     shape, stride = tuple(parameter.shape), _compute_stride(parameter)
                     section = len(self.sections)
                     self.extents.append(Extent(names[parameter], section, start, stop, shape, stride))
-                    start = stop
+                    start = stop if self._shards is None else start + self._shards.count_reserved(parameter)
                 self.sections.append(Section(dtype, start))
         if not self.parameters:
             raise BadInput(
@@ -383,5 +408,8 @@ def check_dense(layout: ModelLayout) -> None:
     for section in range(len(layout.sections)):
         extents = [p for p in (*layout.extents, *layout.buffer_extents) if p.section == section]
         borders = [(p.start, p.stop) for p in extents]
-        if any(left[1] != right[0] for left, right in pairwise(borders)):
+        if any(
+            left[1] > right[0] or (left[1] < right[0] and not layout.has_reserves)
+            for left, right in pairwise(borders)
+        ):
             raise AssertionError(f"section {section} has gaps: {borders}")

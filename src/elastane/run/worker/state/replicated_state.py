@@ -76,7 +76,7 @@ class ReplicatedState:
     ) -> None:
         self._model, self._modules = model, tuple(model.modules())
         self._optimizer, self._scheduler, self._scaling = optimizer, scheduler, scaling
-        self._keep, self._parameters = keep, layout.parameters
+        self._keep, self._parameters = keep, layout.sources
         self._shared = SharedOptimizerState(optimizer)
         self.untrained = UntrainedTensors(model, layout)
         self.caches = ForwardCaches(model)

@@ -4,9 +4,9 @@ Units of it move between workers; digests cover its blocks.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.state.auxiliary_modules import AuxiliaryModules
 from elastane.run.worker.state.change_detector import digest_tensor
 from elastane.run.worker.state.committed_buffers import CommittedBuffers
+from elastane.run.worker.state.divided_tensors import get_local
 from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.optimizer_guard import OptimizerGuard
@@ -36,6 +37,15 @@ OBSERVER = "activation_post_process"
 """The module with which quantization in torch watches values."""
 
 
+class ModelShards(Protocol):
+    """The shards of a divided model, of which the run trains copies; see `local_shards.LocalShards`."""
+
+    def read(self) -> None: ...
+    def write(self) -> None: ...
+    def find_shape(self, local: nn.Parameter, process: int) -> torch.Size: ...
+    def join(self, local: nn.Parameter, parts: Sequence[torch.Tensor]) -> torch.Tensor: ...
+
+
 class TrainingState:
     """The state of one worker's copy of the run.
 
@@ -49,8 +59,11 @@ class TrainingState:
         copies: the number of copies of the optimizer state; None: a copy on every worker.
         scaling: the scaling of the loss; None: gradients are not scaled.
         keep: the values in ``run.keep``.
+        shards: of a model that is divided among the processes of the worker; None: it is not divided.
 
     Attributes:
+        gather_tensor: returns the whole of a tensor of a divided model, after the scripts have ended; None: the
+            model is not divided.
         replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
@@ -68,8 +81,13 @@ class TrainingState:
         placement: Placement,
         scaling: LossScaling | None = None,
         keep: RunKeep | None = None,
+        shards: ModelShards | None = None,
     ) -> None:
         self.model = model
+        self._shards = shards
+        # The model has older values than the memory of the run.
+        self._is_model_stale = False
+        self.gather_tensor: Callable[[torch.Tensor], torch.Tensor] | None = None
         self.copies = copies
         self.layout = layout
         self.scaling = scaling
@@ -121,6 +139,8 @@ class TrainingState:
             self.replicated.load(described, tensors)
             # The round has begun, so the reactor thread may be reading.
             self.placement.synchronize()
+            self._is_model_stale = True
+            self.show_values()
 
         return restore
 
@@ -137,6 +157,8 @@ class TrainingState:
         Raises:
             BadInput: the script made a change that a run does not support.
         """
+        if self._shards is not None and not self._is_model_stale:
+            self._shards.read()
         self.layout.check_unchanged(self.optimizer, self.placement.values)
         changed = [] if first else self.replicated.untrained.find_changed(caches=True)
         if first:
@@ -171,9 +193,20 @@ class TrainingState:
         self.replicated.untrained.remember()
         self.auxiliary_modules.check()
 
+    def get_shards(self) -> ModelShards:
+        """Return the shards of a divided model."""
+        assert self._shards is not None, "only a divided model has shards"
+        return self._shards
+
+    def show_values(self) -> None:
+        """Copy new values to the shards of a divided model; call this before anything uses the model."""
+        if self._shards is not None and self._is_model_stale:
+            self._shards.write()
+        self._is_model_stale = False
+
     def read_versions(self) -> list[int]:
         """Return autograd's counts of in-place changes of tensors that must not change inside a step."""
-        counts = [parameter._version for parameter in self.layout.parameters]
+        counts = [get_local(source)._version for source in self.layout.sources]
         return counts + [tensor._version for tensor in self.keep.list_tensors()]
 
     def check_versions(self, before: list[int]) -> None:
@@ -196,7 +229,7 @@ class TrainingState:
     def digest_content(self) -> dict[str, str]:
         """Return digests of parameters and of kept tensors: `read_versions` misses changes of ``.data``."""
         names = [extent.name for extent in self.layout.extents]
-        parameters = dict(zip(names, self.layout.parameters, strict=True))
+        parameters = dict(zip(names, map(get_local, self.layout.sources), strict=True))
         keep_tensors = {
             f"run.keep {number}": tensor for number, tensor in enumerate(self.keep.list_tensors())
         }
@@ -255,6 +288,8 @@ class TrainingState:
             if self.layout.is_buffers(block) and self.shards.holds_buffers(block, held)
         ]
         self.buffers.apply(sums, held_buffers, virtual_ranks)
+        self._is_model_stale = True
+        self.show_values()
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
         # Otherwise schedulers, including those of the script, warn that the optimizer has not stepped.
@@ -270,6 +305,7 @@ class TrainingState:
 
     def update_model(self, unit: int) -> None:
         """Copy the new values of a unit from the arena to the model."""
+        self._is_model_stale = True
         with self.placement.use_side_stream():
             self.placement.update_model(partial(self.view_values, unit))
 

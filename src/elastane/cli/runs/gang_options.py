@@ -1,0 +1,55 @@
+"""The option ``--processes``, and what it cannot be combined with yet."""
+
+from elastane.cli.options import spell_option
+from elastane.cli.runs.run_options import RunOptions
+from elastane.common.errors import BadInput
+
+MOST_PROCESSES = 64
+REASONS = {
+    "copies": "the optimizer state of a worker is divided among its processes already",
+    "convergence": "sums inside a worker are in the order of the fixed tree",
+    "listen": "all processes of a run with --processes are on one machine so far",
+    "hosts": "all processes of a run with --processes are on one machine so far",
+    "transport": "workers of several processes read each other's memory",
+    "spot_checks": "one process of a worker cannot compute a microbatch once more by itself",
+    "save_optimizer": "no process has the whole optimizer state",
+    "debug": "a terminal belongs to one process",
+    "from_": "the processes cannot read their parts of a checkpoint yet",
+    "checkpoint_at": "the processes cannot write their parts of a checkpoint yet",
+    "keep_best": "the processes cannot write their parts of a checkpoint yet",
+}
+"""Options that a run with workers of several processes refuses, with the reason."""
+ALLOWED = {"copies": "all", "convergence": "exact", "transport": "shared", "spot_checks": "off"}
+
+
+def read_processes(options: RunOptions) -> int:
+    """Return the number of processes of each worker.
+
+    Raises:
+        BadInput: it is no power of two, or another option does not go with it.
+    """
+    processes = 1 if options.processes is None else options.processes
+    if not 1 <= processes <= MOST_PROCESSES or processes & (processes - 1):
+        raise BadInput(
+            f"invalid --processes: {processes}",
+            means="the processes of a worker compute neighbouring microbatches, and their gradients are added in "
+            "the order of a binary tree",
+            do=f"use 1, 2, 4 or another power of two up to {MOST_PROCESSES}",
+        )
+    if processes == 1:
+        return 1
+    for name, why in REASONS.items():
+        if getattr(options, name) not in (None, False, ALLOWED.get(name)):
+            raise BadInput(
+                f"{spell_option(name)} cannot be combined with --processes {processes}",
+                means=why,
+                do=f"omit it, or write {spell_option(name)} {ALLOWED[name]}" if name in ALLOWED else "omit it",
+            )
+    if options.checkpoint_every != "never":
+        raise BadInput(
+            f"--processes {processes} needs --checkpoint-every never",
+            means="the processes cannot write their parts of a checkpoint yet; the run lasts as long as one "
+            "worker does, and the finished model is written as usual",
+            do="add --checkpoint-every never; or use one process per worker",
+        )
+    return processes

@@ -1,0 +1,188 @@
+"""The results of the processes of a gang: a worker of several processes, each of which has a part of the state.
+
+A gang has one `elastane.run.protocol.member_machine.MemberMachine`, in its process 0. What the machine learns of
+sums, values and state is true of every process, so an event counts when all of them have posted it. Block b of
+the gang is block b of each of its processes.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from elastane.run.protocol.events import (
+    Applied,
+    Computed,
+    Measured,
+    PartialSumsFinal,
+    Reduced,
+    RoundEntered,
+    ScriptEnded,
+    StateLoaded,
+    SumsTaken,
+    ValuesTaken,
+)
+from elastane.run.protocol.messages import PartialSum
+from elastane.run.protocol.tree import Span
+
+Result: TypeAlias = (
+    RoundEntered
+    | Computed
+    | PartialSumsFinal
+    | Reduced
+    | SumsTaken
+    | ValuesTaken
+    | StateLoaded
+    | Measured
+    | Applied
+    | ScriptEnded
+)
+"""An event that every process of a gang posts."""
+
+
+class GangDisagreement(Exception):
+    """Two processes of a gang have contradicted each other."""
+
+
+class GangResults:
+    """Combines the results of the processes of one gang.
+
+    Args:
+        processes: the number of processes, at least 2.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._equal: dict[Result, set[int]] = {}
+        self._measured: dict[int, dict[int, Measured]] = {}
+        self._entered: dict[int, RoundEntered] = {}
+        self._assignment = 0
+        # The processes that have announced a part of a block.
+        self._final: dict[tuple[int, tuple[Span, ...]], set[int]] = {}
+        self._slots: dict[tuple[Span, ...], dict[int, int]] = {}
+
+    def add(self, process: int, result: Result) -> list[Result]:
+        """Add a result of a process; return the events of the gang that follow.
+
+        Raises:
+            GangDisagreement: another process has posted something else.
+        """
+        match result:
+            case Computed():
+                # Each process computes a virtual rank of its own.
+                return [result]
+            case PartialSumsFinal():
+                return self._add_final(process, result)
+            case Measured():
+                return self._add_measured(process, result)
+            case RoundEntered():
+                return self._add_entered(process, result)
+            case _:
+                return [result] if self._is_last(process, result) else []
+
+    def find_slots(self, spans: tuple[Span, ...]) -> tuple[int, ...]:
+        """Return the slot of a final part on each process."""
+        slots = self._slots[spans]
+        return tuple(slots[process] for process in range(self._processes))
+
+    def _is_last(self, process: int, result: Result) -> bool:
+        posted = self._equal.setdefault(result, set())
+        posted.add(process)
+        if len(posted) < self._processes:
+            return False
+        del self._equal[result]
+        return True
+
+    def _add_entered(self, process: int, entered: RoundEntered) -> list[Result]:
+        for other, theirs in self._entered.items():
+            if theirs != entered:
+                raise GangDisagreement(
+                    f"process {process} of the worker is in a round to {entered.kind}, process {other} in one to "
+                    f"{theirs.kind}"
+                )
+        self._entered[process] = entered
+        if len(self._entered) < self._processes:
+            return []
+        self._entered.clear()
+        return [entered]
+
+    def _add_final(self, process: int, final: PartialSumsFinal) -> list[Result]:
+        """Return the parts of blocks that are final on all processes now.
+
+        Processes learn at different moments that there are more virtual ranks to compute, so they may announce
+        their parts in other groups.
+        """
+        if final.assignment < self._assignment:
+            return []
+        if final.assignment > self._assignment:
+            self._assignment = final.assignment
+            self._final.clear()
+        complete: dict[tuple[PartialSum, ...], list[int]] = {}
+        for part in final.parts:
+            self._slots.setdefault(part.spans, {})[process] = part.slot
+        for block in final.blocks:
+            parts = tuple(part for part in final.parts if self._add_part(process, block, part))
+            if parts:
+                complete.setdefault(parts, []).append(block)
+        return [
+            PartialSumsFinal(final.assignment, tuple(blocks), tuple(map(self._name_slot, parts)))
+            for parts, blocks in complete.items()
+        ]
+
+    def _add_part(self, process: int, block: int, part: PartialSum) -> bool:
+        posted = self._final.setdefault((block, part.spans), set())
+        posted.add(process)
+        return len(posted) == self._processes
+
+    def _name_slot(self, part: PartialSum) -> PartialSum:
+        return PartialSum(part.spans, self._slots[part.spans][0])
+
+    def _add_measured(self, process: int, measured: Measured) -> list[Result]:
+        posted = self._measured.setdefault(measured.request, {})
+        posted[process] = measured
+        if len(posted) < self._processes:
+            return []
+        del self._measured[measured.request]
+        return [combine_measurements([posted[number] for number in range(self._processes)])]
+
+
+def combine_measurements(measured: Sequence[Measured]) -> Measured:
+    """Return the norms and the digests of a gang, from those of its processes in their order.
+
+    Raises:
+        GangDisagreement: a value outside the blocks differs between the processes.
+    """
+    first = measured[0]
+    for process, other in enumerate(measured):
+        if other.replicated != first.replicated:
+            names = sorted(first.replicated.keys() | other.replicated.keys())
+            what = next(name for name in names if first.replicated.get(name) != other.replicated.get(name))
+            raise GangDisagreement(f"process 0 and process {process} of the worker differ in {what}")
+    return Measured(
+        first.request,
+        {block: _add_squares([one.norms[block] for one in measured]) for block in first.norms},
+        _combine_digests([one.digests for one in measured]),
+        first.replicated,
+    )
+
+
+def _add_squares(squares: Sequence[float]) -> float:
+    """Return the sum, rounded once; infinite or not a number if a square is, or if it has no finite double."""
+    try:
+        return math.fsum(squares)
+    except OverflowError:
+        return math.inf
+
+
+def _combine_digests(digests: Sequence[Mapping[int, tuple[str, str]]]) -> dict[int, tuple[str, str]]:
+    found = {}
+    for block in sorted(set[int]().union(*digests)):
+        pairs = [some.get(block, ("", "")) for some in digests]
+        values, states = ([pair[place] for pair in pairs] for place in (0, 1))
+        found[block] = _combine(values), _combine(states)
+    return found
+
+
+def _combine(digests: Sequence[str]) -> str:
+    """Return one digest of several; empty if all are."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest() if any(digests) else ""

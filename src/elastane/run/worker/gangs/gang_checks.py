@@ -1,0 +1,74 @@
+"""Refusals of what a worker of several processes cannot do exactly yet, with the reason and another way."""
+
+from torch.amp import GradScaler
+
+from elastane.common.errors import BadInput
+from elastane.run.nouns.spec import RunSpec
+from elastane.run.worker.state.model_layout import ModelLayout
+
+ONE_PROCESS = "leave --processes out: a worker then is one process"
+
+
+def check_gang(spec: RunSpec, layout: ModelLayout, *, scaler: GradScaler | None) -> None:
+    """Refuse a training that a worker of several processes cannot make exactly.
+
+    Raises:
+        BadInput: for this reason.
+    """
+    if layout.buffer_extents:
+        raise BadInput(
+            f"the model has the buffer {layout.buffer_extents[0].name}, which a step may change",
+            means="each process of the worker sees another microbatch, and their changes are not averaged yet",
+            do="use a layer without running statistics, such as LayerNorm or GroupNorm; or register it with "
+            f"persistent=False, if it is a cache; or {ONE_PROCESS}",
+        )
+    if scaler is not None and scaler.is_enabled():
+        raise BadInput(
+            "run.prepare was given a scaler, and the worker has several processes",
+            means="whether a scaled gradient overflows has been tried with one process per worker only",
+            do=f"train in bfloat16 or float32, which need no scaler; or {ONE_PROCESS}",
+        )
+    if spec.save_optimizer:
+        raise BadInput(
+            "--save-optimizer is not available with --processes",
+            means="each process has a part of the optimizer state, and none gathers it yet",
+            do=f"leave --save-optimizer out; or {ONE_PROCESS}",
+        )
+
+
+def refuse_in_gang(what: str, processes: int) -> None:
+    """Refuse a method of the run in a worker of several processes.
+
+    Args:
+        what: the method and why it is refused, such as ``run.evaluate: ...``.
+
+    Raises:
+        BadInput: the worker has several processes.
+    """
+    if processes > 1:
+        name, _, why = what.partition(": ")
+        raise BadInput(f"{name} is not available with --processes", means=why, do=ONE_PROCESS)
+
+
+def check_ranks(virtual_ranks: int, spec: RunSpec) -> None:
+    """Refuse a step with too few virtual ranks, or with a number that the processes of a worker cannot share.
+
+    Raises:
+        BadInput: for this reason.
+    """
+    if virtual_ranks < spec.least_ranks:
+        most = virtual_ranks // spec.processes
+        raise BadInput(
+            f"a step has {virtual_ranks} virtual ranks, too few for {spec.least_ranks // spec.processes} workers"
+            + (f" of {spec.processes} processes" if spec.processes > 1 else ""),
+            means="each "
+            + ("process of a worker" if spec.processes > 1 else "worker")
+            + " computes at least one virtual rank of every step",
+            do=f"use --workers up to {most}, or a smaller microbatch" if most else "use a smaller microbatch",
+        )
+    if virtual_ranks % spec.processes:
+        raise BadInput(
+            f"a step has {virtual_ranks} virtual ranks, which {spec.processes} processes cannot share equally",
+            means="the processes of a worker compute one virtual rank each, all at the same time",
+            do=f"choose global_batch and microbatch such that their quotient is a multiple of {spec.processes}",
+        )

@@ -1,0 +1,159 @@
+"""A process of a gang other than process 0: it performs the orders of that one, and posts its results."""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+
+from elastane.run.nouns.spec import Probe
+from elastane.run.protocol import actions, events, messages
+from elastane.run.protocol.member_machine import MemberMachine
+from elastane.run.worker.exhaustion import find_exhausted_resource
+from elastane.run.worker.gangs.gang_messages import (
+    Deliver,
+    Delivered,
+    EndWorker,
+    FailureTaken,
+    FromProcess,
+    Introduced,
+    Order,
+    PackState,
+    Plane,
+    Posted,
+    Rehearsed,
+    ScriptFailed,
+    StatePacked,
+    decode_order,
+)
+from elastane.run.worker.gangs.gang_payloads import GangPayloads
+from elastane.run.worker.gangs.gang_pipe import GangPipe
+from elastane.run.worker.reactor import Directive, Reactor
+from elastane.run.worker.state.gradients import Gradients
+from elastane.run.worker.state.training_state import TrainingState
+from elastane.run.worker.work_queue import AtOnce
+
+
+class HeadLink:
+    """The connection of a process to process 0 of its gang, from the beginning of its script on.
+
+    Args:
+        descriptor: of the socket to process 0.
+        dismiss: called when the worker is dismissed.
+    """
+
+    def __init__(self, descriptor: int, dismiss: Callable[[EndWorker], None]) -> None:
+        self._pipe = GangPipe(descriptor)
+        self._dismiss = dismiss
+        self._failure_taken = threading.Event()
+        self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._pipe.read(decode_order, self._handle)
+
+    def send(self, message: FromProcess) -> None:
+        """Send a message to process 0."""
+        self._pipe.send(message)
+
+    def _handle(self, order: Order) -> None:
+        match order:
+            case EndWorker():
+                self._dismiss(order)
+            case FailureTaken():
+                self._failure_taken.set()
+            case _:
+                self.orders.put(order)
+
+    def report_failure(self, traceback: str, *, lost: bool, timeout_s: float) -> None:
+        """Report that the script has failed here, and wait until process 0 has passed it on."""
+        self._pipe.send(ScriptFailed(traceback, lost))
+        self._failure_taken.wait(timeout_s)
+
+
+class FollowingReactor(Reactor):
+    """Performs the orders of process 0; the training thread uses it like any other reactor.
+
+    Args:
+        member: knows the number of the worker; it gets no events.
+        link: to process 0.
+    """
+
+    def __init__(
+        self,
+        member: MemberMachine,
+        gradients: Gradients,
+        state: TrainingState,
+        *,
+        measure_norms: bool,
+        link: HeadLink,
+    ) -> None:
+        super().__init__(member, gradients, state, measure_norms=measure_norms)
+        self._link = link
+        self._payloads = self._gang_payloads = GangPayloads(gradients, state, member)
+        self.queue = AtOnce(self.post)
+        self._begins_alone = False
+        link.send(Introduced(describe_plane(gradients, state)))
+        threading.Thread(target=self._perform_orders, name="elastane-reactor", daemon=True).start()
+
+    def post(self, event: events.Event) -> None:
+        if isinstance(event, events.RoundEntered):
+            self._entered = event
+        self._link.send(Posted(event))  # type: ignore[arg-type] - no other event is posted here
+
+    def post_result(self, event: events.Event) -> None:
+        self.post(event)
+
+    def post_late_result(self, event: events.Event) -> None:
+        self.post(event)
+
+    def report_rehearsed(self, probe: Probe | None) -> None:
+        """Report that this process is ready for the first round."""
+        self._link.send(Rehearsed(probe))
+
+    def take_directive(self, timeout_s: float) -> Directive | None:
+        try:
+            directive = self.directives.get(block=timeout_s > 0, timeout=timeout_s or None)
+        except queue.Empty:
+            return None
+        return directive  # type: ignore[return-value] - no thread posts results for another one here
+
+    def _has_no_peers(self) -> bool:
+        return self._begins_alone
+
+    def _perform_orders(self) -> None:
+        while True:
+            self._perform(self._link.orders.get())
+
+    def _perform(self, order: Order) -> None:
+        match order:
+            case Deliver(sender, message, plane):
+                self._link.send(Delivered(self._can_read(sender, message, plane)))
+            case PackState(peer, values, states):
+                self._link.send(StatePacked(self._gang_payloads.pack_state(peer, values, states)))
+            case EndWorker() | FailureTaken():
+                raise AssertionError("the link handles it")
+            case actions.BeginRound(workers=workers):
+                self._begins_alone = workers == 1
+                self._act(order)
+            case _:
+                self._act(order)
+
+    def _can_read(self, sender: int, message: messages.AnyPeerMessage, plane: Plane) -> bool:
+        return can_read(self._gang_payloads, sender, message, plane)
+
+
+def describe_plane(gradients: Gradients, state: TrainingState) -> Plane:
+    """Return the memory of this process that peers read."""
+    return Plane(os.getpid(), gradients.slots.sums_fd, state.arena.fd)
+
+
+def can_read(payloads: GangPayloads, sender: int, message: messages.AnyPeerMessage, plane: Plane) -> bool:
+    """Take a message's memory, and return whether that was possible: its owner may be dead, or broken.
+
+    Raises:
+        OSError: this process has exhausted a resource.
+    """
+    try:
+        payloads.take(sender, message, plane)
+    except (OSError, ValueError, LookupError) as error:
+        if find_exhausted_resource(error) is not None:
+            raise
+        return False
+    return True

@@ -1,0 +1,350 @@
+"""Process 0 of a gang: it has the protocol of the worker, and orders the other processes what it does itself.
+
+An event counts when all processes have posted it (`elastane.run.protocol.gangs`). Before the protocol learns of a
+message that refers to memory, every process has mapped the memory of its counterpart: mapped memory can be read
+although its owner has died, so an order to read it is always carried out.
+"""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+import xxhash
+
+from elastane.common.errors import RunFailed
+from elastane.common.safe_text import escape_line
+from elastane.common.untrusted_data import Malformed
+from elastane.run.nouns.spec import Probe
+from elastane.run.protocol import actions, events, messages
+from elastane.run.protocol.gangs import GangDisagreement, GangResults, Result
+from elastane.run.protocol.member_machine import MemberMachine
+from elastane.run.worker.gangs.gang_follower import can_read, describe_plane
+from elastane.run.worker.gangs.gang_messages import (
+    Deliver,
+    Delivered,
+    FailureTaken,
+    FromProcess,
+    Introduced,
+    Order,
+    PackState,
+    Plane,
+    Posted,
+    Rehearsed,
+    ScriptFailed,
+    StatePacked,
+    decode_from_process,
+    decode_planes,
+    encode_message,
+)
+from elastane.run.worker.gangs.gang_payloads import MEMORY_MESSAGES, GangPayloads
+from elastane.run.worker.gangs.gang_pipe import GangPipe
+from elastane.run.worker.links.frames import Payload
+from elastane.run.worker.links.mesh import Mesh
+from elastane.run.worker.reactor import CoordinatorSink, Reactor, ReportKeeper
+from elastane.run.worker.state.gradients import Gradients
+from elastane.run.worker.state.training_state import TrainingState
+from elastane.run.worker.work_queue import AtOnce
+
+
+class GangLinks:
+    """The connections of process 0 to the other processes of its gang.
+
+    Args:
+        descriptors: of the sockets, in the order of the processes.
+        report_failure: called, in a thread of its own, when a script has failed in a process.
+    """
+
+    def __init__(
+        self, descriptors: tuple[int, ...], report_failure: Callable[[ScriptFailed], None]
+    ) -> None:
+        self._report_failure = report_failure
+        self.received: deque[tuple[int, FromProcess]] = deque()
+        self.wake: Callable[[], None] = lambda: None
+        self._pipes = [GangPipe(descriptor) for descriptor in descriptors]
+        for number, pipe in enumerate(self._pipes, start=1):
+            pipe.read(decode_from_process, lambda message, number=number: self._take(number, message))
+
+    @property
+    def processes(self) -> int:
+        """The number of processes of the gang, this one included."""
+        return len(self._pipes) + 1
+
+    def send(self, order: Order) -> None:
+        """Send an order to all other processes."""
+        for pipe in self._pipes:
+            pipe.send(order)
+
+    def send_each(self, orders: list[Order]) -> None:
+        """Send one order to each other process."""
+        for pipe, order in zip(self._pipes, orders, strict=True):
+            pipe.send(order)
+
+    def _take(self, number: int, message: FromProcess) -> None:
+        if isinstance(message, ScriptFailed):
+            self._report_failure(message)
+            self._pipes[number - 1].send(FailureTaken())
+            return
+        self.received.append((number, message))
+        self.wake()
+
+
+class _StateOnTheWay:
+    """State that the processes pack for a peer."""
+
+    def __init__(self, peer: int, state: messages.State, own: bytes) -> None:
+        self.peer, self.state = peer, state
+        self.addresses: dict[int, bytes] = {0: own}
+
+
+class HeadReactor(Reactor):
+    """Drives the protocol of a gang.
+
+    Args:
+        links: to the other processes.
+    """
+
+    def __init__(
+        self,
+        member: MemberMachine,
+        gradients: Gradients,
+        state: TrainingState,
+        *,
+        measure_norms: bool,
+        mesh: Mesh,
+        coordinator: CoordinatorSink | None,
+        reports: ReportKeeper | None,
+        links: GangLinks,
+    ) -> None:
+        self._links = links
+        self._results = GangResults(links.processes)
+        self._gang_payloads = GangPayloads(gradients, state, member)
+        self._planes: dict[int, Plane] = {0: describe_plane(gradients, state)}
+        self._probes: dict[int, Probe | None] = {}
+        self._all_ready = threading.Event()
+        # Messages of peers, and losses of peers (None), in their order.
+        self._inbox: deque[tuple[int, messages.AnyPeerMessage | None, Payload]] = deque()
+        # The answers to the delivery of the first of them that are missing; None: it is not under way.
+        self._missing: set[int] | None = None
+        self._is_readable = True
+        self._states_on_the_way: deque[_StateOnTheWay] = deque()
+        super().__init__(
+            member,
+            gradients,
+            state,
+            measure_norms=measure_norms,
+            mesh=mesh,
+            coordinator=coordinator,
+            reports=reports,
+        )
+        self._payloads = self._gang_payloads
+        self.queue = AtOnce(self._take_own_answer)
+        links.wake = mesh.wake
+        mesh.wake()
+
+    def gather_probes(self, own: Probe | None) -> Probe | None:
+        """Wait until every process has rehearsed; return the probe of the whole gang."""
+        self._all_ready.wait()
+        return combine_probes([own, *(self._probes[number] for number in sorted(self._probes))])
+
+    def find_planes(self) -> list[Plane]:
+        """Return the memory of every process, in their order."""
+        return [self._planes[number] for number in range(self._links.processes)]
+
+    # -- events in -----------------------------------------------------------------------------------------
+
+    def _is_alone(self) -> bool:
+        # Results of other processes come to the reactor's thread.
+        return False
+
+    def _drain(self) -> None:
+        while self._events or self._links.received:
+            if self._events:
+                self._handle_next()
+            else:
+                self._take_from_process(*self._links.received.popleft())
+
+    def _handle_next(self) -> None:
+        event = self._events.popleft()
+        if isinstance(event, Result):
+            self._take_result(0, event)
+        else:
+            self._handle(event)
+
+    def _take_result(self, process: int, result: Result) -> None:
+        for event in self._combine(process, result):
+            self._handle(event)
+
+    def _take_own_answer(self, event: events.Event) -> None:
+        assert isinstance(event, Result), "work on sums and state has results"
+        self._answers.extend(self._combine(0, event))
+
+    def _combine(self, process: int, result: Result) -> list[Result]:
+        try:
+            return self._results.add(process, result)
+        except GangDisagreement as error:
+            raise RunFailed(
+                f"{error} {self.member.worker}",
+                means="the script took different branches in the processes of one worker; the step was not "
+                "committed",
+                do="decide by values that are the same in all processes, not by RANK or LOCAL_RANK",
+            ) from None
+
+    def _take_from_process(self, process: int, message: FromProcess) -> None:
+        match message:
+            case Posted(result):
+                self._take_result(process, result)
+            case Introduced(plane):
+                self._planes[process] = plane
+            case Rehearsed(probe):
+                self._probes[process] = probe
+                if len(self._probes) == self._links.processes - 1:
+                    self._all_ready.set()
+            case Delivered(is_readable):
+                self._finish_delivery(process, is_readable=is_readable)
+            case StatePacked(address):
+                self._take_packed_state(process, address)
+            case ScriptFailed():
+                raise AssertionError("the links report it")
+
+    # -- messages of peers ---------------------------------------------------------------------------------
+
+    def _receive(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        with self._handling:
+            self._inbox.append((sender, message, payload))
+            self._handle_inbox()
+
+    def _handle_lost_peer(self, peer: int) -> None:
+        with self._handling:
+            self._inbox.append((peer, None, memoryview(b"")))
+            self._handle_inbox()
+
+    def _handle_inbox(self) -> None:
+        while self._inbox and self._missing is None:
+            sender, message, payload = self._inbox[0]
+            if isinstance(message, MEMORY_MESSAGES) and not self._deliver(sender, message, payload):
+                return
+            self._inbox.popleft()
+            if message is None:
+                self._handle(events.ConnectionLost(sender))
+            elif self._is_readable:
+                self._handle_message(sender, message, payload)
+            self._is_readable = True
+
+    def _deliver(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> bool:
+        """Pass a message on to all processes; return whether all can read its memory, or cannot, already."""
+        assert self._mesh is not None, "messages come from the mesh"
+        try:
+            planes = decode_planes(bytes(payload))
+            if len(planes) != self._links.processes:
+                raise Malformed(f"it names {len(planes)} processes")
+        except Malformed as error:
+            problem = f"its {type(message).__name__} cannot be read: {escape_line(str(error))}"
+            sys.stderr.write(f"elastane mesh: worker {sender} is broken: {problem}\n")
+            self._mesh.disown(sender)
+            self._is_readable = False
+            return True
+        self._links.send_each([Deliver(sender, message, plane) for plane in planes[1:]])
+        self._is_readable = can_read(self._gang_payloads, sender, message, planes[0])
+        self._missing = set(range(1, self._links.processes))
+        return False
+
+    def _finish_delivery(self, process: int, *, is_readable: bool) -> None:
+        assert self._missing is not None, "a process answers a delivery once"
+        self._missing.discard(process)
+        self._is_readable = self._is_readable and is_readable
+        if self._missing:
+            return
+        self._missing = None
+        sender, message, payload = self._inbox.popleft()
+        if self._is_readable and message is not None:
+            self._handle_message(sender, message, payload)
+        self._is_readable = True
+        self._handle_inbox()
+
+    # -- actions out ---------------------------------------------------------------------------------------
+
+    def _act(self, action: actions.Action) -> None:
+        match action:
+            case (
+                actions.LoadState()
+                | actions.Reduce()
+                | actions.TakeSums()
+                | actions.TakeValues()
+                | actions.BeginRound()
+                | actions.Compute()
+                | actions.Measure()
+                | actions.CommitRound()
+                | actions.ReleaseScript()
+                | actions.LeaveTraining()
+            ):
+                self._links.send(action)
+                super()._act(action)
+            case actions.Send(peer, message):
+                self._send_with_planes(peer, message)
+            case actions.SendState(peer, fetch):
+                self._pack_state(peer, fetch)
+            case (
+                actions.MergeSums()
+                | actions.Recompute()
+                | actions.TakeSnapshot()
+                | actions.RestoreState()
+            ):
+                raise AssertionError(f"a gang has no {type(action).__name__} yet: see `check_gang`")
+            case _:
+                super()._act(action)
+
+    def _send_with_planes(self, peer: int, message: messages.AnyPeerMessage) -> None:
+        if not isinstance(message, MEMORY_MESSAGES):
+            self._send(peer, message, None)
+            return
+        planes = self.find_planes()
+        if isinstance(message, messages.PartialSumsReady):
+            slots = [self._results.find_slots(part.spans) for part in message.parts]
+            planes = [
+                msgspec.structs.replace(plane, slots=tuple(some[number] for some in slots))
+                for number, plane in enumerate(planes)
+            ]
+        self._send(peer, message, [encode_message(planes)])
+
+    def _pack_state(self, peer: int, fetch: messages.Fetch) -> None:
+        handed = self._reports.hand_over() if fetch.needs_reports and self._reports is not None else b""
+        state = messages.State(
+            generation=fetch.generation,
+            committed=fetch.committed,
+            values=fetch.values,
+            states=fetch.states,
+            reports=handed,
+        )
+        self._links.send(PackState(peer, fetch.values, fetch.states))
+        own = self._gang_payloads.pack_state(peer, fetch.values, fetch.states)
+        self._states_on_the_way.append(_StateOnTheWay(peer, state, own))
+
+    def _take_packed_state(self, process: int, address: bytes) -> None:
+        """Take the answer of a process to the first order that it has not answered."""
+        waiting = next(one for one in self._states_on_the_way if process not in one.addresses)
+        waiting.addresses[process] = address
+        while self._states_on_the_way:
+            first = self._states_on_the_way[0]
+            if len(first.addresses) < self._links.processes:
+                return
+            self._states_on_the_way.popleft()
+            planes = [
+                msgspec.structs.replace(plane, state=first.addresses[number])
+                for number, plane in enumerate(self.find_planes())
+            ]
+            self._send(first.peer, first.state, [encode_message(planes)])
+
+
+def combine_probes(probes: Sequence[Probe | None]) -> Probe | None:
+    """Return the probe of a gang, from those of its processes in their order; None: they are not compared."""
+    first = probes[0]
+    made = [probe for probe in probes if probe is not None]
+    if first is None:
+        return None
+    return msgspec.structs.replace(
+        first,
+        values=xxhash.xxh3_128_hexdigest(" ".join(probe.values for probe in made).encode()),
+        result=xxhash.xxh3_128_hexdigest(" ".join(probe.result for probe in made).encode()),
+    )

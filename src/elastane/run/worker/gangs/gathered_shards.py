@@ -1,0 +1,40 @@
+"""The whole tensors of a divided model, from the memory of all processes of a gang."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from elastane.run.worker.gangs.gang_messages import Plane
+from elastane.run.worker.state.divided_tensors import is_divided
+from elastane.run.worker.state.shared_memory import PeerArenas
+from elastane.run.worker.state.training_state import TrainingState
+
+
+class GatheredShards:
+    """Reads the values that the processes of this gang have, after their scripts have ended.
+
+    Args:
+        state: of this process.
+        planes: the memory of each process, in their order.
+    """
+
+    def __init__(self, state: TrainingState, planes: Sequence[Plane]) -> None:
+        layout = state.layout
+        self._numbers = {id(source): number for number, source in enumerate(layout.sources)}
+        self._layout, self._shards = layout, state.get_shards()
+        arenas = PeerArenas(layout.sections)
+        self._values = [arenas.map_sections(plane.pid, plane.values) for plane in planes]
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the whole of a tensor of the model; a tensor that is not divided itself."""
+        if not is_divided(tensor):
+            return tensor
+        number = self._numbers[id(tensor)]
+        extent, parameter = self._layout.extents[number], self._layout.parameters[number]
+        parts = []
+        for process, sections in enumerate(self._values):
+            shape = self._shards.find_shape(parameter, process)
+            flat = sections[extent.section][extent.start : extent.start + shape.numel()]
+            parts.append(flat.view(shape))
+        return self._shards.join(parameter, parts)

@@ -1,0 +1,40 @@
+"""FSDP's reduce-scatter in the order of the fixed tree over virtual ranks.
+
+Each process of a worker computes another virtual rank, and these are neighbours. So their sum is a node of the
+tree, and its bits do not depend on the number of processes that compute it together.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+
+
+class TreeReduceScatter(ReduceScatter):
+    """An all-to-all, then additions of neighbours: as many bytes as in a ring.
+
+    The size of the process group is a power of two.
+    """
+
+    def allocate(
+        self, size: tuple[int | torch.SymInt, ...], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Return memory for the gradients, or for their sum."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: object,  # noqa: ARG002 - it is always a sum: see `LocalShards`
+        async_op: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    ) -> None:
+        """Add this process's part of the gradients of all processes."""
+        assert not async_op, "FSDP waits for the sum"
+        received = torch.empty_like(input_tensor)
+        dist.all_to_all_single(received, input_tensor, group=group)
+        parts = list(received.view(group.size(), -1))
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [left.add_(right) for left, right in pairs]
+        output_tensor.copy_(parts[0])
