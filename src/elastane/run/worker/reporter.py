@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from elastane.run.worker.lone_tracking import LoneTracking
 
 LOOK_S = 0.1
+END_S = 10.0
+"""How long the agent may take to end the processes of a worker after one of them has ended."""
 FAILURE_S = 5.0
 """How long the report of a script's failure may take."""
 """The time between two checks of the reactor after the script has ended."""
@@ -190,6 +192,15 @@ class Reporter:
                 return self.last_orders.get(timeout=LOOK_S)
             except Empty:
                 self._reactor.raise_failure()
+
+    def await_cause(self) -> None:
+        """Wait a moment if this worker has several processes: an error in one may follow the end of another.
+
+        Then the agent ends this process, too, and reports the first cause.
+        """
+        others = self._links or self._head
+        if others is not None and others.has_lost_process():
+            time.sleep(END_S)
 
     def prepare_writing(self) -> None:
         """Let this worker write the whole model, of which other processes have parts."""

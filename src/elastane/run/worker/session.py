@@ -331,7 +331,7 @@ class Run:
             began_at=self._settings.began_at,
         )
         if not self._reporter.alone:
-            check_ranks(plan.virtual_ranks, spec)
+            check_ranks(plan, spec)
         return plan
 
     def _resume(self, plan: BatchPlan, batches: BatchSource) -> None:

@@ -96,6 +96,8 @@ def _train(files: RunDir, spec: RunSpec) -> int:
     except BaseException as error:  # noqa: BLE001
         if (resource := find_own_exhaustion(error)) is not None:
             exit_for_replacement(_format_script_traceback(error).rstrip(), resource)
+        if not isinstance(error, ElastaneError) and (reporter := get_reporter()) is not None:
+            reporter.await_cause()
         code = _report_failure(_format_script_traceback(error), lost=isinstance(error, StateLost))
         _call_own_hook(error)
         return code

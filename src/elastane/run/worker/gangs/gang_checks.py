@@ -4,6 +4,7 @@ from torch.amp import GradScaler
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.spec import RunSpec
+from elastane.run.worker.data.batch_sources import BatchPlan
 from elastane.run.worker.state.model_layout import ModelLayout
 
 ONE_PROCESS = "leave --processes out: a worker then is one process"
@@ -50,12 +51,13 @@ def refuse_in_gang(what: str, processes: int) -> None:
         raise BadInput(f"{name} is not available with --processes", means=why, do=ONE_PROCESS)
 
 
-def check_ranks(virtual_ranks: int, spec: RunSpec) -> None:
+def check_ranks(plan: BatchPlan, spec: RunSpec) -> None:
     """Refuse a step with too few virtual ranks, or with a number that the processes of a worker cannot share.
 
     Raises:
         BadInput: for this reason.
     """
+    virtual_ranks = plan.virtual_ranks
     if virtual_ranks < spec.least_ranks:
         most = virtual_ranks // spec.processes
         raise BadInput(
@@ -71,4 +73,13 @@ def check_ranks(virtual_ranks: int, spec: RunSpec) -> None:
             f"a step has {virtual_ranks} virtual ranks, which {spec.processes} processes cannot share equally",
             means="the processes of a worker compute one virtual rank each, all at the same time",
             do=f"choose global_batch and microbatch such that their quotient is a multiple of {spec.processes}",
+        )
+    last = plan.samples_per_epoch % plan.global_batch
+    if (filled := -(-last // plan.microbatch)) % spec.processes:
+        raise BadInput(
+            f"the last step of an epoch has {last} samples, in {filled} microbatches, which {spec.processes} "
+            "processes cannot share equally",
+            means="a forward pass of a divided model needs all processes of the worker, and some would have no "
+            "microbatch",
+            do="leave these samples out: run.steps(..., drop_last=True)",
         )

@@ -26,7 +26,7 @@ from elastane.run.worker.gangs.gang_messages import (
     decode_order,
 )
 from elastane.run.worker.gangs.gang_payloads import GangPayloads
-from elastane.run.worker.gangs.gang_pipe import GangPipe
+from elastane.run.worker.gangs.gang_pipe import GangPipe, has_lost_process
 from elastane.run.worker.reactor import Directive, Reactor
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
@@ -51,6 +51,10 @@ class HeadLink:
     def send(self, message: FromProcess) -> None:
         """Send a message to process 0."""
         self._pipe.send(message)
+
+    def has_lost_process(self) -> bool:
+        """Return whether process 0 has ended, or does so within a moment."""
+        return has_lost_process([self._pipe])
 
     def _handle(self, order: Order) -> None:
         match order:

@@ -39,7 +39,7 @@ from elastane.run.worker.gangs.gang_messages import (
     encode_message,
 )
 from elastane.run.worker.gangs.gang_payloads import MEMORY_MESSAGES, GangPayloads
-from elastane.run.worker.gangs.gang_pipe import GangPipe
+from elastane.run.worker.gangs.gang_pipe import GangPipe, has_lost_process
 from elastane.run.worker.links.frames import Payload
 from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.reactor import CoordinatorSink, Reactor, ReportKeeper
@@ -71,6 +71,10 @@ class GangLinks:
         """The number of processes of the gang, this one included."""
         return len(self._pipes) + 1
 
+    def has_lost_process(self) -> bool:
+        """Return whether one of the other processes has ended, or does so within a moment."""
+        return has_lost_process(self._pipes)
+
     def send(self, order: Order) -> None:
         """Send an order to all other processes."""
         for pipe in self._pipes:
@@ -83,8 +87,10 @@ class GangLinks:
 
     def _take(self, number: int, message: FromProcess) -> None:
         if isinstance(message, ScriptFailed):
-            self._report_failure(message)
-            self._pipes[number - 1].send(FailureTaken())
+            # If a process has ended, its collectives have failed in the others, which is no news.
+            if not self.has_lost_process():
+                self._report_failure(message)
+                self._pipes[number - 1].send(FailureTaken())
             return
         self.received.append((number, message))
         self.wake()

@@ -3,7 +3,8 @@
 import socket
 import struct
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -12,8 +13,21 @@ from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.worker.gangs.gang_messages import LARGEST_BYTES, encode_message
 from elastane.run.worker.links.inherited_descriptors import close_in_children
 
+CONSEQUENCE_S = 0.5
+"""After an error in a collective, how long it may take until the end of the process that caused it shows."""
+LOOK_S = 0.01
 HEADER = struct.Struct("<Q")
 Message = TypeVar("Message")
+
+
+def has_lost_process(pipes: Sequence["GangPipe"]) -> bool:
+    """Return whether one of the other processes has ended, or does so within a moment."""
+    limit_s = time.monotonic() + CONSEQUENCE_S
+    while not any(pipe.ended.is_set() for pipe in pipes):
+        if time.monotonic() > limit_s:
+            return False
+        time.sleep(LOOK_S)
+    return True
 
 
 class GangPipe:
@@ -21,11 +35,15 @@ class GangPipe:
 
     Args:
         descriptor: of the socket, which belongs to this object from now on.
+
+    Attributes:
+        ended: the other process has ended.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._lock = threading.Lock()
+        self.ended = threading.Event()
         close_in_children(self)
 
     def close_in_child(self) -> None:
@@ -55,8 +73,9 @@ class GangPipe:
             if length > LARGEST_BYTES:
                 raise Malformed(f"a message between processes of a worker has {length} bytes")
             if (encoded := self._receive(length)) is None:
-                return
+                break
             handle(decode(encoded))
+        self.ended.set()
 
     def _receive(self, length: int) -> bytes | None:
         """Return so many bytes; None: the other process has ended."""

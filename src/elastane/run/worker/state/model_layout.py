@@ -304,7 +304,8 @@ class ModelLayout:
         moved = [
             extent.name
             for parameter, extent in zip(self.parameters, self.extents, strict=True)
-            if parameter.data_ptr() != starts[extent.section] + extent.start * parameter.element_size()
+            if parameter.numel()
+            and parameter.data_ptr() != starts[extent.section] + extent.start * parameter.element_size()
         ]
         if moved:
             raise BadInput(

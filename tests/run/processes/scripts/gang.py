@@ -1,0 +1,74 @@
+"""The training of tests with workers of several processes: FSDP2 inside, if the worker has more than one.
+
+Dropout, AdamW in two groups, a schedule, shards of unequal size and shards without elements.
+"""
+
+import argparse
+import os
+import time
+
+import faults
+import gang_faults
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import elastane
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=6)
+parser.add_argument("--length", type=int, default=64)
+parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
+parser.add_argument("--clip", type=float)
+parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of each virtual rank")
+parser.add_argument("--fault", default="", help="WORKER.PROCESS:STEP:MOMENT[:SIGNAL]")
+parser.add_argument("--edit", action="store_true", help="the script changes a parameter between two steps")
+parser.add_argument("--plain", default="", help="a module that is not divided, or a buffer")
+parser.add_argument("--mistake", default="", choices=["", "rank", "raise", "evaluate", "in-step"])
+options = parser.parse_args()
+
+processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+faults.pace(options.paced_from)
+if options.fault:
+    gang_faults.arm(options.fault)
+
+run = elastane.join()
+model = nn.Sequential(nn.Linear(12, 257), nn.Tanh(), nn.Dropout(0.2), nn.Linear(257, 129), nn.Linear(129, 3))
+if options.plain == "buffer":
+    model.append(nn.BatchNorm1d(3))
+if processes > 1:
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model[0])
+    if options.plain != "parameter":
+        fully_shard(model)
+optimizer = torch.optim.AdamW(
+    [{"params": model[:2].parameters(), "weight_decay": 0.1}, {"params": model[2:].parameters(), "lr": 2e-3}],
+    lr=1e-2,
+)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
+model, optimizer = run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=options.clip)
+
+generator = torch.Generator().manual_seed(1)
+inputs = torch.randn(options.length, 12, generator=generator)
+data = TensorDataset(inputs, inputs[:, :3].argmax(1))
+
+for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps):
+    for batch, targets in step:
+        time.sleep(options.seconds)
+        if options.mistake == "raise" and rank == 1 and step.number == 2:
+            raise ZeroDivisionError("in process 1")
+        if options.mistake == "in-step" and step.number == 2:
+            with torch.no_grad():
+                model[0].weight.mul_(1.0)
+        step.backward(functional.cross_entropy(model(batch), targets))
+    if options.edit:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.99)
+    if options.mistake == "rank":
+        run.keep["rank"] = rank
+    if options.mistake == "evaluate":
+        run.evaluate(data, microbatch=2)
+    run.print(f"step {step.number}: {step.loss!r} {step.norm!r}")
