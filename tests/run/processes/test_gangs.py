@@ -105,7 +105,9 @@ SHORT = {("1", "in-backward"), ("1", "after-measure")}
     ("process", "moment"),
     [case if case in SHORT else pytest.param(*case, marks=pytest.mark.long) for case in IN_A_STEP],
 )
-def test_the_death_of_a_process_in_a_step_is_the_death_of_its_worker(play, assert_undisturbed, process, moment):
+def test_the_death_of_a_process_in_a_step_is_the_death_of_its_worker(
+    play, assert_undisturbed, process, moment
+):
     ended = play("--clip=0.5", f"--fault=1.{process}:{STEP}:{moment}", start=2, max_workers=4)
     deaths = [(event.who, event.why) for event in ended.find_events("worker.died")]
     assert [who for who, _ in deaths] == ["worker 1"], ended.describe()

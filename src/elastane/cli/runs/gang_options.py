@@ -14,9 +14,7 @@ REASONS = {
     "spot_checks": "one process of a worker cannot compute a microbatch once more by itself",
     "save_optimizer": "no process has the whole optimizer state",
     "debug": "a terminal belongs to one process",
-    "from_": "the processes cannot read their parts of a checkpoint yet",
-    "checkpoint_at": "the processes cannot write their parts of a checkpoint yet",
-    "keep_best": "the processes cannot write their parts of a checkpoint yet",
+    "from_": "whether the processes begin with the state of another run has not been tried",
 }
 """Options that a run with workers of several processes refuses, with the reason."""
 ALLOWED = {"copies": "all", "convergence": "exact", "transport": "shared", "spot_checks": "off"}
@@ -32,8 +30,8 @@ def read_processes(options: RunOptions) -> int:
     if not 1 <= processes <= MOST_PROCESSES or processes & (processes - 1):
         raise BadInput(
             f"invalid --processes: {processes}",
-            means="the processes of a worker compute neighbouring microbatches, and their gradients are added in "
-            "the order of a binary tree",
+            means="the processes of a worker compute neighbouring microbatches, whose gradients are added "
+            "in the order of a binary tree",
             do=f"use 1, 2, 4 or another power of two up to {MOST_PROCESSES}",
         )
     if processes == 1:
@@ -43,13 +41,8 @@ def read_processes(options: RunOptions) -> int:
             raise BadInput(
                 f"{spell_option(name)} cannot be combined with --processes {processes}",
                 means=why,
-                do=f"omit it, or write {spell_option(name)} {ALLOWED[name]}" if name in ALLOWED else "omit it",
+                do=f"omit it, or write {spell_option(name)} {ALLOWED[name]}"
+                if name in ALLOWED
+                else "omit it",
             )
-    if options.checkpoint_every != "never":
-        raise BadInput(
-            f"--processes {processes} needs --checkpoint-every never",
-            means="the processes cannot write their parts of a checkpoint yet; the run lasts as long as one "
-            "worker does, and the finished model is written as usual",
-            do="add --checkpoint-every never; or use one process per worker",
-        )
     return processes

@@ -28,8 +28,8 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         typer.Option(
             metavar="P",
             help="Processes of each worker, 2, 4, 8 or another power of two. They divide the model by "
-            "fully_shard, under torchrun's variables; torch.distributed's world is the worker. Needs "
-            "--checkpoint-every never. Default: 1.",
+            "fully_shard, with the variables of torchrun; the world of torch.distributed is the worker. "
+            "Default: 1.",
             rich_help_panel=WORKERS,
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""The further processes of workers that have several: they end together with process 0, which stands for all."""
+"""The further processes of workers that have several: they end with process 0, which stands for all."""
 
 import asyncio
 import contextlib

@@ -40,8 +40,9 @@ def parse_checkpoint_age(name: str) -> tuple[int, int] | None:
     return (int(found[2] or 0), int(found[1])) if found else None
 
 
-def format_part_name(worker: int) -> str:
-    return f"part-{worker}.distcp"
+def format_part_name(worker: int, process: int = 0) -> str:
+    """Return the name of the file of a worker, or of one of its further processes."""
+    return f"part-{worker}.{process}.distcp" if process else f"part-{worker}.distcp"
 
 
 class TensorFacts(msgspec.Struct, frozen=True):

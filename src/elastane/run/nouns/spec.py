@@ -166,7 +166,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def least_ranks(self) -> int:
-        """The virtual ranks that a step needs, because every process of every worker computes at least one."""
+        """The virtual ranks that a step needs: every process of every worker computes at least one."""
         workers = self.start if self.max_workers == NO_LIMIT else self.max_workers
         return workers * self.processes
 

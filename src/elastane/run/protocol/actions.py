@@ -111,7 +111,7 @@ class Measure(msgspec.Struct, frozen=True, tag=True):
     digests: tuple[int, ...]
 
 
-class TakeSnapshot(msgspec.Struct, frozen=True):
+class TakeSnapshot(msgspec.Struct, frozen=True, tag=True):
     """Copy the state of these blocks after ``step``, then answer `SnapshotTaken`.
 
     No worker applies the round before all have copied: the copies of all ``writers`` together are a
@@ -132,7 +132,7 @@ class TakeSnapshot(msgspec.Struct, frozen=True):
         return self.attempt != UNORDERED
 
 
-class RestoreState(msgspec.Struct, frozen=True):
+class RestoreState(msgspec.Struct, frozen=True, tag=True):
     """Read these units from the checkpoint of the run's start, then answer `Received` from `STORE`."""
 
     generation: int

@@ -131,13 +131,13 @@ class CheckpointRequested(msgspec.Struct, frozen=True):
     after: int
 
 
-class SnapshotTaken(msgspec.Struct, frozen=True):
+class SnapshotTaken(msgspec.Struct, frozen=True, tag=True):
     """The answer to `TakeSnapshot`: the copy is complete."""
 
     request: int
 
 
-class StorageRefused(msgspec.Struct, frozen=True):
+class StorageRefused(msgspec.Struct, frozen=True, tag=True):
     """Storage has refused this worker's part of a checkpoint or, with ``refused`` False, has accepted it."""
 
     refused: bool

@@ -1,14 +1,16 @@
-"""The results of the processes of a gang: a worker of several processes, each of which has a part of the state.
+"""The results of the processes of a gang: a worker of several processes, each with a part of the state.
 
-A gang has one `elastane.run.protocol.member_machine.MemberMachine`, in its process 0. What the machine learns of
-sums, values and state is true of every process, so an event counts when all of them have posted it. Block b of
-the gang is block b of each of its processes.
+A gang has one `elastane.run.protocol.member_machine.MemberMachine`, in its process 0. What the machine learns
+of sums, values and state is true of every process, so an event counts when all of them have posted it. Block
+b of the gang is block b of each of its processes.
 """
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
+
+import msgspec
 
 from elastane.run.protocol.events import (
     Applied,
@@ -18,12 +20,21 @@ from elastane.run.protocol.events import (
     Reduced,
     RoundEntered,
     ScriptEnded,
+    SnapshotTaken,
     StateLoaded,
+    StorageRefused,
     SumsTaken,
     ValuesTaken,
 )
-from elastane.run.protocol.messages import PartialSum
+from elastane.run.protocol.messages import PartialSum, State
 from elastane.run.protocol.tree import Span
+
+
+class StateRestored(msgspec.Struct, frozen=True, tag=True):
+    """A process has read its part of the state from the checkpoint of the run's start."""
+
+    state: State
+
 
 Result: TypeAlias = (
     RoundEntered
@@ -36,6 +47,9 @@ Result: TypeAlias = (
     | Measured
     | Applied
     | ScriptEnded
+    | SnapshotTaken
+    | StorageRefused
+    | StateRestored
 )
 """An event that every process of a gang posts."""
 
@@ -56,6 +70,7 @@ class GangResults:
         self._equal: dict[Result, set[int]] = {}
         self._measured: dict[int, dict[int, Measured]] = {}
         self._entered: dict[int, RoundEntered] = {}
+        self._refused: set[int] = set()
         self._assignment = 0
         # The processes that have announced a part of a block.
         self._final: dict[tuple[int, tuple[Span, ...]], set[int]] = {}
@@ -77,6 +92,8 @@ class GangResults:
                 return self._add_measured(process, result)
             case RoundEntered():
                 return self._add_entered(process, result)
+            case StorageRefused(refused):
+                return self._add_refusal(process, refused=refused)
             case _:
                 return [result] if self._is_last(process, result) else []
 
@@ -97,8 +114,8 @@ class GangResults:
         for other, theirs in self._entered.items():
             if theirs != entered:
                 raise GangDisagreement(
-                    f"process {process} of the worker is in a round to {entered.kind}, process {other} in one to "
-                    f"{theirs.kind}"
+                    f"process {process} of the worker is in a round to {entered.kind}, process {other} in "
+                    f"one to {theirs.kind}"
                 )
         self._entered[process] = entered
         if len(self._entered) < self._processes:
@@ -106,11 +123,17 @@ class GangResults:
         self._entered.clear()
         return [entered]
 
+    def _add_refusal(self, process: int, *, refused: bool) -> list[Result]:
+        """Return the change for the gang: storage refuses its part while it refuses that of a process."""
+        before = bool(self._refused)
+        self._refused = self._refused | {process} if refused else self._refused - {process}
+        return [] if bool(self._refused) == before else [StorageRefused(not before)]
+
     def _add_final(self, process: int, final: PartialSumsFinal) -> list[Result]:
         """Return the parts of blocks that are final on all processes now.
 
-        Processes learn at different moments that there are more virtual ranks to compute, so they may announce
-        their parts in other groups.
+        Processes learn at different moments that there are more virtual ranks to compute, so they may
+        announce their parts in other groups.
         """
         if final.assignment < self._assignment:
             return []
@@ -167,7 +190,7 @@ def combine_measurements(measured: Sequence[Measured]) -> Measured:
 
 
 def _add_squares(squares: Sequence[float]) -> float:
-    """Return the sum, rounded once; infinite or not a number if a square is, or if it has no finite double."""
+    """Return the sum, rounded once; infinite or not a number if a square is, or if it overflows."""
     try:
         return math.fsum(squares)
     except OverflowError:

@@ -255,4 +255,5 @@ def build_checkpoint_writer(
         report_publication=reporter.send,
         report_change=reporter.request_report,
         report_refusal=lambda refused: post(events.StorageRefused(refused)),
+        seat=settings.seat,
     )

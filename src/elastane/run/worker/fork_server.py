@@ -102,7 +102,7 @@ class WorkerForkLoop(ForkLoop):
         os._exit(self._run_worker(start))
 
     def handle_end(self, pid: int) -> None:
-        """Forget a process that a worker has left behind; kill the processes of a worker without its store."""
+        """Forget a process that a worker has left behind; end a worker that has lost its store."""
         self._ending.pop(pid, None)
         if (worker := self._stores.pop(pid, None)) is None:
             return

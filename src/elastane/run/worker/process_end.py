@@ -36,9 +36,7 @@ def disown_finalizers() -> None:
         finalizer.atexit = False
 
 
-def end_process(
-    files: RunDir, worker: int, code: int, longest_s: float, seat: Seat = LONE_SEAT
-) -> NoReturn:
+def end_process(files: RunDir, worker: int, code: int, longest_s: float, seat: Seat = LONE_SEAT) -> NoReturn:
     """End this process as Python ends; does not return.
 
     Args:

@@ -385,7 +385,7 @@ class Reactor:
                 _take_snapshot(self.checkpoints, self.meter, action)
             case actions.RestoreState():
                 assert self.source is not None, "only a run that resumes restores"
-                self._answers.append(_restore(self.source, action))
+                self._answers.append(events.Received(STORE, restore_state(self.source, action)))
             case actions.Measure(request, norms, digests):
                 self.queue.issue(Work(lambda: self.meter.measure(request, norms, digests), private=True))
             case actions.EndProcess():
@@ -455,16 +455,15 @@ def _take_snapshot(checkpoints: CheckpointSink, meter: StateMeter, snapshot: act
         checkpoints.copy_snapshot(snapshot)
 
 
-def _restore(source: RestoreSource, restore: actions.RestoreState) -> events.Received:
-    """Load state from the checkpoint, and return the event of its arrival."""
+def restore_state(source: RestoreSource, restore: actions.RestoreState) -> messages.State:
+    """Load state from the checkpoint, and return the message of its arrival."""
     source.restore(restore.values, restore.states)
-    state = messages.State(
+    return messages.State(
         generation=restore.generation,
         committed=restore.committed,
         values=restore.values,
         states=restore.states,
     )
-    return events.Received(STORE, state)
 
 
 def _find_no_process(peer: int) -> Process | None:

@@ -27,6 +27,7 @@ from elastane.run.worker.checkpoints.writer import CheckpointWriter
 from elastane.run.worker.gangs.gang_follower import FollowingReactor, HeadLink
 from elastane.run.worker.gangs.gang_head import GangLinks, HeadReactor
 from elastane.run.worker.gangs.gang_messages import EndWorker, ScriptFailed
+from elastane.run.worker.gangs.gang_parts import merge_parts
 from elastane.run.worker.gangs.gathered_shards import GatheredShards
 from elastane.run.worker.links.coordinator_link import CoordinatorLink
 from elastane.run.worker.links.encryption import load_encryption
@@ -111,7 +112,7 @@ class Reporter:
             )
             report_notices(self._link.request_report)
             if settings.seat.is_head:
-                self._links = GangLinks(settings.seat.sockets, self._report_failure)
+                self._links = GangLinks(settings.seat.sockets, self._report_failure, self.request_report)
             _set_reporter(self)
         self.steps = OpenReports(self._link, self._send_step)
 
@@ -315,11 +316,19 @@ class Reporter:
             last_blocks=find_spans(member.blocks_to_write) if self.finished else (),
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,
-            checkpoints=self.checkpoint_writer.parts if self.checkpoint_writer is not None else (),
+            checkpoints=self._list_parts(),
             ending=self.ending,
             stopped=self.stopped,
             traffic=_find_traffic(self._reactor, member.works_in),
         )
+
+    def _list_parts(self) -> tuple[control.CheckpointPart, ...]:
+        if self.checkpoint_writer is None:
+            return ()
+        if self._links is None:
+            return self.checkpoint_writer.parts
+        others = [self._links.parts.get(number, ()) for number in range(1, self._links.processes)]
+        return merge_parts([self.checkpoint_writer.parts, *others])
 
     def _find_state(self) -> control.WorkerState:
         if self._member is not None and self._member.left:
@@ -385,6 +394,8 @@ class Reporter:
 
     def request_report(self) -> None:
         """Send a report soon."""
+        if isinstance(self._reactor, FollowingReactor) and self.checkpoint_writer is not None:
+            self._reactor.report_parts(self.checkpoint_writer.parts)
         if self._link is not None:
             self._link.request_report()
 

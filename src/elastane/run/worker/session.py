@@ -286,8 +286,8 @@ class Run:
         stream = detect_stream(dataset, replay=replay)
         if stream is not None:
             refuse_in_gang(
-                "run.steps with a stream: the positions of streams have been proved with one process per worker "
-                "only",
+                "run.steps with a stream",
+                "the positions of streams have been tried with one process per worker only",
                 self._settings.spec.processes,
             )
         length = 0 if stream else measure_length(cast("MapDataset", dataset))
@@ -429,8 +429,8 @@ class Run:
             BadInput: `prepare` has not been called, or the dataset has no samples by position.
         """
         refuse_in_gang(
-            "run.evaluate: its virtual ranks may be too few for all processes of a worker, and a forward pass of "
-            "a divided model needs all of them",
+            "run.evaluate",
+            "a forward pass of a divided model needs all processes, and some would have no batch",
             self._settings.spec.processes,
         )
         return Evaluation(self._get_trainer(), dataset, microbatch, collate)

@@ -46,9 +46,7 @@ NO_TERMINAL = (
 )
 
 
-def run_worker(
-    files: RunDir, worker: int, lifeline: int, attempt: int, seat: Seat = LONE_SEAT
-) -> NoReturn:
+def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int, seat: Seat = LONE_SEAT) -> NoReturn:
     """Run a worker of a run, in this process, to the end of the process.
 
     Args:

@@ -1,8 +1,8 @@
 """Faults at exact moments in one process of a worker of several processes."""
 
-from faults import MOMENTS, _around, _strike, _wait_for_others
-
 import signal
+
+from faults import MOMENTS, _around, _strike
 
 from elastane.run.protocol import actions
 from elastane.run.worker import worker_settings

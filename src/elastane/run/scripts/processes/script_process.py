@@ -8,10 +8,10 @@ from types import TracebackType
 from elastane.run.agent.fork_server import ProcessStart
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
-from elastane.run.worker.world_store import detach_process
 from elastane.run.worker.main_program import run_main_program
 from elastane.run.worker.state.gpu_locks import VISIBLE
 from elastane.run.worker.worker_log import open_worker_log
+from elastane.run.worker.world_store import detach_process
 
 OWN_FRAMES = 2
 """Frames of a traceback between the uncaught exception and the script."""

@@ -61,9 +61,7 @@ def build_rank_environment(
         address: of the world.
         inherited: the variables that it has in any case; a default replaces none of them.
     """
-    place = RankPlace(
-        rank.local, world.rules.processes, world.workers.index(rank.worker), len(world.workers)
-    )
+    place = RankPlace(rank.local, world.rules.processes, world.workers.index(rank.worker), len(world.workers))
     return build_torch_environment(place, address, inherited, max_restarts=world.rules.max_restarts) | {
         GRACE: f"{world.rules.grace_s:g}"
     }

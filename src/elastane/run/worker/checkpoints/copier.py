@@ -45,6 +45,7 @@ class StateCopier:
         resumed: the number of times that the run has been resumed.
         describe: returns the plain values of the state; called by the thread that handles the round.
         report_copied: called with the number of the request for a snapshot after its copy.
+        process: the number of this process in its worker.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class StateCopier:
         resumed: int,
         describe: Callable[[], PlainState],
         report_copied: Callable[[int], None],
+        process: int = 0,
     ) -> None:
         self._worker, self._state, self._resumed = worker, state, resumed
+        self._process = process
         self._part_writer, self._reports = part_writer, reports
         self._describe, self._report_copied = describe, report_copied
         self._staging = StagingBuffer()
@@ -126,7 +129,8 @@ class StateCopier:
 
     def _copy_blocks(self, task: _CopyTask, report: CheckpointPart) -> CopiedPart:
         start_s, blocks = time.perf_counter(), task.snapshot.blocks
-        file = EncodedPart(format_part_name(self._worker), list(list_slices(self._state, blocks)))
+        slices = list(list_slices(self._state, blocks, replicated=self._process == 0))
+        file = EncodedPart(format_part_name(self._worker, self._process), slices)
         self._staging.stage(file)
         record = PartRecord(
             PartFile(name=file.name, bytes=0, checksum=""),

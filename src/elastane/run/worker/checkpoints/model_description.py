@@ -60,6 +60,9 @@ def describe_model(
     """
     names = {parameter: name for name, parameter in state.model.named_parameters()}
     layout = state.layout
+    # The optimizer trains the local shards of a divided model.
+    own = zip(layout.parameters, layout.extents, strict=True)
+    names |= {parameter: extent.name for parameter, extent in own}
     return ModelDescription(
         names=tuple(state.model.state_dict()),
         carried=tuple(extent.name for extent in (*layout.extents, *layout.buffer_extents)),

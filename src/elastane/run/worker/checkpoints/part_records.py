@@ -30,9 +30,9 @@ class PartRecord(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
 
 
-def name_record(worker: int) -> str:
-    """Return the name of the file with the `PartRecord` of a worker."""
-    return f"part-{worker}.json"
+def name_record(worker: int, process: int = 0) -> str:
+    """Return the name of the file with the `PartRecord` of a worker, or of one of its further processes."""
+    return f"part-{worker}.{process}.json" if process else f"part-{worker}.json"
 
 
 # -- the progress of a worker's parts of checkpoints, as it reports it to the coordinator ----------------

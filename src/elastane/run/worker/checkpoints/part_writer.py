@@ -46,6 +46,7 @@ class PartWriter:
     Args:
         publish: publishes a checkpoint; called from the thread.
         report_refusal: called with True when storage refuses a part, with False when it accepts one again.
+        process: the number of this process in its worker.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class PartWriter:
         *,
         publish: Callable[[PublishCheckpoint], None],
         report_refusal: Callable[[bool], None],
+        process: int = 0,
     ) -> None:
-        self._worker, self._catalog, self._reports = worker, catalog, reports
+        self._record = name_record(worker, process)
+        self._catalog, self._reports = catalog, reports
         self._publish, self._report_refusal = publish, report_refusal
         self._state = threading.Condition()
         self._busy = self._stop_retrying = False
@@ -148,7 +151,7 @@ class PartWriter:
         start_s, start_cpu_s = time.perf_counter(), time.thread_time()
         written = self._catalog.write(part.checkpoint, part.file.name, part.file)
         record = msgspec.structs.replace(part.record, part=part.file.describe(written))
-        self._catalog.write(part.checkpoint, name_record(self._worker), [msgspec.json.encode(record)])
+        self._catalog.write(part.checkpoint, self._record, [msgspec.json.encode(record)])
         return msgspec.structs.replace(
             part.report,
             state="written",

@@ -31,6 +31,7 @@ class CheckpointPublisher:
     Args:
         resumed: the number of times that the run has been resumed.
         measure_age_s: returns the age of this worker's copy of a checkpoint.
+        processes: of each worker, each of which has written a file.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class CheckpointPublisher:
         retention: Retention,
         measure_age_s: Callable[[str], float],
         report: Callable[[CheckpointKept], None],
+        processes: int = 1,
     ) -> None:
         self._worker, self._state, self._catalog = worker, state, catalog
+        self._processes = processes
         # Described here, because publication runs beside the training.
         self._adapter = describe_adapter(state.model)
         self._tokenizer = read_tokenizer_texts(state.tokenizer)
@@ -69,7 +72,11 @@ class CheckpointPublisher:
             return
 
     def _publish(self, order: PublishCheckpoint) -> Manifest:
-        records = [self._read_record(order.name, writer) for writer in order.writers]
+        records = [
+            self._read_record(order.name, name_record(writer, process))
+            for writer in order.writers
+            for process in range(self._processes)
+        ]
         scalars = {name: values for record in records for name, values in record.scalars.items()}
         plain = records[0].plain
         manifest = Manifest(
@@ -92,8 +99,7 @@ class CheckpointPublisher:
             self._catalog, manifest, list_foreign_values(self._state.layout, groups, scalars)
         )
 
-    def _read_record(self, name: str, writer: int) -> PartRecord:
-        file = name_record(writer)
+    def _read_record(self, name: str, file: str) -> PartRecord:
         try:
             return _decode_record(self._catalog.read(name, file))
         except Malformed as error:

@@ -133,15 +133,15 @@ class StateReader:
     def _request(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
         key = MODEL + extent.name
         self._check(key, extent)
-        return ReadRequest(key, start, stop, into)
+        return ReadRequest(key, extent.whole.start + start, extent.whole.start + stop, into)
 
     def _check(self, key: str, extent: Extent) -> None:
-        facts = self._facts.get(key)
-        if facts is None or facts.shape != extent.shape or facts.stride != extent.stride:
+        facts, whole = self._facts.get(key), extent.whole
+        if facts is None or facts.shape != whole.shape or facts.stride != whole.stride:
             stored = "absent" if facts is None else f"{facts.shape} with strides {facts.stride}"
             raise BadInput(
                 f"checkpoint {self.manifest.name} does not fit the model: {extent.name} is "
-                f"{extent.shape} with strides {extent.stride} in the model and {stored} in the checkpoint",
+                f"{whole.shape} with strides {whole.stride} in the model and {stored} in the checkpoint",
                 means="the script builds another model than the saved one",
                 do=SAME_MODEL,
             )
@@ -158,7 +158,7 @@ class StateReader:
             elementwise = {
                 key: getattr(torch, entry.dtype)
                 for key, entry in facts.items()
-                if entry.shape == extent.shape and entry.shape
+                if entry.shape == extent.whole.shape and entry.shape
             }
             on_host = self.manifest.plain.get("on_host", [])
             others = {
@@ -168,7 +168,12 @@ class StateReader:
             }
             memory = state.shards.allocate_state(piece, elementwise, others, plain.get(extent.name, {}))
             for key, into in memory.items():
-                cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
+                first = extent.whole.start
+                cut = (
+                    (first + piece.start, first + piece.stop)
+                    if key in elementwise
+                    else (0, facts[key].elements)
+                )
                 yield ReadRequest(f"{OPTIMIZER_STATE}{extent.name}.{key}", *cut, into)
 
 

@@ -13,8 +13,14 @@ from elastane.run.worker.state.replicated_state import UNTRAINED
 from elastane.run.worker.state.training_state import TrainingState
 
 
-def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorSlice]:
-    """Yield views of the state of some blocks; block 0 also includes the tensors that are not trained."""
+def list_slices(
+    state: TrainingState, blocks: Iterable[int], *, replicated: bool = True
+) -> Iterator[TensorSlice]:
+    """Yield views of the state of some blocks; block 0 also includes the tensors that are not trained.
+
+    Args:
+        replicated: include these; False: another process of the worker does.
+    """
     layout, tensors = state.layout, state.arena.tensors
     blocks = tuple(blocks)
     with state.placement.use_side_stream():
@@ -29,14 +35,22 @@ def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorS
             extent = layout.extents[piece.number]
             yield _slice(MODEL, extent, piece, tensors)
             yield from _slice_optimizer(state, block, piece, extent)
-        if block == 0:
+        if block == 0 and replicated:
             yield from _slice_untrained(state)
             yield from _slice_replicated(state)
 
 
 def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> TensorSlice:
-    data = extent.view_flat(tensors)[piece.start : piece.stop]
-    return TensorSlice(prefix + extent.name, extent.shape, extent.stride, piece.start, piece.stop, data)
+    return slice_part(
+        prefix + extent.name, extent, piece, extent.view_flat(tensors)[piece.start : piece.stop]
+    )
+
+
+def slice_part(key: str, extent: Extent, piece: Piece, data: torch.Tensor) -> TensorSlice:
+    """Return the slice of a whole tensor that a piece of it is."""
+    whole = extent.whole
+    start, stop = whole.start + piece.start, whole.start + piece.stop
+    return TensorSlice(key, whole.shape, whole.stride, start, stop, data)
 
 
 def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Extent) -> Iterator[TensorSlice]:
@@ -45,9 +59,14 @@ def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Ext
         if not isinstance(entry, torch.Tensor):
             continue
         if state.shards.is_elementwise(piece, key):
-            yield TensorSlice(name, extent.shape, extent.stride, piece.start, piece.stop, entry)
-        elif piece.start == 0:
+            yield slice_part(name, extent, piece, entry)
+        elif is_first(extent, piece):
             yield slice_whole(name, entry)
+
+
+def is_first(extent: Extent, piece: Piece) -> bool:
+    """Return whether a whole tensor begins with this piece."""
+    return extent.whole.start + piece.start == 0
 
 
 def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
@@ -90,7 +109,7 @@ def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, di
     scalars: dict[str, dict[str, Any]] = {}
     for block in blocks:
         for piece in state.layout.pieces[block]:
-            if piece.start == 0:
+            if is_first(state.layout.extents[piece.number], piece):
                 entries = state.shards.read_piece_state(block, piece)
                 plain = {key: value for key, value in entries.items() if not isinstance(value, torch.Tensor)}
                 if plain:

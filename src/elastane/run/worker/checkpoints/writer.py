@@ -15,6 +15,7 @@ from elastane.run.worker.checkpoints.copier import PlainState, StateCopier
 from elastane.run.worker.checkpoints.part_records import PartReports
 from elastane.run.worker.checkpoints.part_writer import PartWriter
 from elastane.run.worker.checkpoints.publisher import CheckpointPublisher
+from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 from elastane.run.worker.state.training_state import TrainingState
 
 
@@ -29,6 +30,7 @@ class CheckpointWriter:
         report_publication: called with the result of a publication.
         report_refusal: called with True when storage refuses a part, with False when it accepts one again.
         report_change: called after a change of `parts`.
+        seat: the place of this process in its worker.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class CheckpointWriter:
         report_publication: Callable[[CheckpointKept], None],
         report_change: Callable[[], None],
         report_refusal: Callable[[bool], None] = lambda _refused: None,
+        seat: Seat = LONE_SEAT,
     ) -> None:
         self._reports = PartReports(report_change)
         self._publisher = CheckpointPublisher(
@@ -54,9 +57,15 @@ class CheckpointWriter:
             retention=retention,
             measure_age_s=self._reports.measure_age_s,
             report=report_publication,
+            processes=seat.processes,
         )
         self._part_writer = PartWriter(
-            worker, catalog, self._reports, publish=self._publisher.publish, report_refusal=report_refusal
+            worker,
+            catalog,
+            self._reports,
+            publish=self._publisher.publish,
+            report_refusal=report_refusal,
+            process=seat.number,
         )
         self._copier = StateCopier(
             worker,
@@ -66,6 +75,7 @@ class CheckpointWriter:
             resumed=resumed,
             describe=describe,
             report_copied=report_copied,
+            process=seat.number,
         )
 
     @property

@@ -1,1 +1,1 @@
-"""A worker of several processes (a gang): one protocol in its process 0, and a part of the state in each process."""
+"""A worker of several processes (a gang): one protocol, in process 0, and a part of the state in each."""

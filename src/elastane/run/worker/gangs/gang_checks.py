@@ -19,7 +19,7 @@ def check_gang(spec: RunSpec, layout: ModelLayout, *, scaler: GradScaler | None)
     if layout.buffer_extents:
         raise BadInput(
             f"the model has the buffer {layout.buffer_extents[0].name}, which a step may change",
-            means="each process of the worker sees another microbatch, and their changes are not averaged yet",
+            means="each process of the worker sees other microbatches, and nothing averages the changes yet",
             do="use a layer without running statistics, such as LayerNorm or GroupNorm; or register it with "
             f"persistent=False, if it is a cache; or {ONE_PROCESS}",
         )
@@ -37,18 +37,14 @@ def check_gang(spec: RunSpec, layout: ModelLayout, *, scaler: GradScaler | None)
         )
 
 
-def refuse_in_gang(what: str, processes: int) -> None:
+def refuse_in_gang(what: str, why: str, processes: int) -> None:
     """Refuse a method of the run in a worker of several processes.
-
-    Args:
-        what: the method and why it is refused, such as ``run.evaluate: ...``.
 
     Raises:
         BadInput: the worker has several processes.
     """
     if processes > 1:
-        name, _, why = what.partition(": ")
-        raise BadInput(f"{name} is not available with --processes", means=why, do=ONE_PROCESS)
+        raise BadInput(f"{what} is not available with --processes", means=why, do=ONE_PROCESS)
 
 
 def check_ranks(plan: BatchPlan, spec: RunSpec) -> None:
@@ -59,27 +55,27 @@ def check_ranks(plan: BatchPlan, spec: RunSpec) -> None:
     """
     virtual_ranks = plan.virtual_ranks
     if virtual_ranks < spec.least_ranks:
-        most = virtual_ranks // spec.processes
+        workers, most = spec.least_ranks // spec.processes, virtual_ranks // spec.processes
+        kind, unit = ("", "worker")
+        if spec.processes > 1:
+            kind, unit = f" of {spec.processes} processes", "process of a worker"
         raise BadInput(
-            f"a step has {virtual_ranks} virtual ranks, too few for {spec.least_ranks // spec.processes} workers"
-            + (f" of {spec.processes} processes" if spec.processes > 1 else ""),
-            means="each "
-            + ("process of a worker" if spec.processes > 1 else "worker")
-            + " computes at least one virtual rank of every step",
+            f"a step has {virtual_ranks} virtual ranks, too few for {workers} workers{kind}",
+            means=f"each {unit} computes at least one virtual rank of every step",
             do=f"use --workers up to {most}, or a smaller microbatch" if most else "use a smaller microbatch",
         )
     if virtual_ranks % spec.processes:
         raise BadInput(
-            f"a step has {virtual_ranks} virtual ranks, which {spec.processes} processes cannot share equally",
+            f"{spec.processes} processes cannot share the {virtual_ranks} virtual ranks of a step equally",
             means="the processes of a worker compute one virtual rank each, all at the same time",
-            do=f"choose global_batch and microbatch such that their quotient is a multiple of {spec.processes}",
+            do=f"choose a global_batch that is a multiple of {spec.processes} times the microbatch",
         )
     last = plan.samples_per_epoch % plan.global_batch
     if (filled := -(-last // plan.microbatch)) % spec.processes:
         raise BadInput(
-            f"the last step of an epoch has {last} samples, in {filled} microbatches, which {spec.processes} "
-            "processes cannot share equally",
-            means="a forward pass of a divided model needs all processes of the worker, and some would have no "
-            "microbatch",
+            f"{spec.processes} processes cannot share the {filled} microbatches of the last step of an epoch "
+            f"equally; it has {last} samples",
+            means="a forward pass of a divided model needs all processes of the worker, and some would have "
+            "no microbatch",
             do="leave these samples out: run.steps(..., drop_last=True)",
         )

@@ -5,8 +5,10 @@ import queue
 import threading
 from collections.abc import Callable
 
+from elastane.run.nouns.control import CheckpointPart
 from elastane.run.nouns.spec import Probe
 from elastane.run.protocol import actions, events, messages
+from elastane.run.protocol.gangs import Result, StateRestored
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.worker.exhaustion import find_exhausted_resource
 from elastane.run.worker.gangs.gang_messages import (
@@ -18,6 +20,7 @@ from elastane.run.worker.gangs.gang_messages import (
     Introduced,
     Order,
     PackState,
+    PartsChanged,
     Plane,
     Posted,
     Rehearsed,
@@ -27,7 +30,7 @@ from elastane.run.worker.gangs.gang_messages import (
 )
 from elastane.run.worker.gangs.gang_payloads import GangPayloads
 from elastane.run.worker.gangs.gang_pipe import GangPipe, has_lost_process
-from elastane.run.worker.reactor import Directive, Reactor
+from elastane.run.worker.reactor import Directive, Reactor, ResultPosted, restore_state
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.work_queue import AtOnce
@@ -99,7 +102,8 @@ class FollowingReactor(Reactor):
     def post(self, event: events.Event) -> None:
         if isinstance(event, events.RoundEntered):
             self._entered = event
-        self._link.send(Posted(event))  # type: ignore[arg-type] - no other event is posted here
+        assert isinstance(event, Result), "the protocol, in process 0, gets all other events itself"
+        self._link.send(Posted(event))
 
     def post_result(self, event: events.Event) -> None:
         self.post(event)
@@ -116,7 +120,8 @@ class FollowingReactor(Reactor):
             directive = self.directives.get(block=timeout_s > 0, timeout=timeout_s or None)
         except queue.Empty:
             return None
-        return directive  # type: ignore[return-value] - no thread posts results for another one here
+        assert not isinstance(directive, ResultPosted), "each thread posts its own results here"
+        return directive
 
     def _has_no_peers(self) -> bool:
         return self._begins_alone
@@ -133,11 +138,23 @@ class FollowingReactor(Reactor):
                 self._link.send(StatePacked(self._gang_payloads.pack_state(peer, values, states)))
             case EndWorker() | FailureTaken():
                 raise AssertionError("the link handles it")
+            case actions.RestoreState():
+                self.post_restored(order)
             case actions.BeginRound(workers=workers):
                 self._begins_alone = workers == 1
                 self._act(order)
             case _:
                 self._act(order)
+
+    def post_restored(self, order: actions.RestoreState) -> None:
+        """Read this process's part of the state from the checkpoint of the run's start."""
+        assert self.source is not None, "only a run that resumes restores"
+        restored = StateRestored(restore_state(self.source, order))
+        self._link.send(Posted(restored))
+
+    def report_parts(self, parts: tuple[CheckpointPart, ...]) -> None:
+        """Report the progress of this process with its files of checkpoints."""
+        self._link.send(PartsChanged(parts))
 
     def _can_read(self, sender: int, message: messages.AnyPeerMessage, plane: Plane) -> bool:
         return can_read(self._gang_payloads, sender, message, plane)

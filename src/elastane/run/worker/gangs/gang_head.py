@@ -1,14 +1,15 @@
-"""Process 0 of a gang: it has the protocol of the worker, and orders the other processes what it does itself.
+"""Process 0 of a gang: it has the protocol of the worker, and orders the others to do what it does itself.
 
-An event counts when all processes have posted it (`elastane.run.protocol.gangs`). Before the protocol learns of a
-message that refers to memory, every process has mapped the memory of its counterpart: mapped memory can be read
-although its owner has died, so an order to read it is always carried out.
+An event counts when all processes have posted it (`elastane.run.protocol.gangs`). Before the protocol learns
+of a message that refers to memory, every process has mapped the memory of its counterpart: mapped memory can
+be read although its owner has died, so an order to read it is always carried out.
 """
 
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import xxhash
@@ -16,9 +17,11 @@ import xxhash
 from elastane.common.errors import RunFailed
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
+from elastane.run.nouns.control import CheckpointPart
 from elastane.run.nouns.spec import Probe
 from elastane.run.protocol import actions, events, messages
-from elastane.run.protocol.gangs import GangDisagreement, GangResults, Result
+from elastane.run.protocol.gangs import GangDisagreement, GangResults, Result, StateRestored
+from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.worker.gangs.gang_follower import can_read, describe_plane
 from elastane.run.worker.gangs.gang_messages import (
@@ -29,6 +32,7 @@ from elastane.run.worker.gangs.gang_messages import (
     Introduced,
     Order,
     PackState,
+    PartsChanged,
     Plane,
     Posted,
     Rehearsed,
@@ -42,7 +46,7 @@ from elastane.run.worker.gangs.gang_payloads import MEMORY_MESSAGES, GangPayload
 from elastane.run.worker.gangs.gang_pipe import GangPipe, has_lost_process
 from elastane.run.worker.links.frames import Payload
 from elastane.run.worker.links.mesh import Mesh
-from elastane.run.worker.reactor import CoordinatorSink, Reactor, ReportKeeper
+from elastane.run.worker.reactor import CoordinatorSink, Reactor, ReportKeeper, restore_state
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.work_queue import AtOnce
@@ -54,17 +58,27 @@ class GangLinks:
     Args:
         descriptors: of the sockets, in the order of the processes.
         report_failure: called, in a thread of its own, when a script has failed in a process.
+        report_change: called after a change of `parts`.
+
+    Attributes:
+        received: the messages of the processes that the protocol has not taken yet, each with its number.
+        wake: called after a message.
+        parts: the progress of each other process with its files of checkpoints.
     """
 
     def __init__(
-        self, descriptors: tuple[int, ...], report_failure: Callable[[ScriptFailed], None]
+        self,
+        descriptors: tuple[int, ...],
+        report_failure: Callable[[ScriptFailed], None],
+        report_change: Callable[[], None],
     ) -> None:
-        self._report_failure = report_failure
+        self._report_failure, self._report_change = report_failure, report_change
+        self.parts: dict[int, tuple[CheckpointPart, ...]] = {}
         self.received: deque[tuple[int, FromProcess]] = deque()
         self.wake: Callable[[], None] = lambda: None
         self._pipes = [GangPipe(descriptor) for descriptor in descriptors]
         for number, pipe in enumerate(self._pipes, start=1):
-            pipe.read(decode_from_process, lambda message, number=number: self._take(number, message))
+            pipe.read(decode_from_process, partial(self._take, number))
 
     @property
     def processes(self) -> int:
@@ -92,8 +106,24 @@ class GangLinks:
                 self._report_failure(message)
                 self._pipes[number - 1].send(FailureTaken())
             return
+        if isinstance(message, PartsChanged):
+            self.parts[number] = message.parts
+            self._report_change()
+            return
         self.received.append((number, message))
         self.wake()
+
+
+def decode_gang(payload: Payload, processes: int) -> tuple[Plane, ...]:
+    """Return the memory of every process of a peer, from the payload of its message.
+
+    Raises:
+        Malformed: the payload says something else.
+    """
+    planes = decode_planes(bytes(payload))
+    if len(planes) != processes:
+        raise Malformed(f"it names {len(planes)} processes")
+    return planes
 
 
 class _StateOnTheWay:
@@ -180,11 +210,11 @@ class HeadReactor(Reactor):
 
     def _take_result(self, process: int, result: Result) -> None:
         for event in self._combine(process, result):
-            self._handle(event)
+            self._handle(_build_event(event))
 
-    def _take_own_answer(self, event: events.Event) -> None:
+    def _take_own_answer(self, event: events.Event | StateRestored) -> None:
         assert isinstance(event, Result), "work on sums and state has results"
-        self._answers.extend(self._combine(0, event))
+        self._answers.extend(map(_build_event, self._combine(0, event)))
 
     def _combine(self, process: int, result: Result) -> list[Result]:
         try:
@@ -211,7 +241,7 @@ class HeadReactor(Reactor):
                 self._finish_delivery(process, is_readable=is_readable)
             case StatePacked(address):
                 self._take_packed_state(process, address)
-            case ScriptFailed():
+            case ScriptFailed() | PartsChanged():
                 raise AssertionError("the links report it")
 
     # -- messages of peers ---------------------------------------------------------------------------------
@@ -242,9 +272,7 @@ class HeadReactor(Reactor):
         """Pass a message on to all processes; return whether all can read its memory, or cannot, already."""
         assert self._mesh is not None, "messages come from the mesh"
         try:
-            planes = decode_planes(bytes(payload))
-            if len(planes) != self._links.processes:
-                raise Malformed(f"it names {len(planes)} processes")
+            planes = decode_gang(payload, self._links.processes)
         except Malformed as error:
             problem = f"its {type(message).__name__} cannot be read: {escape_line(str(error))}"
             sys.stderr.write(f"elastane mesh: worker {sender} is broken: {problem}\n")
@@ -291,12 +319,17 @@ class HeadReactor(Reactor):
                 self._send_with_planes(peer, message)
             case actions.SendState(peer, fetch):
                 self._pack_state(peer, fetch)
-            case (
-                actions.MergeSums()
-                | actions.Recompute()
-                | actions.TakeSnapshot()
-                | actions.RestoreState()
-            ):
+            case actions.TakeSnapshot() if action.settled and self.checkpoints is not None:
+                # Whether the state is still the one that all agreed on, only all processes together can say.
+                self.checkpoints.refuse(action, "a worker of several processes does not write it again")
+            case actions.TakeSnapshot():
+                self._links.send(action)
+                super()._act(action)
+            case actions.RestoreState():
+                self._links.send(action)
+                assert self.source is not None, "only a run that resumes restores"
+                self._take_own_answer(StateRestored(restore_state(self.source, action)))
+            case actions.MergeSums() | actions.Recompute():
                 raise AssertionError(f"a gang has no {type(action).__name__} yet: see `check_gang`")
             case _:
                 super()._act(action)
@@ -341,6 +374,11 @@ class HeadReactor(Reactor):
                 for number, plane in enumerate(self.find_planes())
             ]
             self._send(first.peer, first.state, [encode_message(planes)])
+
+
+def _build_event(result: Result) -> events.Event:
+    """Return the event of the protocol for a result of all processes."""
+    return events.Received(STORE, result.state) if isinstance(result, StateRestored) else result
 
 
 def combine_probes(probes: Sequence[Probe | None]) -> Probe | None:

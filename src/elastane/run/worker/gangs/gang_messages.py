@@ -5,6 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 from elastane.common.untrusted_data import Decoder
+from elastane.run.nouns.control import CheckpointPart
 from elastane.run.nouns.spec import Probe
 from elastane.run.protocol import actions
 from elastane.run.protocol.gangs import Result
@@ -50,7 +51,7 @@ class Posted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Deliver`: the process can read the memory of the message, or cannot: its owner is dead."""
+    """The answer to `Deliver`: the process can read the memory of the message, unless its owner is dead."""
 
     is_readable: bool
 
@@ -68,7 +69,15 @@ class ScriptFailed(msgspec.Struct, frozen=True, tag=True):
     lost: bool
 
 
-FromProcess: TypeAlias = Introduced | Rehearsed | Posted | Delivered | StatePacked | ScriptFailed
+class PartsChanged(msgspec.Struct, frozen=True, tag=True):
+    """The progress of the process with its files of checkpoints has changed."""
+
+    parts: tuple[CheckpointPart, ...]
+
+
+FromProcess: TypeAlias = (
+    Introduced | Rehearsed | Posted | Delivered | StatePacked | PartsChanged | ScriptFailed
+)
 
 
 class Deliver(msgspec.Struct, frozen=True, tag=True):
@@ -80,7 +89,7 @@ class Deliver(msgspec.Struct, frozen=True, tag=True):
 
 
 class PackState(msgspec.Struct, frozen=True, tag=True):
-    """Pack the values of some units and the optimizer state of others for a peer, then answer `StatePacked`."""
+    """Pack values of some units and optimizer state of others for a peer, then answer `StatePacked`."""
 
     peer: int
     values: tuple[int, ...]
@@ -107,6 +116,8 @@ Action: TypeAlias = (
     | actions.Compute
     | actions.Measure
     | actions.CommitRound
+    | actions.TakeSnapshot
+    | actions.RestoreState
     | actions.ReleaseScript
     | actions.LeaveTraining
 )

@@ -80,4 +80,3 @@ class GangPayloads(Payloads):
     def forget(self, committed: int) -> None:
         super().forget(committed)
         self._slots = {key: slot for key, slot in self._slots.items() if key[2] > committed}
-

@@ -61,9 +61,7 @@ class GangPipe:
 
     def read(self, decode: Decoder[Message], handle: Callable[[Message], None]) -> threading.Thread:
         """Start a thread that hands every message over, until the other process ends."""
-        thread = threading.Thread(
-            target=self._read, args=(decode, handle), name="elastane-gang", daemon=True
-        )
+        thread = threading.Thread(target=self._read, args=(decode, handle), name="elastane-gang", daemon=True)
         thread.start()
         return thread
 

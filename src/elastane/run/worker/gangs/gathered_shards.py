@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 
 from elastane.run.worker.gangs.gang_messages import Plane
 from elastane.run.worker.state.divided_tensors import is_divided

@@ -1,4 +1,4 @@
-"""Tensors that are divided among the processes of a worker: DTensors, recognised without an import of them."""
+"""Tensors that are divided among the processes of a worker: DTensors, recognised without their import."""
 
 import torch
 

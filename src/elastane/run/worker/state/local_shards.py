@@ -1,13 +1,14 @@
 """The local shards of a model that FSDP2 (``fully_shard``) has divided among the processes of a worker.
 
-FSDP keeps its shards where it has put them: it pads and replaces their memory itself. So the run trains copies
-in its own memory, which peers read: the script's changes go there before each round, and new values go from
-there to FSDP's shards before the next microbatch.
+FSDP keeps its shards where it has put them: it pads and replaces their memory itself. So the run trains
+copies in its own memory, which peers read: the script's changes go there before each round, and new values go
+from there to FSDP's shards before the next microbatch.
 """
 
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.state.divided_tensors import get_local
+from elastane.run.worker.state.model_layout import WholeTensor
 from elastane.run.worker.state.tree_reduce_scatter import TreeReduceScatter
 
 
@@ -31,7 +33,7 @@ class LocalShards:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, processes: int) -> None:
-        self._processes = processes
+        self._processes, self._number = processes, dist.get_rank()
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         _check_parameters(model, optimizer, processes)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -72,40 +74,39 @@ class LocalShards:
         """Return the shape of a shard in a process of the worker."""
         return find_shard_shape(self.find_source(local), process, self._processes)
 
+    def find_whole(self, local: nn.Parameter) -> WholeTensor:
+        """Return the parameter of which a shard has some rows, and so consecutive elements."""
+        source = self.find_source(local)
+        before = sum(self.find_shape(local, process).numel() for process in range(self._number))
+        shape = tuple(source.shape)
+        return WholeTensor(shape, tuple(torch.empty(shape, device="meta").stride()), before)
+
     def join(self, local: nn.Parameter, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return a whole parameter, from the shards of all processes in their order."""
-        return torch.cat(list(parts), dim=find_divided_dim(self.find_source(local)))
+        return torch.cat(list(parts))
 
     @torch.no_grad()
     def read(self) -> None:
         """Copy the values of FSDP's shards, which the script may have changed, to those of the run."""
         for module in self._modules:
             module.reshard()
-        torch._foreach_copy_(self._locals, list(self._list_shards()))
+        torch._foreach_copy_([*self._locals], [*self._list_shards()])
 
     @torch.no_grad()
     def write(self) -> None:
         """Copy the values of the run to FSDP's shards."""
-        torch._foreach_copy_(list(self._list_shards()), self._locals)
+        torch._foreach_copy_([*self._list_shards()], [*self._locals])
 
     def _list_shards(self) -> Iterator[torch.Tensor]:
         for local in self._locals:
             yield get_local(self._sources[id(local)])
 
 
-def find_divided_dim(tensor: DTensor) -> int:
-    """Return the dimension that is divided."""
-    placement = tensor.placements[0]
-    assert isinstance(placement, Shard), "checked by run.prepare"
-    return placement.dim
-
-
 def find_shard_shape(tensor: DTensor, process: int, processes: int) -> torch.Size:
-    """Return the shape of the part of a divided tensor that a process has, as `torch.chunk` divides it."""
-    dim, shape = find_divided_dim(tensor), list(tensor.shape)
-    rows = -(-shape[dim] // processes)
-    shape[dim] = max(0, min(rows, shape[dim] - process * rows))
-    return torch.Size(shape)
+    """Return the shape of the rows of a tensor that a process has, as `torch.chunk` divides them."""
+    rows = -(-tensor.shape[0] // processes)
+    own = max(0, min(rows, tensor.shape[0] - process * rows))
+    return torch.Size((own, *tensor.shape[1:]))
 
 
 def _check_parameters(model: nn.Module, optimizer: Optimizer, processes: int) -> None:
@@ -148,12 +149,12 @@ def _check_division(name: str, parameter: nn.Parameter, processes: int, *, is_sh
             "leave --processes out and use more workers",
         )
     mesh = parameter.device_mesh
-    if mesh.ndim != 1 or mesh.size() != processes or not isinstance(parameter.placements[0], Shard):
+    if mesh.mesh.tolist() != list(range(processes)) or parameter.placements != (Shard(0),):
         raise BadInput(
-            f"{name} is divided over a mesh of the shape {tuple(mesh.shape)}, {parameter.placements}",
-            means="so far a worker divides its parameters with FSDP2 alone, over all of its processes: HSDP's "
-            "replicate dimension, tensor and pipeline parallelism have not been proved exact",
-            do="call fully_shard without a mesh, or with init_device_mesh of one dimension",
+            f"{name} is divided over the mesh {mesh.mesh.tolist()}, {parameter.placements}",
+            means="so far a worker divides the rows of its parameters by FSDP2, over all of its processes in "
+            "their order; HSDP's replicate dimension, tensor and pipeline parallelism have not been tried",
+            do="call fully_shard without mesh and shard_placement_fn",
         )
     if mesh.device_type != "cpu":
         raise BadInput(

@@ -37,6 +37,18 @@ WIDENED = {
 """Buffer types without the sums or the range for changes, with the type for their sums and storage."""
 
 
+class WholeTensor(msgspec.Struct, frozen=True):
+    """The tensor of which a process has consecutive elements, as checkpoints store it.
+
+    Args:
+        start: the first of these elements, in the memory order of the whole tensor.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    start: int
+
+
 class Extent(msgspec.Struct, frozen=True):
     """The position of one tensor: elements ``[start, stop)`` of a section, in the tensor's memory order.
 
@@ -45,6 +57,7 @@ class Extent(msgspec.Struct, frozen=True):
         section: the number of the flat buffer.
         shape: the shape of the tensor.
         stride: the strides of the tensor, which are dense.
+        part_of: the tensor of which this is a part; None: it is whole.
     """
 
     name: str
@@ -53,6 +66,12 @@ class Extent(msgspec.Struct, frozen=True):
     stop: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+    part_of: WholeTensor | None = None
+
+    @property
+    def whole(self) -> WholeTensor:
+        """The whole tensor: another one if this is a part of it."""
+        return self.part_of or WholeTensor(self.shape, self.stride, 0)
 
     def view(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return a view of this tensor in an arena's sections."""
@@ -110,6 +129,7 @@ class ParameterShards(Protocol):
     def names(self) -> Mapping[nn.Parameter, str]: ...
     def find_source(self, local: nn.Parameter) -> torch.Tensor: ...
     def count_reserved(self, local: nn.Parameter) -> int: ...
+    def find_whole(self, local: nn.Parameter) -> WholeTensor: ...
 
 
 class ModelLayout:
@@ -123,8 +143,8 @@ class ModelLayout:
     Attributes:
         device: the device of all trained parameters and laid-out buffers.
         parameters: the trained parameters, in order; tied ones once.
-        has_reserves: sections have elements between parameters that this process does not use: other processes
-            of the worker have more rows of a tensor.
+        has_reserves: sections have elements between parameters that this process does not use, because
+            other processes of the worker have more rows of a tensor.
         sources: the tensors in which autograd leaves the gradients: the model's own parameters.
         extents: the extent of each parameter.
         groups: the number of each parameter's group.
@@ -196,7 +216,8 @@ class ModelLayout:
                     self.groups.append(number)
                     shape, stride = tuple(parameter.shape), _compute_stride(parameter)
                     section = len(self.sections)
-                    self.extents.append(Extent(names[parameter], section, start, stop, shape, stride))
+                    whole = None if self._shards is None else self._shards.find_whole(parameter)
+                    self.extents.append(Extent(names[parameter], section, start, stop, shape, stride, whole))
                     start = stop if self._shards is None else start + self._shards.count_reserved(parameter)
                 self.sections.append(Section(dtype, start))
         if not self.parameters:

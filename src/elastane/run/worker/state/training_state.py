@@ -62,8 +62,8 @@ class TrainingState:
         shards: of a model that is divided among the processes of the worker; None: it is not divided.
 
     Attributes:
-        gather_tensor: returns the whole of a tensor of a divided model, after the scripts have ended; None: the
-            model is not divided.
+        gather_tensor: returns the whole of a tensor of a divided model, after the scripts have ended; None:
+            the model is not divided.
         replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.

@@ -1,8 +1,10 @@
 """FSDP's reduce-scatter in the order of the fixed tree over virtual ranks.
 
-Each process of a worker computes another virtual rank, and these are neighbours. So their sum is a node of the
-tree, and its bits do not depend on the number of processes that compute it together.
+Each process of a worker computes another virtual rank, and these are neighbours. So their sum is a node of
+the tree, and its bits do not depend on the number of processes that compute it together.
 """
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -16,7 +18,7 @@ class TreeReduceScatter(ReduceScatter):
     """
 
     def allocate(
-        self, size: tuple[int | torch.SymInt, ...], *, dtype: torch.dtype, device: torch.device
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
         """Return memory for the gradients, or for their sum."""
         return torch.empty(*size, dtype=dtype, device=device)
@@ -26,8 +28,8 @@ class TreeReduceScatter(ReduceScatter):
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,
         group: dist.ProcessGroup,
-        op: object,  # noqa: ARG002 - it is always a sum: see `LocalShards`
-        async_op: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+        op: object,
+        async_op: bool = False,
     ) -> None:
         """Add this process's part of the gradients of all processes."""
         assert not async_op, "FSDP waits for the sum"
