@@ -113,3 +113,82 @@ def test_the_death_of_a_process_in_a_step_is_the_death_of_its_worker(
     assert [who for who, _ in deaths] == ["worker 1"], ended.describe()
     assert "killed by SIGKILL" in deaths[0][1]
     assert_undisturbed(ended, "--clip=0.5")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("process", ["0", "1"])
+def test_a_process_that_hangs_is_replaced_with_its_worker(play, assert_undisturbed, process):
+    fault = f"--fault=1.{process}:{STEP}:in-backward:STOP"
+    ended = play("--clip=0.5", fault, start=2, max_workers=4)
+    (death,) = ended.find_events("worker.died")
+    assert (death.who, "hung" in death.why) == ("worker 1", True), ended.describe()
+    assert_undisturbed(ended, "--clip=0.5")
+
+
+WHILE_A_WORKER_JOINS = [
+    ("0.1", "donor-before-packing"),
+    ("1.1", "donor-before-packing"),
+    ("2.1", "joiner-before-loading-here"),
+    ("2.1", "joiner-after-loading-here"),
+    ("2.0", "joiner-after-fetch"),
+    ("2.0", "joiner-before-loading"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("process", "moment"), WHILE_A_WORKER_JOINS)
+def test_a_process_dies_while_a_worker_joins(play, assert_undisturbed, process, moment):
+    async def disturb(run):
+        await run.wait_for_step(2)
+        await run.resize(3)
+        await run.step_until(lambda answer: len(find_members(answer)) == 3)
+        run.stop_pacing()
+
+    args = ("--steps=40", "--clip=0.5")
+    ended = play(
+        *args, "--paced-from=3", f"--fault={process}:0:{moment}", disturb=disturb, start=2, max_workers=4
+    )
+    assert_undisturbed(ended, *args)
+
+
+def test_a_run_resumes_from_the_rows_that_all_processes_have_written(attempts, play, stage):
+    stage.preload(*MODULES)
+    options = ("--processes=2", "--workers=1:2", "--start=2", "--checkpoint-every=2 steps")
+    args = ("--steps=7", "--clip=0.5")
+    attempts.begin(*options, script="gang.py", args=(*args, "--paced-from=6"))
+    attempts.wait_for_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    attempts.touch("gates")
+    attempts.resume("--start=1")
+    ended, expected = attempts.wait_for_end(), play(*args)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.losses == expected.losses, ended.describe()
+    assert ended.model_digest == expected.model_digest, ended.describe()
+    assert ended.verdict.problems == (), ended.describe()
+    assert ended.run.events[-1].kind == "run.finished"
+    (resumed,) = ended.find_events("run.resumed")
+    assert resumed.step == 4
+
+
+MISTAKES = [
+    ("--mistake=raise", "ZeroDivisionError: in process 1"),
+    ("--mistake=rank", "process 0 and process 1 differ in run.keep"),
+    ("--mistake=evaluate", "run.evaluate is not available with --processes"),
+    ("--mistake=in-step", "0.weight was changed inside a step"),
+    ("--plain=parameter", "3.weight is not divided among the 2 processes of the worker"),
+    ("--plain=buffer", "the model has the buffer 5.running_mean, which a step may change"),
+    ("--length=50", "2 processes cannot share the 1 microbatches of the last step of an epoch equally"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arg", "error"),
+    [
+        pytest.param(*case, id=case[0], marks=() if number in (0, 1) else pytest.mark.long)
+        for number, case in enumerate(MISTAKES)
+    ],
+)
+def test_what_is_not_exact_is_refused_in_words(play, arg, error):
+    ended = play(arg)
+    assert ended.outcome.code == 1
+    assert error in ended.outcome.traceback, ended.describe()

@@ -5,7 +5,7 @@ from itertools import accumulate, islice, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.run.protocol.shares import assign_missing, assign_shares
+from elastane.run.protocol.shares import assign_missing, assign_ranks, assign_shares
 from elastane.run.protocol.tree import cover, expand_spans
 
 speeds = st.lists(st.sampled_from((0.25, 0.5, 0.7071, 1.0, 1.4142, 2.0, 3.0)), min_size=1, max_size=7)
@@ -123,3 +123,21 @@ def test_no_worker_finishes_earlier_by_passing_on_a_virtual_rank(situation):
     for giver in added:
         done = load[giver] / speeds[giver]
         assert all((load[w] + 1) / speeds[w] >= done - 1e-9 for w in speeds)
+
+
+@given(data=st.data(), groups=st.integers(1, 16), log_together=st.integers(0, 3))
+def test_virtual_ranks_that_are_computed_together_have_one_worker(data, groups, log_together):
+    together = 2**log_together
+    size = groups * together
+    workers = data.draw(st.integers(1, 4))
+    speeds, nodes = dict.fromkeys(range(workers), 1.0), dict.fromkeys(range(workers), "")
+    assigned: dict[int, frozenset[int]] = {}
+    # The survivors of a death keep what they have, and share what the dead worker had.
+    if data.draw(st.booleans()):
+        first = assign_ranks(size, {**speeds, 9: 1.0}, {**nodes, 9: ""}, {}, frozenset(), together)
+        assigned = {worker: first[worker] for worker in speeds}
+    ranks = assign_ranks(size, speeds, nodes, assigned, frozenset(), together)
+    assert sorted(rank for some in ranks.values() for rank in some) == list(range(size))
+    for worker, some in ranks.items():
+        assert some >= assigned.get(worker, frozenset())
+        assert all({rank - rank % together + n for n in range(together)} <= some for rank in some)

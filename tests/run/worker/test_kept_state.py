@@ -17,7 +17,7 @@ from elastane.run.worker.checkpoints.model_description import KEY, describe_mode
 from elastane.run.worker.checkpoints.part_encoding import EncodedPart
 from elastane.run.worker.checkpoints.publisher import publish_checkpoint
 from elastane.run.worker.checkpoints.reader import CheckpointReader
-from elastane.run.worker.checkpoints.state_slices import collect_scalars, find_aliases, list_slices
+from elastane.run.worker.checkpoints.state_slices import collect_scalars, list_slices
 from elastane.run.worker.export import export_model
 from elastane.run.worker.finished.adapters import describe_adapter
 from elastane.run.worker.finished.model_writer import write_finished
@@ -91,7 +91,7 @@ def write_checkpoint(catalog, state, *, writers=3, step=3):
         "scalars": collect_scalars(state, blocks),
         KEY: msgspec.to_builtins(describe_model(state, describe_adapter(state.model))),
     }
-    aliases = {f"model.{second}": f"model.{first}" for second, first in find_aliases(state).items()}
+    aliases = {f"model.{second}": f"model.{first}" for second, first in state.find_aliases().items()}
     manifest = Manifest(name=name, step=step, created="", parts=tuple(parts), plain=plain, aliases=aliases)
     return publish_checkpoint(catalog, manifest)
 

@@ -114,7 +114,7 @@ class GangResults:
         for other, theirs in self._entered.items():
             if theirs != entered:
                 raise GangDisagreement(
-                    f"process {process} of the worker is in a round to {entered.kind}, process {other} in "
+                    f"process {process} is in a round to {entered.kind}, process {other} in "
                     f"one to {theirs.kind}"
                 )
         self._entered[process] = entered
@@ -180,7 +180,7 @@ def combine_measurements(measured: Sequence[Measured]) -> Measured:
         if other.replicated != first.replicated:
             names = sorted(first.replicated.keys() | other.replicated.keys())
             what = next(name for name in names if first.replicated.get(name) != other.replicated.get(name))
-            raise GangDisagreement(f"process 0 and process {process} of the worker differ in {what}")
+            raise GangDisagreement(f"process 0 and process {process} differ in {what}")
     return Measured(
         first.request,
         {block: _add_squares([one.norms[block] for one in measured]) for block in first.norms},

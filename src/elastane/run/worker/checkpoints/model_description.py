@@ -64,7 +64,7 @@ def describe_model(
     own = zip(layout.parameters, layout.extents, strict=True)
     names |= {parameter: extent.name for parameter, extent in own}
     return ModelDescription(
-        names=tuple(state.model.state_dict()),
+        names=state.list_names(),
         carried=tuple(extent.name for extent in (*layout.extents, *layout.buffer_extents)),
         groups=tuple(
             tuple(names.get(parameter, "") for parameter in group["params"])

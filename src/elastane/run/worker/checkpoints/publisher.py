@@ -15,7 +15,6 @@ from elastane.run.nouns.control import CheckpointKept, PublishCheckpoint
 from elastane.run.worker.checkpoints.dcp_metadata import KeyPath, encode_metadata, encode_values
 from elastane.run.worker.checkpoints.model_description import KEY, describe_model
 from elastane.run.worker.checkpoints.part_records import PartRecord, name_record
-from elastane.run.worker.checkpoints.state_slices import find_aliases
 from elastane.run.worker.checkpoints.tensor_keys import MODEL
 from elastane.run.worker.finished.adapters import describe_adapter
 from elastane.run.worker.finished.text_files import read_tokenizer_texts
@@ -85,7 +84,7 @@ class CheckpointPublisher:
             resumed=self._resumed,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             parts=tuple(record.part for record in records),
-            aliases={MODEL + name: MODEL + first for name, first in find_aliases(self._state).items()},
+            aliases={MODEL + name: MODEL + first for name, first in self._state.find_aliases().items()},
             metrics=records[0].metrics,
             seconds=self._measure_age_s(order.name),
             plain={

@@ -73,25 +73,18 @@ def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
     """Yield frozen parameters and constant buffers, for foreign readers; the script creates its own."""
     layout = state.layout
     in_blocks = {extent.name for extent in (*layout.extents, *layout.buffer_extents)}
-    aliases = find_aliases(state)
-    for name, tensor in state.model.state_dict().items():
+    aliases = state.find_aliases()
+    for name, tensor in state.read_stored().items():
         if name not in in_blocks and name not in aliases:
             yield slice_whole(MODEL + name, tensor)
 
 
 def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
     """Yield tensors of the replicated state, except those that are stored as part of the model."""
-    in_model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
+    in_model = {f"{UNTRAINED}.{name}" for name in state.list_names()}
     for name, tensor in state.replicated.describe()[1].items():
         if name not in in_model:
             yield slice_whole(EXTRA + name, tensor.cpu())
-
-
-def find_aliases(state: TrainingState) -> dict[str, str]:
-    """Return the second names of tied tensors, each with the name under which the file has the tensor."""
-    first = {id(p): name for name, p in state.model.named_parameters()}
-    parameters = state.model.named_parameters(remove_duplicate=False)
-    return {name: first[id(p)] for name, p in parameters if first[id(p)] != name}
 
 
 def find_host_keys(state: TrainingState) -> list[str]:

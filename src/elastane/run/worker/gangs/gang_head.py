@@ -221,7 +221,7 @@ class HeadReactor(Reactor):
             return self._results.add(process, result)
         except GangDisagreement as error:
             raise RunFailed(
-                f"{error} {self.member.worker}",
+                f"in worker {self.member.worker} {error}",
                 means="the script took different branches in the processes of one worker; the step was not "
                 "committed",
                 do="decide by values that are the same in all processes, not by RANK or LOCAL_RANK",

@@ -33,9 +33,10 @@ class LocalShards:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, processes: int) -> None:
-        self._processes, self._number = processes, dist.get_rank()
+        self._processes = processes
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         _check_parameters(model, optimizer, processes)
+        self._number = dist.get_rank()
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._sources: dict[int, DTensor] = {}
         """The model's own parameter of each local shard, by the shard's id."""

@@ -85,6 +85,9 @@ class TrainingState:
     ) -> None:
         self.model = model
         self._shards = shards
+        # Threads that write checkpoints cannot ask a divided model: FSDP moves its parameters for an answer.
+        self._names = None if shards is None else tuple(model.state_dict())
+        self._aliases = None if shards is None else find_aliases(model)
         # The model has older values than the memory of the run.
         self._is_model_stale = False
         self.gather_tensor: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -121,6 +124,21 @@ class TrainingState:
                 view.copy_(parameter)
                 parameter.data = view
             self.placement.mark_computed(range(len(self.layout.blocks)))
+
+    def read_stored(self) -> Mapping[str, torch.Tensor]:
+        """Return the tensors that a file of the model has; of a divided model only those outside blocks."""
+        if self._names is None:
+            return self.model.state_dict()
+        untrained = self.replicated.untrained.find_tensors()
+        return {name: untrained[name] for name in self._names if name in untrained}
+
+    def list_names(self) -> tuple[str, ...]:
+        """Return the names of the tensors that a file of the model has, in its order."""
+        return tuple(self.model.state_dict()) if self._names is None else self._names
+
+    def find_aliases(self) -> dict[str, str]:
+        """Return the second names of tied tensors, each with the name under which a file has the tensor."""
+        return find_aliases(self.model) if self._aliases is None else self._aliases
 
     def snapshot(self) -> Callable[[], None]:
         """Copy values, buffers and replicated state; return a function that restores them."""
@@ -408,6 +426,13 @@ class TrainingState:
                     else:
                         states.update(repr(entry).encode())
         return values.hexdigest(), states.hexdigest()
+
+
+def find_aliases(model: nn.Module) -> dict[str, str]:
+    """Return the second names of tied parameters, each with the first one."""
+    first = {id(p): name for name, p in model.named_parameters()}
+    parameters = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in parameters if first[id(p)] != name}
 
 
 def build_inside_step_error(name: str) -> BadInput:
