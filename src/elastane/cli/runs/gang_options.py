@@ -14,7 +14,6 @@ REASONS = {
     "spot_checks": "one process of a worker cannot compute a microbatch once more by itself",
     "save_optimizer": "no process has the whole optimizer state",
     "debug": "a terminal belongs to one process",
-    "from_": "whether the processes begin with the state of another run has not been tried",
 }
 """Options that a run with workers of several processes refuses, with the reason."""
 ALLOWED = {"copies": "all", "convergence": "exact", "transport": "shared", "spot_checks": "off"}
