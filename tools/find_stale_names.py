@@ -38,6 +38,7 @@ FOREIGN = frozenset(
         "camelCase",
         "create_connection",
         "flatten_optimizer_state_dict",
+        "fully_shard",
         "float32",
         "from_pretrained",
         "get_optimizer_state_dict",

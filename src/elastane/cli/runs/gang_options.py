@@ -23,13 +23,13 @@ def read_processes(options: RunOptions) -> int:
     """Return the number of processes of each worker.
 
     Raises:
-        BadInput: it is no power of two, or another option does not go with it.
+        BadInput: it is not a power of two, or cannot be combined with another option.
     """
     processes = 1 if options.processes is None else options.processes
     if not 1 <= processes <= MOST_PROCESSES or processes & (processes - 1):
         raise BadInput(
             f"invalid --processes: {processes}",
-            means="the processes of a worker compute neighbouring microbatches, whose gradients are added "
+            means="the processes of a worker compute neighbouring microbatches: gradients are added "
             "in the order of a binary tree",
             do=f"use 1, 2, 4 or another power of two up to {MOST_PROCESSES}",
         )

@@ -101,7 +101,7 @@ class GangLinks:
 
     def _take(self, number: int, message: FromProcess) -> None:
         if isinstance(message, ScriptFailed):
-            # If a process has ended, its collectives have failed in the others, which is no news.
+            # If a process has ended, its collectives have failed in the others, which is only a consequence.
             if not self.has_lost_process():
                 self._report_failure(message)
                 self._pipes[number - 1].send(FailureTaken())

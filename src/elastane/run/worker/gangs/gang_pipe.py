@@ -76,7 +76,7 @@ class GangPipe:
         self.ended.set()
 
     def _receive(self, length: int) -> bytes | None:
-        """Return so many bytes; None: the other process has ended."""
+        """Return this many bytes; None: the other process has ended."""
         received = bytearray()
         while len(received) < length:
             try:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from elastane.run.worker.gangs.gang_messages import Plane
-from elastane.run.worker.state.divided_tensors import is_divided
+from elastane.run.worker.state.divided_tensors import is_shard
 from elastane.run.worker.state.shared_memory import PeerArenas
 from elastane.run.worker.state.training_state import TrainingState
 
@@ -27,7 +27,7 @@ class GatheredShards:
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the whole of a tensor of the model; a tensor that is not divided itself."""
-        if not is_divided(tensor):
+        if not is_shard(tensor):
             return tensor
         number = self._numbers[id(tensor)]
         extent, parameter = self._layout.extents[number], self._layout.parameters[number]

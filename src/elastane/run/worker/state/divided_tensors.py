@@ -3,7 +3,7 @@
 import torch
 
 
-def is_divided(tensor: torch.Tensor) -> bool:
+def is_shard(tensor: torch.Tensor) -> bool:
     """Return whether this process has only a part of a tensor."""
     return hasattr(tensor, "_local_tensor")
 

@@ -41,7 +41,7 @@ class GradientSlots:
         exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
         memory: the memory in which gradients are added.
         together: as in `elastane.run.protocol.layout.Layout`: the gradients of a virtual rank are this
-            process's part of the sum over so many neighbouring ones.
+            process's part of the sum over that number of neighbours.
 
     Attributes:
         lock: held while a slot is written; the training thread adds gradients while the reactor thread stores

@@ -21,7 +21,7 @@ from torch._guards import CompileContext
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.backward_order import BackwardOrder
-from elastane.run.worker.state.divided_tensors import get_local, is_divided
+from elastane.run.worker.state.divided_tensors import get_local, is_shard
 from elastane.run.worker.state.gradient_groups import divide_gradients
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
@@ -347,7 +347,7 @@ class ConsumedGradient(torch.Tensor):
     def make(cls, parameters: Iterable[torch.Tensor]) -> "list[torch.Tensor | None]":
         """Return a stand-in of each parameter's shape; None for a divided one: torch refuses a stand-in."""
         return [
-            None if is_divided(parameter) else torch.Tensor._make_subclass(cls, _make_empty(parameter))
+            None if is_shard(parameter) else torch.Tensor._make_subclass(cls, _make_empty(parameter))
             for parameter in parameters
         ]
 
