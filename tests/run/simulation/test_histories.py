@@ -10,6 +10,7 @@ from elastane.run.protocol.messages import AnyPeerMessage
 from tests.run.simulator.__main__ import LAYOUTS, make_history, replay
 from tests.run.simulator.checkers import Unchecked
 from tests.run.simulator.faults import add_checkpoints, add_slow_reads, draw_plan, draw_storm
+from tests.run.simulator.gang_plans import draw_gangs
 from tests.run.simulator.history import History, continue_run
 from tests.run.simulator.network_plans import draw_network
 from tests.run.simulator.node_losses import draw_node_losses
@@ -33,6 +34,7 @@ DRAWS = {
     "--leaves": draw_leaving_nodes,
     "--outages": draw_outages,
     "--spot-checks": draw_spot_checks,
+    "--gangs": draw_gangs,
 }
 """Ways to draw histories, by the option of `tests.run.simulator.__main__`."""
 
@@ -59,6 +61,7 @@ SEEDS = [
     *split_seeds("--outages" + SLOW_READS, 1, 96, 50),
     *split_seeds("--spot-checks", 3, 30, 27),
     *split_seeds("--spot-checks" + SLOW_READS, 5, 228, 112),
+    *split_seeds("--gangs" + SLOW_READS, 2, 102, 100),
 ]
 
 FOUND_ON_NODES = [

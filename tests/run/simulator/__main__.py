@@ -14,6 +14,7 @@ import typer
 
 from tests.run.simulator.checkers import Unchecked, Violation
 from tests.run.simulator.faults import HistoryPlan, add_checkpoints, add_slow_reads, draw_plan, draw_storm
+from tests.run.simulator.gang_plans import draw_gangs
 from tests.run.simulator.history import History, continue_run
 from tests.run.simulator.network_plans import draw_network
 from tests.run.simulator.node_losses import draw_node_losses
@@ -48,6 +49,9 @@ def main(
     spot_checks: Annotated[
         bool, typer.Option("--spot-checks", help="Play histories with spot checks and faulty machines.")
     ] = False,
+    gangs: Annotated[
+        bool, typer.Option("--gangs", help="Play histories with workers of several processes.")
+    ] = False,
     slow_reads: Annotated[bool, typer.Option("--slow-reads", help="Let reads of memory end late.")] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
@@ -56,7 +60,7 @@ def main(
     kinds = (
         *((nodes, draw_nodes), (leaves, draw_leaving_nodes), (node_losses, draw_node_losses)),
         *((network, draw_network), (storm, draw_storm), (outages, draw_outages)),
-        (spot_checks, draw_spot_checks),
+        *((spot_checks, draw_spot_checks), (gangs, draw_gangs)),
     )
     draw_kind = next((kind for asked, kind in kinds if asked), draw_plan)
 

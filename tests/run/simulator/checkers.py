@@ -111,6 +111,11 @@ class Checker:
             sorted(shares) == list(range(self.shape.count_virtual_ranks(kind))),
             f"round {outcome.round} did not compute every virtual rank once: {outcome.shares}",
         )
+        together = self.shape.layout.together
+        expect(
+            all(edge % together == 0 for some in outcome.shares.values() for span in some for edge in span),
+            f"round {outcome.round} divided virtual ranks that are computed together: {outcome.shares}",
+        )
         self.agreed = max(self.agreed, outcome.agreed)
         self.watch(worker, outcome)
         if kind == "train":

@@ -305,14 +305,18 @@ class WorkerProcesses:
 
     async def _wait_for_all(self, grace_s: float) -> None:
         limit_s = time.monotonic() + grace_s
-        leaving = {worker: asyncio.create_task(watch.wait()) for worker, watch in list(self._watches.items())}
+        leaving = [
+            (worker, asyncio.create_task(watch.wait()))
+            for worker, own in list(self._watches.items())
+            for watch in (own, *(further for _, further in self._further.list_watched(worker)))
+        ]
         try:
             while waiting := [
                 task
-                for worker, task in leaving.items()
+                for worker, task in leaving
                 if not task.done() and time.monotonic() < self._ends.get(worker, limit_s)
             ]:
                 await asyncio.wait(waiting, timeout=READ_EVERY_S)
         finally:
-            for task in leaving.values():
+            for _, task in leaving:
                 task.cancel()

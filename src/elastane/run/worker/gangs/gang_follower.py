@@ -5,6 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from elastane.common.errors import ElastaneError
 from elastane.run.nouns.control import CheckpointPart
 from elastane.run.nouns.spec import Probe
 from elastane.run.protocol import actions, events, messages
@@ -30,7 +31,13 @@ from elastane.run.worker.gangs.gang_messages import (
 )
 from elastane.run.worker.gangs.gang_payloads import GangPayloads
 from elastane.run.worker.gangs.gang_pipe import GangPipe, has_lost_process
-from elastane.run.worker.reactor import Directive, Reactor, ResultPosted, restore_state
+from elastane.run.worker.reactor import (
+    Directive,
+    Reactor,
+    ReactorFailure,
+    ResultPosted,
+    restore_state,
+)
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.work_queue import AtOnce
@@ -128,12 +135,18 @@ class FollowingReactor(Reactor):
 
     def _perform_orders(self) -> None:
         while True:
-            self._perform(self._link.orders.get())
+            try:
+                self._perform(self._link.orders.get())
+            except ElastaneError as error:
+                # Such as a checkpoint that cannot be read: the run fails with these words.
+                self.directives.put(ReactorFailure(error))
 
     def _perform(self, order: Order) -> None:
         match order:
-            case Deliver(sender, message, plane):
-                self._link.send(Delivered(self._can_read(sender, message, plane)))
+            case Deliver(sender, message, plane, is_answered):
+                is_readable = can_read(self._gang_payloads, sender, message, plane)
+                if is_answered:
+                    self._link.send(Delivered(is_readable))
             case PackState(peer, values, states):
                 self._link.send(StatePacked(self._gang_payloads.pack_state(peer, values, states)))
             case EndWorker() | FailureTaken():
@@ -155,9 +168,6 @@ class FollowingReactor(Reactor):
     def report_parts(self, parts: tuple[CheckpointPart, ...]) -> None:
         """Report the progress of this process with its files of checkpoints."""
         self._link.send(PartsChanged(parts))
-
-    def _can_read(self, sender: int, message: messages.AnyPeerMessage, plane: Plane) -> bool:
-        return can_read(self._gang_payloads, sender, message, plane)
 
 
 def describe_plane(gradients: Gradients, state: TrainingState) -> Plane:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 import xxhash
@@ -114,6 +115,10 @@ class GangLinks:
         self.wake()
 
 
+Memory: TypeAlias = tuple[int, int]
+"""A process, and the descriptor of an arena there."""
+
+
 def decode_gang(payload: Payload, processes: int) -> tuple[Plane, ...]:
     """Return the memory of every process of a peer, from the payload of its message.
 
@@ -124,6 +129,19 @@ def decode_gang(payload: Payload, processes: int) -> tuple[Plane, ...]:
     if len(planes) != processes:
         raise Malformed(f"it names {len(planes)} processes")
     return planes
+
+
+def _list_memory(message: messages.AnyPeerMessage, planes: Sequence[Plane]) -> frozenset[Memory] | None:
+    """Return the arenas that a message refers to; None: it refers to memory of its own, too."""
+    match message:
+        case messages.State():
+            return None
+        case messages.PartialSumsReady():
+            return frozenset((plane.pid, slot) for plane in planes for slot in plane.slots)
+        case messages.SumsReady():
+            return frozenset((plane.pid, plane.sums) for plane in planes)
+        case _:
+            return frozenset((plane.pid, plane.values) for plane in planes)
 
 
 class _StateOnTheWay:
@@ -163,6 +181,9 @@ class HeadReactor(Reactor):
         self._inbox: deque[tuple[int, messages.AnyPeerMessage | None, Payload]] = deque()
         # The answers to the delivery of the first of them that are missing; None: it is not under way.
         self._missing: set[int] | None = None
+        # The arenas of peers that all processes have mapped, and those of this message.
+        self._mapped: set[Memory] = set()
+        self._delivered: frozenset[Memory] = frozenset()
         self._is_readable = True
         self._states_on_the_way: deque[_StateOnTheWay] = deque()
         super().__init__(
@@ -279,8 +300,15 @@ class HeadReactor(Reactor):
             self._mesh.disown(sender)
             self._is_readable = False
             return True
-        self._links.send_each([Deliver(sender, message, plane) for plane in planes[1:]])
+        memory = _list_memory(message, planes)
+        is_known = memory is not None and memory <= self._mapped
+        self._links.send_each(
+            [Deliver(sender, message, plane, is_answered=not is_known) for plane in planes[1:]]
+        )
         self._is_readable = can_read(self._gang_payloads, sender, message, planes[0])
+        if is_known:
+            return True
+        self._delivered = memory or frozenset()
         self._missing = set(range(1, self._links.processes))
         return False
 
@@ -291,6 +319,8 @@ class HeadReactor(Reactor):
         if self._missing:
             return
         self._missing = None
+        if self._is_readable:
+            self._mapped |= self._delivered
         sender, message, payload = self._inbox.popleft()
         if self._is_readable and message is not None:
             self._handle_message(sender, message, payload)

@@ -81,11 +81,16 @@ FromProcess: TypeAlias = (
 
 
 class Deliver(msgspec.Struct, frozen=True, tag=True):
-    """A peer has sent a message; the process of this number there has the memory that belongs to it."""
+    """A peer has sent a message; the process of this number there has the memory that belongs to it.
+
+    Args:
+        is_answered: answer `Delivered`; otherwise all processes have mapped this memory already.
+    """
 
     sender: int
     message: AnyPeerMessage
     plane: Plane
+    is_answered: bool = True
 
 
 class PackState(msgspec.Struct, frozen=True, tag=True):
