@@ -173,7 +173,7 @@ def test_a_run_resumes_from_the_rows_that_all_processes_have_written(attempts, p
 MISTAKES = [
     ("--mistake=raise", "ZeroDivisionError: in process 1"),
     ("--mistake=rank", "process 0 and process 1 differ in run.keep"),
-    ("--mistake=evaluate", "run.evaluate is not available with --processes"),
+    ("--mistake=outputs", "outputs.add is not available with --processes"),
     ("--mistake=in-step", "0.weight was changed inside a step"),
     ("--plain=parameter", "3.weight is not divided among the 2 processes of the worker"),
     ("--plain=buffer", "the model has the buffer 5.running_mean, which a step may change"),

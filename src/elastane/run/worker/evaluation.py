@@ -51,7 +51,7 @@ class Evaluation:
         self._values: dict[str, list[float]] | None = None
         self.sums: dict[str, float] = {}
         self.gathered = GatheredValues()
-        self.outputs = GatheredTensors(trainer.worker, trainer.round_folders)
+        self.outputs = GatheredTensors(trainer.worker, trainer.round_folders, trainer.spec.processes)
 
     def __iter__(self) -> Iterator[Any]:
         trainer = self._trainer
@@ -88,12 +88,22 @@ class Evaluation:
     def _enter(self) -> WorkerRound:
         trainer = self._trainer
         trainer.take_script_changes()
-        size = -(-len(self._dataset) // self._microbatch)
+        # All processes of a worker compute together, so the last of them may repeat a batch.
+        together = trainer.spec.processes
+        size = -(-self._count_batches() // together) * together
         return trainer.create_round("evaluate", size, checkpoint=trainer.schedule.each_evaluation)
+
+    def _count_batches(self) -> int:
+        return -(-len(self._dataset) // self._microbatch)
 
     def _iterate_microbatches(self, round_: WorkerRound) -> Iterator[Any]:
         for rank in round_:
             assert round_.begin is not None, "a round begins before it is computed"
+            if rank >= self._count_batches():
+                yield from self._compute(self._count_batches() - 1)
+                self.gathered.take(rank)
+                round_.finish_leaf(Leaf(rank, self._trainer.worker))
+                continue
             batch = yield from self._compute(rank)
             sums = {name: sum_exactly(values) for name, values in (self._values or {}).items()}
             sums |= self.gathered.take(rank) | self.outputs.take(round_.begin.round, rank)

@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.finished.safetensors_files import DTYPES
+from elastane.run.worker.gangs.gang_checks import refuse_in_gang
 from elastane.run.worker.values import describe_value
 
 PREFIX = "tensors "
@@ -54,9 +55,11 @@ class GatheredTensors(Mapping[str, tuple[torch.Tensor, ...]]):
     Args:
         worker: the number of this worker.
         folders: the directories with the files of the workers; None: the process trains alone.
+        processes: of each worker.
     """
 
-    def __init__(self, worker: int, folders: "RoundFolders | None") -> None:
+    def __init__(self, worker: int, folders: "RoundFolders | None", processes: int = 1) -> None:
+        self._processes = processes
         self._worker, self._folders = worker, folders
         self._own: dict[str, torch.Tensor] | None = None
         # The tensors of microbatches that this worker has, by virtual rank.
@@ -79,6 +82,11 @@ class GatheredTensors(Mapping[str, tuple[torch.Tensor, ...]]):
             BadInput: safetensors cannot write a value, its name has a tensor already, or no microbatch is
                 current.
         """
+        refuse_in_gang(
+            "outputs.add",
+            "the tensors of a worker are in one file, which one process writes",
+            self._processes,
+        )
         if self._own is None:
             raise BadInput(
                 "outputs.add was called outside the loop over the evaluation",

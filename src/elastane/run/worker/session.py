@@ -428,11 +428,6 @@ class Run:
         Raises:
             BadInput: `prepare` has not been called, or the dataset has no samples by position.
         """
-        refuse_in_gang(
-            "run.evaluate",
-            "a forward pass of a divided model needs all processes, and some would have no batch",
-            self._settings.spec.processes,
-        )
         return Evaluation(self._get_trainer(), dataset, microbatch, collate)
 
     def checkpoint(self, **metrics: float) -> None:

@@ -25,7 +25,7 @@ parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of
 parser.add_argument("--fault", default="", help="WORKER.PROCESS:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--edit", action="store_true", help="the script changes a parameter between two steps")
 parser.add_argument("--plain", default="", help="a module that is not divided, or a buffer")
-parser.add_argument("--mistake", default="", choices=["", "rank", "raise", "evaluate", "in-step"])
+parser.add_argument("--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step"])
 options = parser.parse_args()
 
 processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -69,6 +69,16 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps):
                 parameter.mul_(0.99)
     if options.mistake == "rank":
         run.keep["rank"] = rank
-    if options.mistake == "evaluate":
-        run.evaluate(data, microbatch=2)
+    if step.number in (3, 5):
+        score = run.evaluate(data, microbatch=13)
+        model.eval()
+        with torch.no_grad():
+            for batch, targets in score:
+                predicted = model(batch)
+                score.add(loss=functional.cross_entropy(predicted, targets), seen=len(targets))
+                score.gathered.add(largest=predicted.max())
+                if options.mistake == "outputs":
+                    score.outputs.add(predicted=predicted)
+        model.train()
+        run.print(f"evaluated: {score.sums} {score.gathered['largest']}")
     run.print(f"step {step.number}: {step.loss!r} {step.norm!r}")
