@@ -15,9 +15,11 @@ def count_changed_lines(plain: str, elastic: str) -> int:
     return sum(max(stop - start, end - begin) for kind, start, stop, begin, end in hunks if kind != "equal")
 
 
-@pytest.mark.parametrize("example", ["lm", "digits"])
-def test_ten_changed_lines_make_a_plain_script_elastic(example):
-    plain, elastic = ((EXAMPLES / example / name).read_text() for name in ("plain.py", "train.py"))
+@pytest.mark.parametrize("script", ["lm/plain.py", "digits/plain.py", "fsdp/torchrun.py"])
+def test_ten_changed_lines_make_a_plain_script_elastic(script):
+    plain, elastic = (
+        (EXAMPLES / script).with_name(name).read_text() for name in (Path(script).name, "train.py")
+    )
     assert 0 < count_changed_lines(plain, elastic) <= 10
 
 

@@ -1,12 +1,16 @@
 """Workers of several processes: every number of workers and of processes gives the same bytes."""
 
+from pathlib import Path
+
 import pytest
 
 from elastane.run.nouns.control import AskDrain
 
+from .attempts import Attempts
 from .stage import find_members, get_state
 
 pytestmark = pytest.mark.processes
+EXAMPLE = Path(__file__).parents[3] / "examples/fsdp/train.py"
 MODULES = ("torch.distributed.fsdp", "torch.distributed.device_mesh")
 
 
@@ -192,3 +196,27 @@ def test_what_is_not_exact_is_refused_in_words(play, arg, error):
     ended = play(arg)
     assert ended.outcome.code == 1
     assert error in ended.outcome.traceback, ended.describe()
+
+
+@pytest.mark.long
+def test_a_checkpoint_of_tied_tensors_is_read_by_another_number_of_processes(stage, tmp_path):
+    """The small Llama of the examples, by 2 x 2 processes, then on from its checkpoint by others."""
+    whole = stage.play(script=EXAMPLE, max_workers=2)
+    assert whole.outcome.code == 0, whole.describe()
+    one = tmp_path / "gangs-first"
+    one.mkdir()
+    with Attempts(stage, one) as first:
+        options = ("--processes=2", "--workers=2", "--checkpoint-every=3 steps", "--keep-last=9")
+        first.begin(*options, "--start=2", script=str(EXAMPLE))
+        ended = first.wait_for_end()
+        assert ended.outcome.code == 0, ended.describe()
+        assert (ended.losses, ended.model_digest) == (whole.losses, whole.model_digest)
+        for processes in (1, 4):
+            other = tmp_path / f"gangs-{processes}"
+            other.mkdir()
+            with Attempts(stage, other) as second:
+                begins = (f"--from={first.run_dir.root}@3", f"--processes={processes}", "--workers=1:2")
+                second.begin(*begins, script=str(EXAMPLE))
+                ended = second.wait_for_end()
+                assert ended.outcome.code == 0, ended.describe()
+                assert (ended.losses, ended.model_digest) == (whole.losses[3:], whole.model_digest)

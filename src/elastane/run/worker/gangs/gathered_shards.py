@@ -22,6 +22,7 @@ class GatheredShards:
         layout = state.layout
         self._numbers = {id(source): number for number, source in enumerate(layout.sources)}
         self._layout, self._shards = layout, state.get_shards()
+        self._gathered: dict[int, torch.Tensor] = {}
         arenas = PeerArenas(layout.sections)
         self._values = [arenas.map_sections(plane.pid, plane.values) for plane in planes]
 
@@ -30,6 +31,12 @@ class GatheredShards:
         if not is_shard(tensor):
             return tensor
         number = self._numbers[id(tensor)]
+        # Tied tensors are one tensor, also in the file.
+        if number not in self._gathered:
+            self._gathered[number] = self._join(number)
+        return self._gathered[number]
+
+    def _join(self, number: int) -> torch.Tensor:
         extent, parameter = self._layout.extents[number], self._layout.parameters[number]
         parts = []
         for process, sections in enumerate(self._values):
