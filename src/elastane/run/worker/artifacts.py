@@ -50,12 +50,13 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def write_artifact(
-    folder: Path, step: int, name: str, worker: int
+    folder: Path, step: int, name: str, worker: int, process: int = 0
 ) -> Iterator[tuple[Path, list[WrittenFile]]]:
     """Yield a path to write to; afterwards move the file to its name in the folder of the step.
 
     Args:
         step: the last committed step.
+        process: the number of this process in its worker.
 
     Yields:
         The path, and a list that receives the size and checksum of the file in its place.
@@ -63,7 +64,7 @@ def write_artifact(
     Raises:
         RunFailed: the worker cannot write to the folder.
     """
-    scratch = folder / f"{SCRATCH_PREFIX}{worker}"
+    scratch = folder / f"{SCRATCH_PREFIX}{worker}.{process}"
     final = folder / f"step-{step}" / name
     files: list[WrittenFile] = []
     try:

@@ -498,7 +498,8 @@ class Run:
         checked = check_artifact_name(name)
         run_dir = self._settings.run_dir
         folder = run_dir.artifacts if run_dir is not None else Path("artifacts")
-        with write_artifact(folder, trainer.step, checked, self._settings.worker) as (path, found):
+        own = self._settings.worker, self._settings.seat.number
+        with write_artifact(folder, trainer.step, checked, *own) as (path, found):
             yield path
         trainer.add_artifact(checked, found[0])
 

@@ -81,4 +81,6 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps):
                     score.outputs.add(predicted=predicted)
         model.train()
         run.print(f"evaluated: {score.sums} {score.gathered['largest']}")
+    with run.artifact("loss.txt") as path:
+        path.write_text(f"{step.loss!r}")
     run.print(f"step {step.number}: {step.loss!r} {step.norm!r}")
