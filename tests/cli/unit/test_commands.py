@@ -396,7 +396,7 @@ def test_stop_sends_a_request(elastane, finished_run, live_run) -> None:
 def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_run) -> None:
     finished_run()
     _, answers = live_run
-    does = {"activity": {"wait": 28, "compute": 72}, "silent_s": 4.6, "saving": True}
+    does = {"activity": {"wait": 28, "compute": 72}, "silent_s": 4.6, "saving": True, "further": (5123,)}
     rows = (
         ProcessInfo(role="agent", pid=7, state="running"),
         msgspec.structs.replace(make_row(0, 3), **does),
@@ -405,9 +405,10 @@ def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_r
     shown = elastane("ps", "done").stdout
     assert "done: training, step 9 of 10, generation 3" in shown
     assert "compute 72 %, for 5 s, saves a checkpoint" in shown
+    assert ", 5123" in shown
     agent, first = json.loads(elastane("ps", "done", "--json").stdout)
     keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state", "node"}
-    keys |= {"sent_bytes", "received_bytes", "activity", "silent_s", "compute_s", "saving"}
+    keys |= {"sent_bytes", "received_bytes", "activity", "silent_s", "compute_s", "saving", "further"}
     assert set(agent) == set(first) == keys
     assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
 

@@ -97,9 +97,10 @@ def print_processes(name: str, answer: Answer) -> None:
         (
             *(row.node or "(first)" for _ in nodes),
             row.role,
+            ", ".join(map(str, (row.pid, *row.further))),
             *(
                 "" if n is None else str(n)
-                for n in (row.pid, row.worker, row.generation, row.virtual_ranks, row.blocks)
+                for n in (row.worker, row.generation, row.virtual_ranks, row.blocks)
             ),
             row.state,
             describe_activity(row),

@@ -98,6 +98,7 @@ class WorkerProcesses:
                 worker=worker,
                 activity=looks.compute_shares() if (looks := self._looks.get(worker)) else {},
                 silent_s=measure_silence(pulse, now) if (pulse := self._pulses.get(worker)) else 0.0,
+                further=tuple(watch.pid for _, watch in self._further.list_watched(worker)),
             )
             for worker, pid in sorted(self.living.items())
         )

@@ -102,4 +102,5 @@ def _describe_worker(
         silent_s=seen.silent_s,
         compute_s=report.compute_s,
         saving=any(part.state in SAVING for part in report.checkpoints),
+        further=seen.further,
     )

@@ -281,6 +281,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
         silent_s: seconds since the last progress of a worker; 0: it has made some in the last two.
         compute_s: seconds per virtual rank, the median of its last steps; 0: unknown.
         saving: it writes its part of a checkpoint.
+        further: the process ids of a worker of several processes, without that of process 0.
     """
 
     role: Literal["worker", "coordinator", "agent", "fork-server"]
@@ -297,6 +298,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     silent_s: Duration = 0.0
     compute_s: Duration = 0.0
     saving: bool = False
+    further: tuple[int, ...] = ()
 
 
 LARGEST_SCRIPT_CODE = 127
