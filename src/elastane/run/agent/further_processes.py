@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 from elastane.run.agent.processes import ProcessWatch
 from elastane.run.nouns.membership import WorkerId
@@ -51,9 +51,13 @@ class FurtherProcesses:
         self.causes.setdefault(worker, code)
         self._end_worker(worker, f"its process {process} could not be started")
 
-    async def watch(self, worker: WorkerId, process: int, pid: int) -> None:
-        """Watch a process to its end, and end its worker with it."""
+    def watch(self, worker: WorkerId, process: int, pid: int) -> Coroutine[None, None, None]:
+        """Return the watch over a process to its end; it ends its worker with it."""
+        # Now: its exit code may arrive before the watch begins.
         self._codes[worker, process] = asyncio.get_running_loop().create_future()
+        return self._watch(worker, process, pid)
+
+    async def _watch(self, worker: WorkerId, process: int, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             watch = ProcessWatch(pid)
             self._watches.setdefault(worker, {})[process] = watch
