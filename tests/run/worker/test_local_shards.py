@@ -41,7 +41,7 @@ def test_gradients_of_processes_are_added_in_the_order_of_the_tree(monkeypatch, 
         monkeypatch.setattr(
             tree_reduce_scatter.dist,
             "all_to_all_single",
-            lambda into, _sent, group, own=own: into.copy_(received[own]),  # noqa: ARG005 - as torch calls it
+            lambda into, _sent, group, own=own: into.copy_(received[own]),
         )
         summed = torch.empty(5)
         TreeReduceScatter()(summed, sent[own], SimpleNamespace(size=lambda: processes), None)
