@@ -334,6 +334,7 @@ class TrainingState:
 
     def store_values(self, unit: int, values: torch.Tensor) -> None:
         """Store the values that a unit has on a peer."""
+        self._is_model_stale = True
         view = partial(self.view_values, unit)
         with self.placement.use_side_stream():
             view(self.placement.received).copy_(values)
