@@ -44,6 +44,7 @@ def check_arguments(
     scaler: object,
     clip_grad_norm: object,
     processes: int = 1,
+    outer: object = None,
 ) -> None:
     """Refuse arguments that the run cannot train.
 
@@ -61,6 +62,12 @@ def check_arguments(
             f"run.prepare was given an invalid scaler: {describe_value(scaler)}",
             means="the run scales losses with a torch.amp.GradScaler",
             do="pass scaler=torch.amp.GradScaler(), or leave it out",
+        )
+    if isinstance(scaler, GradScaler) and scaler.is_enabled() and outer is not None:
+        raise BadInput(
+            "run.prepare was given a scaler and an outer optimizer",
+            means="each virtual rank would move the scale by itself, so ranks would end with different ones",
+            do="leave the scaler out, and use bf16: torch.autocast(device, dtype=torch.bfloat16)",
         )
     if clip_grad_norm is not None:
         norm = None if isinstance(clip_grad_norm, bool) else to_number(clip_grad_norm)

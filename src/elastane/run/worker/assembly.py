@@ -34,6 +34,7 @@ from elastane.run.worker.reporter import Reporter
 from elastane.run.worker.state import devices
 from elastane.run.worker.state.edited_values import refuse_edits
 from elastane.run.worker.state.gradients import Gradients
+from elastane.run.worker.state.inner_optimizer import InnerOptimizer, OuterOptimizer, build_outer
 from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout, check_dense
 from elastane.run.worker.state.optimizer_shards import updates_elementwise
@@ -66,9 +67,15 @@ def build_parts(
     *,
     scheduler: LRScheduler | None,
     scaler: GradScaler | None,
+    clip_grad_norm: float | None,
     keep: RunKeep,
+    outer: OuterOptimizer | None = None,
 ) -> TrainingParts:
     """Lay out the state of a checked model and optimizer, and move it to the placement of the run.
+
+    Args:
+        clip_grad_norm: the largest norm of the gradient of an inner step, in a run of rounds.
+        outer: builds the optimizer that steps once in a round; None: the run has no rounds.
 
     Raises:
         BadInput: the run cannot train, carry or write this model.
@@ -87,7 +94,10 @@ def build_parts(
     exact = settings.spec.convergence == "exact"
     if exact:
         devices.pin_kernels(layout.device)
-    placement = choose_placement(layout)
+    inner, placement = None, choose_placement(layout, in_rounds=outer is not None)
+    if outer is not None:
+        inner = InnerOptimizer(optimizer, scheduler, clip_grad_norm, layout, placement)
+        optimizer = build_outer(outer, optimizer)
     together = settings.spec.processes
     gradients = Gradients(layout, exact=exact, memory=placement.slots, together=together)
     is_scaled = scaler is not None and scaler.is_enabled()
@@ -102,6 +112,7 @@ def build_parts(
         scaling=scaling,
         keep=keep,
         shards=shards,
+        inner=inner,
     )
     # Refuse here a state that the first vote could not carry.
     state.replicated.digest_parts()
@@ -140,7 +151,10 @@ def build_pinned(
     spec, optimizer = settings.spec, parts.state.optimizer
     script = Path(spec.script)
     text = script.read_bytes() if script.is_file() else b""
-    defaults = ", ".join(f"{key}={value!r}" for key, value in sorted(optimizer.defaults.items()))
+    inner = parts.state.inner
+    within = (
+        "" if inner is None else f" over rounds of {plan.inner_steps} steps of {_describe(inner.optimizer)}"
+    )
     return Pinned(
         script_digest=hashlib.sha256(text).hexdigest(),
         virtual_ranks=plan.virtual_ranks,
@@ -159,7 +173,7 @@ def build_pinned(
         parameters=parts.layout.elements,
         blocks=len(parts.layout.blocks),
         layout_digest=parts.layout.digest(),
-        optimizer=f"{type(optimizer).__name__}({defaults})",
+        optimizer=_describe(optimizer) + within,
         versions={
             "elastane": elastane.__version__,
             "torch": str(torch.__version__),
@@ -168,6 +182,11 @@ def build_pinned(
             "digests": SCHEME,
         },
     )
+
+
+def _describe(optimizer: Optimizer) -> str:
+    defaults = ", ".join(f"{key}={value!r}" for key, value in sorted(optimizer.defaults.items()))
+    return f"{type(optimizer).__name__}({defaults})"
 
 
 def open_run_catalog(settings: WorkerSettings) -> Catalog:

@@ -36,12 +36,20 @@ from elastane.run.worker.data.dataset_checks import (
     check_collate,
     check_count,
     check_dataset,
+    check_positions,
     count_batch_rows,
 )
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.data.epoch_order import EpochOrder, Order, check_order
 from elastane.run.worker.data.fingerprint import digest_dataset
-from elastane.run.worker.data.streams import Factory, StreamBatchSource, check_stream, detect_stream
+from elastane.run.worker.data.round_plans import make_round_plan
+from elastane.run.worker.data.streams import (
+    Factory,
+    Stream,
+    StreamBatchSource,
+    check_stream,
+    detect_stream,
+)
 from elastane.run.worker.evaluation import Evaluation
 from elastane.run.worker.finished.text_files import check_tokenizer
 from elastane.run.worker.gangs.gang_checks import check_ranks, refuse_in_gang
@@ -49,11 +57,13 @@ from elastane.run.worker.heartbeat import Heartbeat, stop_beats_at_imports
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.script_output import show_prints
 from elastane.run.worker.state import devices
+from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.square_root import replace_square_root
 from elastane.run.worker.step import TrainingStep
 from elastane.run.worker.trainer import Trainer
+from elastane.run.worker.training_round import TrainingRound
 from elastane.run.worker.values import parse_values
 
 STEP_LOSS = "loss"
@@ -63,6 +73,7 @@ _run: "Run | None" = None
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+AnyStep = TypeVar("AnyStep", bound=TrainingStep)
 
 
 def join(*, log: str | Sequence[str] = ()) -> "Run":
@@ -145,6 +156,7 @@ class Run:
         scaler: GradScaler | None = None,
         clip_grad_norm: float | None = None,
         tokenizer: Any = None,
+        outer: OuterOptimizer | None = None,
     ) -> tuple[AnyModule, AnyOptimizer]:
         """Hand the model and the optimizer over to the run; returns the same objects.
 
@@ -158,6 +170,9 @@ class Run:
                 workers skip the same steps.
             clip_grad_norm: largest norm of the whole gradient, as in ``torch.nn.utils.clip_grad_norm_``.
             tokenizer: of ``transformers``; the run writes its files beside the finished model.
+            outer: for `rounds`: builds the optimizer that steps once in a round, such as
+                ``elastane.outer.Nesterov(lr=0.7, momentum=0.9)``. Then ``optimizer``, ``scheduler`` and
+                ``clip_grad_norm`` belong to the inner steps.
 
         Raises:
             BadInput: the run cannot train this model with this optimizer.
@@ -179,6 +194,7 @@ class Run:
             scaler=scaler,
             clip_grad_norm=clip_grad_norm,
             keep=self.keep,
+            outer=outer,
         )
         self._trainer.state.tokenizer = tokenizer
         self.is_prepared = True
@@ -223,26 +239,142 @@ class Run:
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.
         """
-        trainer = self._get_trainer()
-        plan, batches, digest = self._open_batches(
+        check_dataset(dataset, "run.steps")
+        self._begin("run.steps", collate, loaders, prefetch, order, in_rounds=False)
+        stream = detect_stream(dataset, replay=replay)
+        if stream is not None:
+            refuse_in_gang(
+                "run.steps with a stream",
+                "the positions of streams have been tried with one process per worker only",
+                self._settings.spec.processes,
+            )
+        length = 0 if stream else measure_length(cast("MapDataset", dataset))
+        plan = self._make_plan(length, global_batch, microbatch, until, drop_last=drop_last)
+        batches, digest = self._open_batches(
             dataset,
+            plan,
             collate,
-            global_batch=global_batch,
-            microbatch=microbatch,
-            until=until,
+            stream=stream,
             loaders=loaders,
             prefetch=prefetch,
-            replay=replay,
             order=order,
-            drop_last=drop_last,
         )
+        yield from self._train(TrainingStep, plan, batches, digest, is_ordered=order is not None)
+
+    def rounds(
+        self,
+        dataset: MapDataset,
+        *,
+        inner_steps: int,
+        ranks: int,
+        global_batch: int,
+        until: str | int,
+        collate: Collate | None = None,
+        loaders: int = 0,
+        prefetch: int = 2,
+        order: Order | None = None,
+    ) -> Iterator[TrainingRound]:
+        """Iterate over the rounds of the run, for workers with little bandwidth between them.
+
+        In a round each virtual rank makes steps of the optimizer by itself, from the same parameters; then
+        the outer optimizer of `prepare` steps by the mean of what the virtual ranks have changed.
+
+        Args:
+            dataset: a map-style dataset, which is shuffled and read as in `steps`.
+            inner_steps: steps of each virtual rank in a round; fewer in the last round of an epoch.
+            ranks: virtual ranks; ``--virtual-ranks`` takes precedence. More workers than ranks cannot train.
+            global_batch: samples that all virtual ranks together take for one inner step.
+            until: ``"3 epochs"``, ``"500 rounds"`` or a number of rounds.
+            collate: as in `steps`.
+            loaders: as in `steps`.
+            prefetch: as in `steps`.
+            order: as in `steps`.
+
+        Raises:
+            BadInput: the dataset cannot be used, or the numbers do not fit together.
+        """
+        refuse_in_gang(
+            "run.rounds",
+            "the differences of a divided model have not been tried",
+            self._settings.spec.processes,
+        )
+        check_positions(dataset, "run.rounds")
+        self._begin("run.rounds", collate, loaders, prefetch, order, in_rounds=True)
+        spec = self._settings.spec
+        plan = make_round_plan(
+            measure_length(dataset),
+            inner_steps,
+            ranks if spec.virtual_ranks is None else spec.virtual_ranks,
+            global_batch,
+            until,
+            seed=spec.seed,
+            began_at=self._settings.began_at,
+        )
+        self._check_ranks(plan)
+        batches, digest = self._open_batches(
+            dataset, plan, collate, stream=None, loaders=loaders, prefetch=prefetch, order=order
+        )
+        yield from self._train(TrainingRound, plan, batches, digest, is_ordered=order is not None)
+
+    def _begin(
+        self,
+        function: str,
+        collate: Collate | None,
+        loaders: int,
+        prefetch: int,
+        order: Order | None,
+        *,
+        in_rounds: bool,
+    ) -> None:
+        """Check arguments of `steps` or `rounds`, and begin the only loop of the run.
+
+        Raises:
+            BadInput: an argument is invalid, `prepare` was called for the other kind of loop, or the run has
+                had its loop.
+        """
+        check_collate(function, collate)
+        check_count(function, "loaders", loaders, least=0)
+        check_count(function, "prefetch", prefetch)
+        check_order(order)
+        if (self._get_trainer().state.inner is not None) != in_rounds:
+            has = "no outer optimizer" if in_rounds else "an outer optimizer"
+            raise BadInput(
+                f"{function} was called, and run.prepare was given {has}",
+                means="a round needs an outer optimizer, and a step has none",
+                do="call run.prepare(model, optimizer, outer=elastane.outer.Nesterov()) with run.rounds, and "
+                "run.prepare(model, optimizer) with run.steps",
+            )
+        if self._begun:
+            raise BadInput(
+                f"{function} was called twice",
+                means="a run has one sequence of steps",
+                do=f"use one loop over {function}, with until= for all of its steps",
+            )
+        self._begun = True
+
+    def _train(
+        self,
+        kind: type[AnyStep],
+        plan: BatchPlan,
+        batches: BatchSource,
+        digest: str,
+        *,
+        is_ordered: bool,
+    ) -> Iterator[AnyStep]:
+        """Iterate over the steps or the rounds of the run.
+
+        Args:
+            digest: the digest of the dataset.
+            is_ordered: the script chooses the order of each epoch.
+        """
+        trainer = self._get_trainer()
         with closing(batches):
             if (origin := self._settings.origin) is not None:
-                check_continuity(origin, plan, is_ordered=order is not None)
+                check_continuity(origin, plan, is_ordered=is_ordered)
             trainer.start(plan, digest, batches.order_digest)
             self._resume(plan, batches)
             while not self._finished:
-                step = self._step = TrainingStep(trainer, plan, batches)
+                step = self._step = kind(trainer, plan, batches)
                 trainer.seeds.seed_ahead(trainer.step + 1)
                 try:
                     yield step
@@ -255,51 +387,30 @@ class Run:
     def _open_batches(
         self,
         dataset: MapDataset | IterableDataset[Any] | Factory,
+        plan: BatchPlan,
         collate: Collate | None,
         *,
-        global_batch: int,
-        microbatch: int,
-        until: str | int,
+        stream: Stream | None,
         loaders: int,
         prefetch: int,
-        replay: bool,
         order: Order | None,
-        drop_last: bool,
-    ) -> tuple[BatchPlan, BatchSource, str]:
-        """Check the arguments of `steps`; return how the data is cut into batches, the batches, and a digest.
+    ) -> tuple[BatchSource, str]:
+        """Return the batches, and a digest of the dataset.
+
+        Args:
+            stream: the dataset as a stream; None: it is map-style.
 
         Raises:
-            BadInput: the dataset cannot be used, or the numbers do not fit together.
+            BadInput: the dataset cannot be used.
         """
-        check_dataset(dataset, "run.steps")
-        check_collate("run.steps", collate)
-        check_count("run.steps", "loaders", loaders, least=0)
-        check_count("run.steps", "prefetch", prefetch)
-        check_order(order)
-        if self._begun:
-            raise BadInput(
-                "run.steps was called twice",
-                means="a run has one sequence of steps",
-                do="use one loop over run.steps, with until= for all of its steps",
-            )
-        self._begun = True
-        stream = detect_stream(dataset, replay=replay)
-        if stream is not None:
-            refuse_in_gang(
-                "run.steps with a stream",
-                "the positions of streams have been tried with one process per worker only",
-                self._settings.spec.processes,
-            )
-        length = 0 if stream else measure_length(cast("MapDataset", dataset))
-        plan = self._make_plan(length, global_batch, microbatch, until, drop_last=drop_last)
         # Fork loader processes before the first read of the dataset, so that they share nothing it opens.
         if stream is not None:
             if order is not None:
                 raise _build_stream_order_error()
             shards = StreamBatchSource(stream, plan, collate, self._warn_of_stream, loaders=loaders)
-            return plan, shards, check_stream(stream, plan, dataset)
+            return shards, check_stream(stream, plan, dataset)
         samples, vital = cast("MapDataset", dataset), not self._reporter.alone
-        chosen = EpochOrder(order, length) if order is not None else None
+        chosen = EpochOrder(order, plan.length) if order is not None else None
         batches = MapBatchSource(
             samples, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital, order=chosen
         )
@@ -311,7 +422,7 @@ class Run:
             replicated.dataset, replicated.is_dataset_copied = attributes, loaders > 0
         if (rows := count_batch_rows(samples)) > 1:
             self._reporter.warn("batches", _warn_of_batches(rows, plan), step=self.step)
-        return plan, batches, digest
+        return batches, digest
 
     def _warn_of_stream(self, text: str) -> None:
         self._reporter.warn("stream", text, step=self.step)
@@ -330,9 +441,12 @@ class Run:
             drop_last=drop_last,
             began_at=self._settings.began_at,
         )
-        if not self._reporter.alone:
-            check_ranks(plan, spec)
+        self._check_ranks(plan)
         return plan
+
+    def _check_ranks(self, plan: BatchPlan) -> None:
+        if not self._reporter.alone:
+            check_ranks(plan, self._settings.spec)
 
     def _resume(self, plan: BatchPlan, batches: BatchSource) -> None:
         """Note that the run is finished, if the checkpoint from which it resumes is its last one.

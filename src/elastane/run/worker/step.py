@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -68,6 +68,8 @@ class TrainingStep:
         self._rehearsal: StepRehearsal | None = None
         self._pending_leaf: Leaf | None = None
         self._computed_leaf: Leaf | None = None
+        # `TrainingState.read_versions` at the first microbatch.
+        self._versions: list[int] | None = None
         # The loss of the computed leaf, if a device still computes it.
         self._late_loss: LateLoss | None = None
         self.begun = self.ended = False
@@ -170,54 +172,65 @@ class TrainingStep:
             yield from self._rehearse()
         self.begun = trainer.keep.locked = True
         round_ = self._round = self._round or self._enter(newcomer=newcomer)
-        versions: list[int] | None = None
+        self._versions = None
         for rank in round_:
             self._check_number(round_.step)
             if round_.recomputes and not self._source.can_check(rank):
                 round_.finish_leaf(Leaf(rank, trainer.worker))
-                continue
-            batch = self._load_batch(round_, rank)
-            # A worker that joins has its values only after the round has begun.
-            if versions is None:
-                trainer.state.show_values()
-                versions = trainer.state.read_versions()
-            began_s = time.perf_counter()
-            check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None
-            announcer = _Announcer(trainer, round_.assignment)
-            if check is None:
-                checked, announce = rank == round_.checked, announcer if round_.is_last else None
-                trainer.gradients.begin_leaf(rank, announce, round_.following, checked=checked)
-            checksum, cursor = batch.checksum, batch.cursor
-            leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=checksum, cursor=cursor)
-            if not batch.samples:
-                changes = trainer.state.buffers.make_zeros()
             else:
-                self._pending_leaf, self._logged = leaf, {}
-                self._present = rank, batch.inputs
-                self.gathered.begin()
-                trainer.state.replicated.caches.put_back()
-                trainer.state.guard.position = ("step", self._number, rank, began_s)
-                yield batch.inputs
-                leaf = self._take_computed()
-                trainer.state.check_versions(versions)
-                trainer.state.replicated.restore_flags()
-                changes = trainer.state.buffers.take_changes()
-            end = trainer.gradients.end_leaf if check is None else check.end
-            untouched, fingerprints = end(changes)
-            if check is None and round_.waiting:
-                # Peers add up complete nodes of the tree while this worker computes on.
-                trainer.gradients.slots.announce_early((rank, *round_.waiting), announcer.announce)
-            round_.seconds["compute"] += time.perf_counter() - began_s
-            leaf = msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints)
-            late_loss, self._late_loss = self._late_loss, None
-            round_.finish_leaf(leaf, late_loss)
+                yield from self._compute_rank(round_, rank)
 
-    def _load_batch(self, round_: WorkerRound, rank: int) -> Batch:
+    def _compute_rank(self, round_: WorkerRound, rank: int) -> Iterator[Any]:
+        """Let the script compute a virtual rank, and report it."""
+        trainer = self._trainer
+        batch = self._load_batch(round_, rank, () if round_.recomputes else (rank, *round_.waiting))
+        # A worker that joins has its values only after the round has begun.
+        if self._versions is None:
+            trainer.state.show_values()
+            self._versions = trainer.state.read_versions()
+        began_s = time.perf_counter()
+        check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None
+        announcer = Announcer(trainer, round_.assignment)
+        if check is None:
+            checked, announce = rank == round_.checked, announcer if round_.is_last else None
+            trainer.gradients.begin_leaf(rank, announce, round_.following, checked=checked)
+        checksum, cursor = batch.checksum, batch.cursor
+        leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=checksum, cursor=cursor)
+        if not batch.samples:
+            changes = trainer.state.buffers.make_zeros()
+        else:
+            self._pending_leaf, self._logged = leaf, {}
+            self._present = rank, batch.inputs
+            self.gathered.begin()
+            trainer.state.replicated.caches.put_back()
+            trainer.state.guard.position = ("step", self._number, rank, began_s)
+            yield batch.inputs
+            leaf = self._take_computed()
+            trainer.state.check_versions(self._versions)
+            trainer.state.replicated.restore_flags()
+            changes = trainer.state.buffers.take_changes()
+        end = trainer.gradients.end_leaf if check is None else check.end
+        untouched, fingerprints = end(changes)
+        if check is None and round_.waiting:
+            # Peers add up complete nodes of the tree while this worker computes on.
+            trainer.gradients.slots.announce_early((rank, *round_.waiting), announcer.announce)
+        round_.seconds["compute"] += time.perf_counter() - began_s
+        leaf = msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints)
+        late_loss, self._late_loss = self._late_loss, None
+        round_.finish_leaf(leaf, late_loss)
+
+    def _load_batch(self, round_: WorkerRound, rank: int, expected: Sequence[int]) -> Batch:
+        """Load a microbatch, and seed its random numbers.
+
+        Args:
+            rank: the number of the microbatch in the step.
+            expected: those that this worker will load in this round, this one first.
+        """
         assert round_.begin is not None, "a round begins before it is computed"
         heartbeat = self._trainer.heartbeat
         with round_.measure("deal"):
             heartbeat.beat(Phase.DATA)
-            self._source.expect(round_.begin, () if round_.recomputes else (rank, *round_.waiting))
+            self._source.expect(round_.begin, expected)
             order = self._source.describe_order(self._number)
             if not self._trainer.state.replicated.take_order(order):
                 raise build_order_error(self.epoch)
@@ -404,6 +417,10 @@ class TrainingStep:
             do="check that the function or dataset given to run.steps yields samples",
         )
 
+    def _count_schedule_steps(self) -> int:
+        """Return the number of steps that the schedule makes after this step."""
+        return 1
+
     def _apply(self) -> None:
         round_ = self._round
         assert round_ is not None, "the microbatches are computed in a round"
@@ -414,7 +431,7 @@ class TrainingStep:
         self._number = outcome.step
         self._trainer.heartbeat.beat(Phase.COMPUTE)
         with round_.measure("apply"):
-            applied = self._trainer.apply(round_.commit)
+            applied = self._trainer.apply(round_.commit, schedule_steps=self._count_schedule_steps())
         round_.wait_for_release()
         self._trainer.open_to_script(outcome.step)
         self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, applied.skipped
@@ -442,7 +459,7 @@ class TrainingStep:
         self._trainer.heartbeat.beat(Phase.USER)
 
 
-class _Announcer:
+class Announcer:
     """Announces final partial sums to the reactor: each block during the last backward pass."""
 
     def __init__(self, trainer: Trainer, assignment: int) -> None:

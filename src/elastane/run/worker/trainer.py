@@ -33,6 +33,7 @@ from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.late_losses import ResultPoster
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.reporter import Reporter
+from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.loss_scaling import compute_gradient_scale
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.training_state import combine_digests
@@ -68,6 +69,7 @@ class Trainer:
         scaler: the scaler given to ``prepare``; None or a disabled one: losses are not scaled.
         clip_grad_norm: the largest norm of the whole gradient; None: unlimited.
         keep: `Run.keep`.
+        outer: builds the optimizer that steps once in a round; None: the run has no rounds.
 
     Attributes:
         step: the number of training steps committed and applied.
@@ -99,6 +101,7 @@ class Trainer:
         scaler: GradScaler | None,
         clip_grad_norm: float | None,
         keep: RunKeep,
+        outer: OuterOptimizer | None = None,
     ) -> None:
         check_arguments(
             model,
@@ -107,16 +110,25 @@ class Trainer:
             scaler=scaler,
             clip_grad_norm=clip_grad_norm,
             processes=settings.spec.processes,
+            outer=outer,
         )
         self._settings = settings
         self.worker, self.spec = settings.worker, settings.spec
         self.heartbeat, self.reporter, self.keep = heartbeat, reporter, keep
         self._parts = assembly.build_parts(
-            settings, model, optimizer, scheduler=scheduler, scaler=scaler, keep=keep
+            settings,
+            model,
+            optimizer,
+            scheduler=scheduler,
+            scaler=scaler,
+            clip_grad_norm=clip_grad_norm,
+            keep=keep,
+            outer=outer,
         )
         self.layout, self.state = self._parts.layout, self._parts.state
         self.gradients, self.scaling = self._parts.gradients, self._parts.scaling
-        self.clip_grad_norm = clip_grad_norm
+        # In a run of rounds the inner steps clip, each by itself.
+        self.clip_grad_norm = clip_grad_norm if outer is None else None
         self.step = 0
         self.rehearsed = False
         self.initial = reporter.alone or (settings.resumed is None and settings.worker < settings.spec.start)
@@ -315,15 +327,15 @@ class Trainer:
         """Set the totals of an evaluation as metrics, apart from those of `take_checkpoint`."""
         self.set_metrics({EVALUATION + name: value for name, value in sums.items()})
 
-    def apply(self, commit: actions.CommitRound) -> AppliedStep:
-        """Apply a committed training step."""
+    def apply(self, commit: actions.CommitRound, *, schedule_steps: int = 1) -> AppliedStep:
+        """Apply a committed training step, after which the schedule makes its steps."""
         outcome = commit.outcome
         self.gradients.forget()
         # The digests in these votes describe the state before this step.
         self.take_outcome(outcome, outcome.step - 1)
         scale = compute_gradient_scale(outcome, scaling=self.scaling, largest_norm=self.clip_grad_norm)
         # Read before the step: a schedule changes them after it.
-        rates = read_learning_rates(self.state.optimizer)
+        rates = read_learning_rates(self.state.script_optimizer)
         self.state.apply(
             outcome,
             self.gradients.slots.sums,
@@ -331,6 +343,7 @@ class Trainer:
             scale=scale.factor,
             virtual_ranks=outcome.filled,
             skipped=scale.skipped,
+            schedule_steps=schedule_steps,
         )
         self.step, self.state.replicated.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post_result(events.Applied())

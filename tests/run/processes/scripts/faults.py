@@ -314,6 +314,18 @@ def before_compute(step: int, strike: Strike) -> None:
     _around(BatchSource, "load", before=lambda _source, now, _rank: at(now))
 
 
+def in_inner_step(step: int, strike: Strike) -> None:
+    """Strike in the last of three inner steps of the worker's second virtual rank."""
+    loaded: list[int] = []
+
+    def load(_source: BatchSource, now: int, _part: int) -> None:
+        loaded.append(now)
+        if loaded.count(step) == 6:
+            strike()
+
+    _around(BatchSource, "load", before=load)
+
+
 def in_backward(step: int, strike: Strike) -> None:
     """Strike in the second virtual rank of the step, when some gradients are written and others are not."""
     loaded: list[int] = []
@@ -504,6 +516,7 @@ MOMENTS: dict[str, Moment] = {
     "device-hangs": device_hangs,
     "before-compute": before_compute,
     "in-backward": in_backward,
+    "in-inner-step": in_inner_step,
     "before-first-ready": _at_message(messages.PartialSumsReady, sent=None),
     "after-first-ready": _at_message(messages.PartialSumsReady, sent=1),
     "after-first-sum": _at_action(actions.Reduce, done=True),

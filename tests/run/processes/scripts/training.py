@@ -45,6 +45,7 @@ parser.add_argument("--record-sent-sums", action="store_true")
 parser.add_argument("--record-read-sums", action="store_true")
 parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate after the last step, too")
 parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
+parser.add_argument("--inner-steps", type=int, help="train in rounds of this many inner steps")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 options = parser.parse_args()
 
@@ -96,7 +97,8 @@ optimizer = torch.optim.AdamW(
     lr=1e-2,
 )
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
-model, optimizer = run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=0.5)
+outer = elastane.outer.Nesterov(lr=0.7, momentum=0.9) if options.inner_steps else None
+model, optimizer = run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=0.5, outer=outer)
 
 if options.flip is not None:
     faults.flip_bits(model[4].weight, *options.flip.split(":"))
@@ -119,13 +121,26 @@ def evaluate():
     run.print("predicted", *torch.cat(score.outputs["predicted"]).tolist())
 
 
-for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps):
-    for batch, targets in step:
-        if options.seconds:
-            time.sleep(options.seconds * faults.get_slowdown())
-        with torch.autocast(options.device, dtype=torch.bfloat16):
-            loss = functional.cross_entropy(model(batch.to(options.device)), targets.to(options.device))
-        step.backward(loss)
+def begin_steps():
+    if not options.inner_steps:
+        return run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps)
+    return run.rounds(
+        data,
+        inner_steps=options.inner_steps,
+        ranks=GLOBAL_BATCH // MICROBATCH,
+        global_batch=GLOBAL_BATCH,
+        until=options.steps,
+    )
+
+
+for step in begin_steps():
+    for inner in step if options.inner_steps else (step,):
+        for batch, targets in inner:
+            if options.seconds:
+                time.sleep(options.seconds * faults.get_slowdown())
+            with torch.autocast(options.device, dtype=torch.bfloat16):
+                loss = functional.cross_entropy(model(batch.to(options.device)), targets.to(options.device))
+            inner.backward(loss)
     if step.number == EVALUATED_STEP:
         evaluate()
     if step.number == options.keep_at:

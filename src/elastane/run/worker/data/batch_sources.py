@@ -69,12 +69,14 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         length: the length of the dataset, in samples; 0: a stream, of unknown length.
         global_batch: the samples per step.
-        microbatch: the samples per virtual rank.
+        microbatch: the samples per virtual rank, or per inner step of one.
         virtual_ranks: V, the number of virtual ranks.
         steps: the number of steps; 0: the run ends when a stream has ended ``epochs`` times.
         epochs: the epochs of a stream; 0: the run ends after ``steps``.
         dropped: the samples at the end of each epoch that are left out; another epoch leaves out others.
         began_at: where the data stood when the run began; the run has no step before.
+        inner_steps: H, the steps that each virtual rank makes in a round, with one microbatch each; then
+            ``global_batch`` are the samples per round. 1: the run has no rounds.
     """
 
     length: int
@@ -86,6 +88,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int = 0
     dropped: int = 0
     began_at: DataPosition = DATA_START
+    inner_steps: int = 1
 
     @property
     def samples_per_epoch(self) -> int:
@@ -94,6 +97,14 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     def find_samples(self, step: int) -> StepSamples:
         """Return the positions of a step in its epoch."""
         return find_step_samples(step, self.samples_per_epoch, self.global_batch, self.began_at)
+
+    def list_parts(self, virtual_rank: int) -> range:
+        """Return the numbers of the microbatches of a virtual rank in its round, in their order.
+
+        The first inner steps of all virtual ranks have the first samples, so that all ranks make as many
+        inner steps in a round that is short, at the end of an epoch.
+        """
+        return range(virtual_rank, self.virtual_ranks * self.inner_steps, self.virtual_ranks)
 
 
 class BatchSource(ABC):
@@ -331,7 +342,9 @@ class MapBatchSource(BatchSource):
         self._step, self._waiting = begin.step, tuple(ranks)
         if not self._ranks.issuperset(ranks):
             self._ranks.update(ranks)
-            self._sorted_ranks = sorted(self._ranks)
+            # In the order of virtual ranks, and of the inner steps of each.
+            ranks_of = self._plan.virtual_ranks
+            self._sorted_ranks = sorted(self._ranks, key=lambda rank: (rank % ranks_of, rank))
         if self._loaders is not None:
             self._loaders.refresh()
 

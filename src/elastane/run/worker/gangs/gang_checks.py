@@ -57,12 +57,13 @@ def check_ranks(plan: BatchPlan, spec: RunSpec) -> None:
     if virtual_ranks < spec.least_ranks:
         workers, most = spec.least_ranks // spec.processes, virtual_ranks // spec.processes
         kind, unit = ("", "worker")
+        more = "a smaller microbatch" if plan.inner_steps == 1 else "more ranks"
         if spec.processes > 1:
             kind, unit = f" of {spec.processes} processes", "process of a worker"
         raise BadInput(
             f"a step has {virtual_ranks} virtual ranks, too few for {workers} workers{kind}",
             means=f"each {unit} computes at least one virtual rank of every step",
-            do=f"use --workers up to {most}, or a smaller microbatch" if most else "use a smaller microbatch",
+            do=f"use --workers up to {most}, or {more}" if most else f"use {more}",
         )
     if virtual_ranks % spec.processes:
         raise BadInput(

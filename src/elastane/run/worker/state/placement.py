@@ -1,10 +1,11 @@
 """The placement of the model's tensors: in the memory that peers read, or on a device with a mirror there.
 
 Sums, votes, digests and all exchange between workers use host memory: arenas that peers on this machine read.
-On the CPU the model trains in the arena itself (`InPlace`). On a GPU it trains in device memory and the
-arena is a mirror (`Mirrored`). Partial sums are copied to the host (`slot_memory`), and complete sums to
-the device before the optimizer runs. Values are copied to the device when a peer has computed them, and
-to the host before a peer reads them.
+On the CPU the model trains in the arena itself (`InPlace`); in a run of rounds beside it (`Separated`),
+because inner steps change the parameters while peers read the committed ones. On a GPU it trains in device
+memory and the arena is a mirror (`Mirrored`). Partial sums are copied to the host (`slot_memory`), and
+complete sums to the device before the optimizer runs. Values are copied to the device when a peer has
+computed them, and to the host before a peer reads them.
 
 If workers share a GPU, they can read each other's sums and values on it instead (`rooms`). The arena is then
 for files and for other peers.
@@ -86,6 +87,9 @@ class InPlace:
     def end_receipt(self, view: View, blocks: Iterable[int]) -> None:
         """Complete the receipt of values, which are in `received`; ``view`` selects them."""
 
+    def commit_values(self) -> None:
+        """Copy all values to the arena, before inner steps change those of the model."""
+
     def mark_writes(self) -> None:
         """Let the reactor thread wait for the changes that this thread has queued on the device."""
 
@@ -97,7 +101,46 @@ class InPlace:
         return nullcontext()
 
 
-class Mirrored:
+class Separated(InPlace):
+    """The placement on the CPU of a run of rounds: the model has memory of its own beside the arena."""
+
+    def __init__(self, layout: ModelLayout) -> None:
+        super().__init__(layout)
+        self._layout = layout
+        self.values = allocate_on_device(layout, self.arena)
+        # Blocks that have older values in the arena than in the model.
+        self._stale: set[int] = set()
+
+    def mark_computed(self, blocks: Iterable[int]) -> None:
+        """Note that the optimizer has computed new values of these blocks."""
+        self._stale |= self._select_trained(blocks)
+
+    def update_arena(self, blocks: Iterable[int]) -> None:
+        """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
+        for block in self._stale & self._select_trained(blocks):
+            values = self._layout.view_block(self.arena.tensors, block)
+            values.copy_(self._layout.view_block(self.values, block))
+            self._stale.discard(block)
+
+    def update_model(self, view: View) -> None:
+        """Copy new values from the arena to the model; ``view`` selects the values."""
+        view(self.values).copy_(view(self.arena.tensors))
+
+    def end_receipt(self, view: View, blocks: Iterable[int]) -> None:
+        """Complete the receipt of values, which are in `received`; ``view`` selects them."""
+        self.update_model(view)
+
+    def commit_values(self) -> None:
+        """Copy all values to the arena, before inner steps change those of the model."""
+        blocks = range(len(self._layout.blocks))
+        self._stale |= self._select_trained(blocks)
+        self.update_arena(blocks)
+
+    def _select_trained(self, blocks: Iterable[int]) -> set[int]:
+        return {block for block in blocks if not self._layout.is_buffers(block)}
+
+
+class Mirrored(Separated):
     """The placement on a device, with the parameters and optimizer state; the arena is updated before reads.
 
     Buffers have no mirror: committed buffers are computed and stored on the host only.
@@ -105,9 +148,12 @@ class Mirrored:
     Args:
         layout: the layout of the model, with its device. On the CPU the mirror is other memory of the CPU,
             which differs from a GPU only in that copies are synchronous.
+        in_rounds: inner steps change the values of the model, so peers read the arena only.
     """
 
-    def __init__(self, layout: ModelLayout) -> None:
+    slots: SumsOnDevice
+
+    def __init__(self, layout: ModelLayout, *, in_rounds: bool = False) -> None:
         self._layout = layout
         self.arena = Arena("values", layout.sections)
         # Blocks that have older values in the arena than on the device.
@@ -115,7 +161,7 @@ class Mirrored:
         self.side_stream = SideStream(layout.device)
         self.slots: SumsOnDevice
         self.values: Sections
-        self.rooms = open_rooms(layout)
+        self.rooms = None if in_rounds else open_rooms(layout)
         if self.rooms is None:
             self.values = allocate_on_device(layout, self.arena)
             self.slots = choose_slots(layout, self.side_stream)
@@ -155,18 +201,7 @@ class Mirrored:
     def mark_computed(self, blocks: Iterable[int]) -> None:
         """Note that the optimizer has computed new values of these blocks; its kernels may still run."""
         self.mark_writes()
-        self._stale |= self._select_trained(blocks)
-
-    def update_arena(self, blocks: Iterable[int]) -> None:
-        """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
-        for block in self._stale & self._select_trained(blocks):
-            values = self._layout.view_block(self.arena.tensors, block)
-            values.copy_(self._layout.view_block(self.values, block))
-            self._stale.discard(block)
-
-    def update_model(self, view: View) -> None:
-        """Copy new values from the arena to the model; ``view`` selects the values."""
-        view(self.values).copy_(view(self.arena.tensors))
+        super().mark_computed(blocks)
 
     def end_receipt(self, view: View, blocks: Iterable[int]) -> None:
         """Complete the receipt of values, which are in `received`; ``view`` selects them.
@@ -175,7 +210,7 @@ class Mirrored:
             blocks: of these values.
         """
         if self.rooms is None:
-            self.update_model(view)
+            super().end_receipt(view, blocks)
         else:
             self._stale |= self._select_trained(blocks)
 
@@ -192,16 +227,15 @@ class Mirrored:
         """Return the context in which the reactor thread uses tensors of the model's device."""
         return self.side_stream.use()
 
-    def _select_trained(self, blocks: Iterable[int]) -> set[int]:
-        return {block for block in blocks if not self._layout.is_buffers(block)}
+
+Placement: TypeAlias = InPlace | Separated | Mirrored
 
 
-Placement: TypeAlias = InPlace | Mirrored
-
-
-def choose_placement(layout: ModelLayout) -> Placement:
-    """Choose `InPlace` on the CPU, `Mirrored` elsewhere."""
-    return InPlace(layout) if layout.device.type == "cpu" else Mirrored(layout)
+def choose_placement(layout: ModelLayout, *, in_rounds: bool = False) -> Placement:
+    """Choose `InPlace` on the CPU, or `Separated` in a run of rounds, and `Mirrored` elsewhere."""
+    if layout.device.type != "cpu":
+        return Mirrored(layout, in_rounds=in_rounds)
+    return Separated(layout) if in_rounds else InPlace(layout)
 
 
 def open_rooms(layout: ModelLayout) -> Rooms | None:

@@ -52,6 +52,7 @@ class ReplicatedState:
             needs a metric.
         scaling: the scaling of the loss; None: gradients are not scaled.
         keep: the values in ``run.keep``.
+        inner: the script's optimizer in a run of rounds; None: it is ``optimizer`` itself.
 
     Attributes:
         metrics: the metrics of checkpoints: the loss, and the last measurements of the script.
@@ -73,9 +74,13 @@ class ReplicatedState:
         scheduler: LRScheduler | None,
         scaling: LossScaling | None,
         keep: RunKeep,
+        inner: Optimizer | None = None,
     ) -> None:
         self._model, self._modules = model, tuple(model.modules())
-        self._optimizer, self._scheduler, self._scaling = optimizer, scheduler, scaling
+        self._optimizer, self._scheduler, self._scaling = inner or optimizer, scheduler, scaling
+        self._optimizers = (optimizer,) if inner is None else (inner, optimizer)
+        # What `_describe_plain` returns during a round, while inner steps move the schedule; None: read it.
+        self._kept_plain: dict[str, Any] | None = None
         self._keep, self._parameters = keep, layout.sources
         self._shared = SharedOptimizerState(optimizer)
         self.untrained = UntrainedTensors(model, layout)
@@ -144,9 +149,10 @@ class ReplicatedState:
         Raises:
             BadInput: a hyperparameter or a value of the schedule is not a number, string, list or None.
         """
+        if self._kept_plain is not None:
+            return self._kept_plain
         groups = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in self._optimizer.param_groups
+            {key: value for key, value in group.items() if key != "params"} for group in self._list_groups()
         ]
         plain = {
             "groups": groups,
@@ -167,7 +173,8 @@ class ReplicatedState:
 
     def load(self, described: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the result of `describe` on another worker or in an earlier attempt of the run."""
-        if (saved := len(described["groups"])) != (now := len(self._optimizer.param_groups)):
+        groups = self._list_groups()
+        if (saved := len(described["groups"])) != (now := len(groups)):
             raise BadInput(
                 f"the optimizer has {now} parameter groups, and the checkpoint has {saved}",
                 means="hyperparameters belong to groups, so those of the checkpoint cannot be assigned",
@@ -177,7 +184,7 @@ class ReplicatedState:
         if self._began is not None and (began := described.get(BEGAN)) is not None:
             merged, self.edits = merge_edits(began, self._began, described)
             described = {**described, **merged}
-        for group, values in zip(self._optimizer.param_groups, described["groups"], strict=True):
+        for group, values in zip(groups, described["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):
                     group[key].fill_(value)
@@ -215,6 +222,17 @@ class ReplicatedState:
             self.dataset.restore()
             if changed := described.get("dataset"):
                 self.dataset.load(join_tensors(changed, tensors))
+        if self._kept_plain is not None:
+            self.keep_plain()
+
+    def keep_plain(self) -> None:
+        """Keep the present hyperparameters and schedule for other threads, before inner steps move them."""
+        self._kept_plain = None
+        self._kept_plain = self._describe_plain()
+
+    def drop_plain(self) -> None:
+        """Let other threads read hyperparameters and the schedule again: the round is committed."""
+        self._kept_plain = None
 
     def take_order(self, order: tuple[int, str] | None) -> bool:
         """Take the order of the present epoch; return False if workers before had another one in this epoch.
@@ -308,14 +326,26 @@ class ReplicatedState:
     def _read_flags(self) -> tuple[list[bool], list[bool]]:
         return [m.training for m in self._modules], [p.requires_grad for p in self._parameters]
 
+    def _list_groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
     def _describe_groups(self) -> str:
-        return to_json_text([{**group, "params": None} for group in self._optimizer.param_groups])
+        return to_json_text([{**group, "params": None} for group in self._list_groups()])
+
+    def remember_hyperparameters(self) -> None:
+        """Remember the present hyperparameters as those of the step: an inner step may have moved them."""
+        self._groups_before = self._describe_groups()
 
     @runs_script
-    def step_schedule(self) -> None:
-        """Step the schedule, as a plain training loop does after each step."""
+    def step_schedule(self, times: int = 1) -> None:
+        """Step the schedule, as a plain training loop does after each step.
+
+        Args:
+            times: the steps of such a loop; in a run of rounds one for each inner step.
+        """
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
-            self._scheduler.step()
+            for _ in range(times):
+                self._scheduler.step()
 
     def remember_schedule(self) -> None:
         """Remember the present state of the schedule as that of the step."""

@@ -21,6 +21,7 @@ from elastane.run.worker.state.auxiliary_modules import AuxiliaryModules
 from elastane.run.worker.state.change_detector import digest_tensor
 from elastane.run.worker.state.committed_buffers import CommittedBuffers
 from elastane.run.worker.state.divided_tensors import get_local
+from elastane.run.worker.state.inner_optimizer import InnerOptimizer
 from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.optimizer_guard import OptimizerGuard
@@ -31,6 +32,7 @@ from elastane.run.worker.state.replicated_state import ReplicatedState
 from elastane.run.worker.state.row_sums import update_digest
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.sharded_optimizer import ShardedOptimizer
+from elastane.run.worker.state.slot_memory import Sections
 from elastane.run.worker.state.whole_optimizer import WholeOptimizer
 
 OBSERVER = "activation_post_process"
@@ -60,6 +62,8 @@ class TrainingState:
         scaling: the scaling of the loss; None: gradients are not scaled.
         keep: the values in ``run.keep``.
         shards: of a model that is divided among the processes of the worker; None: it is not divided.
+        inner: the script's optimizer and what belongs to it, in a run of rounds: there ``optimizer`` is the
+            outer one. None: ``optimizer`` is the script's.
 
     Attributes:
         gather_tensor: returns the whole of a tensor of a divided model, after the scripts have ended; None:
@@ -82,8 +86,11 @@ class TrainingState:
         scaling: LossScaling | None = None,
         keep: RunKeep | None = None,
         shards: ModelShards | None = None,
+        inner: InnerOptimizer | None = None,
     ) -> None:
         self.model = model
+        self.inner = inner
+        self.script_optimizer = optimizer if inner is None else inner.optimizer
         self._shards = shards
         # Threads that write checkpoints cannot ask a divided model: FSDP moves its parameters for an answer.
         self._names = None if shards is None else tuple(model.state_dict())
@@ -108,13 +115,19 @@ class TrainingState:
         )
         self.units = self.shards.units + 1
         self.guard = OptimizerGuard(
-            optimizer, lambda other: any(value is other for value in self.keep.values()), model
+            self.script_optimizer, lambda other: any(value is other for value in self.keep.values()), model
         )
         self.auxiliary_modules = AuxiliaryModules(
             model, lambda: (value for value in self.keep.values() if isinstance(value, nn.Module))
         )
         self.replicated = ReplicatedState(
-            model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep
+            model,
+            optimizer,
+            layout,
+            scheduler=scheduler,
+            scaling=scaling,
+            keep=self.keep,
+            inner=None if inner is None else inner.optimizer,
         )
 
     def _move_parameters(self) -> None:
@@ -177,7 +190,7 @@ class TrainingState:
         """
         if self._shards is not None and not self._is_model_stale:
             self._shards.read()
-        self.layout.check_unchanged(self.optimizer, self.placement.values)
+        self.layout.check_unchanged(self.script_optimizer, self.placement.values)
         changed = [] if first else self.replicated.untrained.find_changed(caches=True)
         if first:
             self.replicated.caches.renew()
@@ -193,6 +206,9 @@ class TrainingState:
         self.replicated.untrained.changed.update(changed)
         self.replicated.untrained.remember()
         self.placement.mark_writes()
+        if self.inner is not None:
+            self.placement.commit_values()
+            self.replicated.keep_plain()
 
     def open_to_script(self) -> None:
         """Show the script the state after the step; its changes from now on are between two steps.
@@ -267,6 +283,9 @@ class TrainingState:
             with self.guard.allow_steps():
                 self.shards.rehearse(self.placement.values, self.placement.allocate_sums(spare))
             self.placement.mark_writes()
+        if self.inner is not None:
+            with self.guard.allow_steps():
+                self.inner.rehearse()
 
     # -- a committed step ----------------------------------------------------------------------------------
 
@@ -280,6 +299,7 @@ class TrainingState:
         scale: float,
         virtual_ranks: int,
         skipped: bool = False,
+        schedule_steps: int = 1,
     ) -> None:
         """Run the optimizer on the units held.
 
@@ -290,7 +310,9 @@ class TrainingState:
             virtual_ranks: the number of virtual ranks with samples; buffers take the mean of their changes.
             skipped: the optimizer does not run, because the gradient overflowed. Buffers and the schedule go
                 on, as they do in a loop with a ``GradScaler``.
+            schedule_steps: the steps of the schedule.
         """
+        self.replicated.drop_plain()
         if skipped:
             self.shards.skip(held)
         else:
@@ -311,8 +333,8 @@ class TrainingState:
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
         # Otherwise schedulers, including those of the script, warn that the optimizer has not stepped.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
-        self.replicated.step_schedule()
+        self.script_optimizer._opt_called = True  # type: ignore[attr-defined]
+        self.replicated.step_schedule(schedule_steps)
 
     # -- moving --------------------------------------------------------------------------------------------
 
@@ -418,7 +440,7 @@ class TrainingState:
         """
         values, states = hashlib.sha256(), hashlib.sha256()
         with self.placement.use_side_stream():
-            update_digest(values, self.layout.view_block(self.placement.values, block))
+            update_digest(values, self.layout.view_block(self._find_committed(block), block))
             for piece in self.layout.pieces[block]:
                 for key, entry in sorted(self.shards.read_piece_state(block, piece).items()):
                     states.update(key.encode())
@@ -427,6 +449,14 @@ class TrainingState:
                     else:
                         states.update(repr(entry).encode())
         return values.hexdigest(), states.hexdigest()
+
+    def _find_committed(self, block: int) -> Sections:
+        """Return the sections with the values of a block after the last commit, where that costs no copy."""
+        if self.inner is None:
+            return self.placement.values
+        # Inner steps change the values of the model meanwhile.
+        self.placement.update_arena((block,))
+        return self.arena.tensors
 
 
 def find_aliases(model: nn.Module) -> dict[str, str]:

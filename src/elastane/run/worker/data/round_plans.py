@@ -1,0 +1,66 @@
+"""The plan that divides a dataset into rounds of inner steps."""
+
+import re
+
+import msgspec
+
+from elastane.common.errors import BadInput
+from elastane.run.nouns.spec import DATA_START, DataPosition
+from elastane.run.worker.data.batch_sources import BatchPlan, make_plan
+from elastane.run.worker.data.dataset_checks import check_count
+
+
+def make_round_plan(
+    length: int,
+    inner_steps: int,
+    ranks: int,
+    global_batch: int,
+    until: str | int,
+    *,
+    seed: int,
+    began_at: DataPosition = DATA_START,
+) -> BatchPlan:
+    """Return the plan for the numbers that the script has passed to ``run.rounds``.
+
+    Args:
+        length: the length of the dataset, in samples.
+        inner_steps: H, the steps of each virtual rank in a round.
+        ranks: V, the number of virtual ranks.
+        global_batch: the samples that all virtual ranks together take for one inner step.
+        until: ``"3 epochs"``, ``"500 rounds"`` or a number of rounds.
+        began_at: where the data stood when the run began; ``until`` counts what came before, too.
+
+    Raises:
+        BadInput: the numbers do not fit together.
+    """
+    for name, value in (("inner_steps", inner_steps), ("ranks", ranks), ("global_batch", global_batch)):
+        check_count("run.rounds", name, value)
+    if global_batch % ranks:
+        raise BadInput(
+            f"a global batch of {global_batch} does not divide into {ranks} virtual ranks",
+            means="all virtual ranks take the same number of samples for an inner step",
+            do=f"choose a number of ranks that divides {global_batch}",
+        )
+    samples = inner_steps * global_batch
+    plan = make_plan(
+        length,
+        samples,
+        samples // ranks,
+        _parse_until(until),
+        virtual_ranks=None,
+        seed=seed,
+        began_at=began_at,
+    )
+    return msgspec.structs.replace(plan, microbatch=global_batch // ranks, inner_steps=inner_steps)
+
+
+def _parse_until(until: str | int) -> str | int:
+    """Return the number of rounds, or the text of a number of epochs."""
+    match = re.fullmatch(r"\s*(\d+)\s*(rounds?|epochs?)?\s*", str(until))
+    if isinstance(until, bool) or match is None or not int(match[1]):
+        raise BadInput(
+            f"run.rounds was given an invalid until: {until!r}",
+            means="until is the number of rounds or epochs after which the run ends",
+            do="pass a text such as '3 epochs' or '500 rounds', or a number of rounds",
+        )
+    return f"{match[1]} epochs" if (match[2] or "").startswith("epoch") else int(match[1])

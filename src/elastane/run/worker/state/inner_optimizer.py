@@ -1,0 +1,148 @@
+"""The optimizer of the script in a run of rounds: it steps inside each virtual rank, from the same state.
+
+A virtual rank begins with the committed parameters and with the optimizer and the schedule as they are
+between two rounds, makes its inner steps, and leaves nothing but the difference of the parameters. So it may
+be computed by any worker, or twice.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import optim
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from elastane.common.errors import BadInput
+from elastane.run.worker.exhaustion import runs_script
+from elastane.run.worker.state.model_layout import ModelLayout
+from elastane.run.worker.state.placement import Placement
+from elastane.run.worker.state.shared_optimizer_state import OptimizerSnapshot, SharedOptimizerState
+from elastane.run.worker.values import describe_value
+
+OuterOptimizer: TypeAlias = Callable[[list[dict[str, Any]]], optim.Optimizer]
+"""Builds the optimizer that steps once in a round, of groups of parameters, such as `outer.Nesterov`."""
+
+
+def build_outer(outer: OuterOptimizer, inner: optim.Optimizer) -> optim.Optimizer:
+    """Return the outer optimizer, with the parameters in the groups of the inner one.
+
+    Raises:
+        BadInput: the function does not return a new optimizer of these groups.
+    """
+    groups = [list(group["params"]) for group in inner.param_groups]
+    built = outer([{"params": parameters} for parameters in groups]) if callable(outer) else None
+    if not isinstance(built, optim.Optimizer) or _list_ids(built) != _list_ids(inner):
+        raise BadInput(
+            f"run.prepare was given an invalid outer: {describe_value(outer)}",
+            means="outer must build an optimizer of the groups of parameters that it gets",
+            do="pass outer=elastane.outer.Nesterov(lr=0.7, momentum=0.9), or a function such as "
+            "functools.partial(torch.optim.SGD, lr=1.0)",
+        )
+    return built
+
+
+def _list_ids(optimizer: optim.Optimizer) -> list[list[int]]:
+    return [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+class InnerOptimizer:
+    """The script's optimizer, its schedule and its clipping, for the inner steps of a virtual rank.
+
+    Args:
+        optimizer: the optimizer given to ``prepare``.
+        scheduler: its schedule, which is stepped after each inner step, unless it needs a metric.
+        clip_grad_norm: the largest norm of the gradient of an inner step; None: unlimited.
+        placement: its arena has the committed parameters while inner steps change those of the model.
+
+    Raises:
+        BadInput: the optimizer needs a closure.
+    """
+
+    def __init__(
+        self,
+        optimizer: optim.Optimizer,
+        scheduler: LRScheduler | None,
+        clip_grad_norm: float | None,
+        layout: ModelLayout,
+        placement: Placement,
+    ) -> None:
+        if isinstance(optimizer, optim.LBFGS):
+            raise BadInput(
+                "LBFGS evaluates the loss several times a step",
+                means="an inner step has one forward and one backward pass",
+                do="use an optimizer with a step() that needs no closure",
+            )
+        self.optimizer = optimizer
+        self._scheduler = None if isinstance(scheduler, ReduceLROnPlateau) else scheduler
+        self._clip_grad_norm = clip_grad_norm
+        self._layout, self._placement = layout, placement
+        self._shared = SharedOptimizerState(optimizer)
+        self._before: OptimizerSnapshot | None = None
+        self._schedule_before: dict[str, object] = {}
+        # Parameters that have had a gradient in the virtual rank.
+        self._touched: set[int] = set()
+
+    def begin_rank(self) -> None:
+        """Begin a virtual rank: the model has the committed parameters, and the optimizer a fresh state."""
+        self._touched.clear()
+        self._before = self._shared.snapshot()
+        if self._scheduler is not None:
+            self._schedule_before = copy.deepcopy(self._scheduler.state_dict())
+        self._forget_gradients()
+
+    @runs_script
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass of an inner step."""
+        loss.backward()
+
+    @runs_script
+    def step(self) -> None:
+        """Change the parameters of the model by the gradients in ``.grad``."""
+        parameters = self._layout.parameters
+        self._touched.update(n for n, parameter in enumerate(parameters) if parameter.grad is not None)
+        if self._clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, self._clip_grad_norm)
+        self.optimizer.step()
+        self._forget_gradients()
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._layout.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def end_rank(self, share: float) -> dict[int, torch.Tensor]:
+        """End the virtual rank: restore the committed parameters, the optimizer and the schedule.
+
+        Args:
+            share: the share of the virtual rank in the samples of the round.
+
+        Returns:
+            The committed value minus the trained one, times the share, of each parameter that had a gradient,
+            by number.
+        """
+        differences = []
+        trained = self._layout.parameter_sections
+        for values, there in zip(
+            self._placement.values[:trained], self._placement.arena.tensors, strict=False
+        ):
+            committed = there.to(values.device)
+            differences.append((committed - values).mul_(share))
+            values.copy_(committed)
+        assert self._before is not None, "end_rank follows begin_rank"
+        self._before.restore()
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(self._schedule_before)
+        sections = tuple(differences)
+        return {number: self._layout.extents[number].view(sections) for number in sorted(self._touched)}
+
+    def rehearse(self) -> None:
+        """Make an inner step without a trace, so that its code is loaded before others wait for it."""
+        self.begin_rank()
+        for parameter in self._layout.parameters:
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        self.step()
+        self.end_rank(1.0)

@@ -1,0 +1,79 @@
+"""Rounds of inner steps train the same bytes, whatever happens to the workers."""
+
+import pytest
+
+from .stage import add_worker_2_and_drain_worker_0
+from .ways import OPPOSITE_WAYS, pair_with_ways
+
+pytestmark = pytest.mark.processes
+
+ROUNDS, INNER_STEPS, RANKS, STEP = 16, 3, 8, 5
+ARGS = (f"--steps={ROUNDS}", f"--inner-steps={INNER_STEPS}")
+
+
+@pytest.fixture(scope="module")
+def assert_equals_one_worker(stage):
+    """Return a function that asserts that a run in rounds has the bytes of one undisturbed worker."""
+    expected = stage.play(*ARGS)
+
+    def check(ended):
+        assert ended.outcome.code == 0, ended.describe()
+        assert ended.losses == expected.losses, ended.describe()
+        assert ended.digests == expected.digests, ended.describe()
+        assert set(ended.messages) == set(expected.messages)
+        assert ended.model_digest == expected.model_digest
+        assert ended.verdict.problems == ()
+        assert not ended.find_events("worker.failed"), ended.describe()
+
+    check(expected)
+    # Each epoch of 52 samples ends with a round of 4.
+    assert [line.samples.count for line in expected.run.ledger[:4]] == [48, 4, 48, 4]
+    assert expected.losses[-1] != expected.losses[0]
+    return check
+
+
+@pytest.mark.parametrize(("workers", "way"), pair_with_ways([2, 3, 8]))
+def test_any_number_of_workers_makes_the_same_rounds(stage, assert_equals_one_worker, workers, way):
+    ended = stage.play(*ARGS, start=workers, **way)
+    assert_equals_one_worker(ended)
+    assert set(ended.get_shares(ROUNDS)) == set(range(workers))
+
+
+@pytest.mark.parametrize("way", OPPOSITE_WAYS)
+def test_workers_join_and_leave_between_rounds(stage, assert_equals_one_worker, way):
+    ended = stage.play(*ARGS, "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, start=2, **way)
+    assert_equals_one_worker(ended)
+    assert 2 in ended.get_shares(ROUNDS)
+    assert 0 not in ended.get_shares(ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("moment", "way"),
+    pair_with_ways(["in-inner-step", "before-first-ready", "after-first-sum", "before-vote", "before-apply"]),
+)
+def test_others_make_the_inner_steps_of_a_worker_that_dies(stage, assert_equals_one_worker, moment, way):
+    ended = stage.play(*ARGS, f"--fault=1:{STEP}:{moment}", start=3, **way)
+    assert_equals_one_worker(ended)
+    assert ended.find_subjects("worker.died") == ["worker 1"]
+    if moment == "in-inner-step":
+        # The survivors make all inner steps of their own virtual ranks once, and all of those of worker 1.
+        assert set(ended.get_shares(STEP)) == {0, 2}
+        assert ended.count_computed(STEP, by=[0, 2]) == RANKS * INNER_STEPS
+
+
+def test_spot_checks_compare_whole_virtual_ranks(stage, assert_equals_one_worker):
+    ended = stage.play(*ARGS, start=2, spot_checks="every")
+    assert_equals_one_worker(ended)
+    assert sum(line.agreed for line in ended.run.ledger if line.samples.count == 48) == ROUNDS // 2
+
+
+def test_a_run_resumes_in_a_round_on_other_workers(attempts, assert_equals_one_worker):
+    attempts.begin("--start=2", "--checkpoint-every=4 steps", args=(*ARGS, "--paced-from=7"))
+    attempts.wait_for_event("checkpoint.saved", 1)
+    attempts.kill_everything()
+    attempts.touch("gates")
+    attempts.resume("--start=3")
+    ended = attempts.wait_for_end()
+    assert_equals_one_worker(ended)
+    (resumed,) = ended.find_events("run.resumed")
+    assert resumed.step == 4
