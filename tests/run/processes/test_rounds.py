@@ -1,5 +1,7 @@
 """Rounds of inner steps train the same bytes, whatever happens to the workers."""
 
+from collections import Counter
+
 import pytest
 
 from .stage import add_worker_2_and_drain_worker_0
@@ -77,3 +79,40 @@ def test_a_run_resumes_in_a_round_on_other_workers(attempts, assert_equals_one_w
     assert_equals_one_worker(ended)
     (resumed,) = ended.find_events("run.resumed")
     assert resumed.step == 4
+
+
+@pytest.mark.parametrize(
+    ("wire", "most_bytes"),
+    [("int8", 1.05), ("int4", 0.95), pytest.param("bf16", 2.1, marks=pytest.mark.long)],
+)
+def test_two_sites_exchange_rounds_in_few_bits_and_any_number_trains_the_same_bytes(stage, wire, most_bytes):
+    """Two workers without shared memory are two sites; each makes one virtual rank, and owns half of all."""
+    args, options = (*ARGS, f"--wire={wire}"), {"virtual_ranks": 2, "max_workers": 2, "transport": "tcp"}
+    alone = stage.play(*args, **options)
+    together = stage.play(*args, "--record-sent-sums", start=2, **options)
+    died = stage.play(*args, f"--fault=1:{STEP}:after-first-sum", start=2, **options)
+    for ended in (together, died):
+        assert ended.outcome.code == 0, ended.describe()
+        assert (ended.losses, ended.digests) == (alone.losses, alone.digests), ended.describe()
+    assert died.find_subjects("worker.died") == ["worker 1"]
+    parameters = together.run.record.pinned.parameters
+    for worker in (0, 1):
+        sent = count_sent_bytes(together, worker)
+        assert max(sent[4:]) <= most_bytes * parameters, sent
+
+
+def test_partial_sums_of_several_virtual_ranks_cross_in_full(stage):
+    """So the bits do not depend on the worker that adds: eight ranks on one, two or three workers."""
+    args = (*ARGS, "--wire=int8")
+    alone, three = stage.play(*args), stage.play(*args, "--record-sent-sums", start=3, transport="tcp")
+    assert (three.losses, three.digests) == (alone.losses, alone.digests), three.describe()
+    assert alone.digests[ROUNDS] != stage.play(*ARGS).digests[ROUNDS]
+
+
+def count_sent_bytes(ended, worker):
+    """Return the bytes of sums that a worker has sent in each round, to all peers together."""
+    notes = (ended.run.run_dir.root / f"sent-{worker}").read_text().splitlines()
+    sent = Counter()
+    for round_, _, size in map(str.split, notes):
+        sent[int(round_)] += int(size)
+    return [sent[round_] for round_ in sorted(sent)]

@@ -11,6 +11,7 @@ from torch import nn, optim
 from torch.nn import functional
 
 import elastane
+from elastane.common.errors import BadInput, RunFailed
 from elastane.run.protocol.sampling import derive_random_key, find_sample_index, find_step_samples
 from elastane.run.worker import assembly, worker_settings
 from elastane.run.worker.data.determinism import seed_everything
@@ -54,8 +55,8 @@ class Case:
 @dataclass
 class Trained:
     model: nn.Module
+    optimizer: optim.Optimizer
     losses: list[float]
-    rate: float
     run: Any = None
 
 
@@ -64,22 +65,30 @@ def compute_loss(model: nn.Module, batch: Any) -> torch.Tensor:
         return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def train_in_rounds(case: Case, each_loss: Any = compute_loss, **wishes: Any) -> Trained:
+def prepare(case: Case, **wishes: Any) -> Trained:
+    """Prepare a run; ``wishes`` are fields of its spec."""
     worker_settings._settings = worker_settings.WorkerSettings(spec=build_spec(**wishes))
     run = elastane.join()
     model = case.model()
     optimizer = case.optimizer(model)
     scheduler = case.scheduler(optimizer) if case.scheduler else None
     run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=case.clip, outer=case.outer)
-    losses = []
-    for round_ in run.rounds(
-        make_samples(case.length), inner_steps=STEPS, ranks=RANKS, global_batch=BATCH, until=case.rounds
-    ):
+    return Trained(model, optimizer, [], run)
+
+
+def begin_rounds(trained: Trained, case: Case, **changes: Any) -> Any:
+    options = {"inner_steps": STEPS, "ranks": RANKS, "global_batch": BATCH, "until": case.rounds} | changes
+    return trained.run.rounds(make_samples(case.length), **options)
+
+
+def train_in_rounds(case: Case, wire: str = "full", **wishes: Any) -> Trained:
+    trained = prepare(case, **wishes)
+    for round_ in begin_rounds(trained, case, wire=wire):
         for step in round_:
             for batch in step:
-                step.backward(each_loss(model, batch))
-        losses.append(round_.loss)
-    return Trained(model, losses, optimizer.param_groups[0]["lr"], run)
+                step.backward(compute_loss(trained.model, batch))
+        trained.losses.append(round_.loss)
+    return trained
 
 
 def train_plain(case: Case) -> Trained:
@@ -140,14 +149,15 @@ def train_plain(case: Case) -> Trained:
     for _ in range(steps_before if scheduler else 0):
         optimizer._opt_called = True
         scheduler.step()
-    return Trained(model, losses, optimizer.param_groups[0]["lr"])
+    return Trained(model, optimizer, losses)
 
 
 def assert_same(elastic: Trained, plain: Trained) -> None:
     states = [dict(trained.model.state_dict()) for trained in (elastic, plain)]
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
     assert elastic.losses == pytest.approx(plain.losses, rel=1e-12)
-    assert elastic.rate == plain.rate
+    rates = [trained.optimizer.param_groups[0]["lr"] for trained in (elastic, plain)]
+    assert rates[0] == rates[1]
 
 
 @pytest.mark.parametrize(
@@ -177,3 +187,165 @@ def test_buffers_take_the_mean_of_what_virtual_ranks_have_changed():
     elastic, plain = train_in_rounds(case), train_plain(case)
     torch.testing.assert_close(dict(elastic.model.state_dict()), dict(plain.model.state_dict()))
     assert int(elastic.model[1].num_batches_tracked) == case.rounds * STEPS
+
+
+def test_two_wires_train_different_bytes_and_learn_alike():
+    full, int8 = train_in_rounds(Case()), train_in_rounds(Case(), wire="int8")
+    assert full.run.digest != int8.run.digest
+    assert int8.losses == pytest.approx(full.losses, rel=0.02)
+
+
+def test_the_rates_of_a_schedule_and_those_set_by_hand_between_rounds_hold():
+    case = Case(scheduler=None)
+    trained = prepare(case)
+    for round_ in begin_rounds(trained, case):
+        assert [step.number for step in compute_all(trained, round_)] == expected_numbers(round_)
+        trained.optimizer.param_groups[0]["lr"] = 0.05 * 0.5**round_.number
+    assert round_.learning_rates == (0.05 * 0.5 ** (case.rounds - 1),)
+    assert not trained.optimizer.state
+
+
+def compute_all(trained, round_):
+    """Yield the inner steps of a round after their backward passes."""
+    for step in round_:
+        for batch in step:
+            step.backward(compute_loss(trained.model, batch))
+            trained.run.log(rows=len(batch[0]))
+        if not step.rehearses:
+            yield step
+
+
+def expected_numbers(round_):
+    """Return the inner steps of each virtual rank: 24 samples for three, and 4 at the end of an epoch."""
+    short = round_.number % 3 == 0
+    return [1, 1] if short else [1, 2, 3] * RANKS
+
+
+def test_values_that_inner_steps_log_are_means_over_the_samples_of_the_round():
+    case = Case()
+    trained = prepare(case)
+    for round_ in begin_rounds(trained, case):
+        list(compute_all(trained, round_))
+        assert round_.means == {"rows": 2.0}
+        assert round_.samples == (4 if round_.number % 3 == 0 else 24)
+
+
+def test_a_frozen_layer_stays_although_the_outer_optimizer_has_momentum():
+    case = Case(optimizer=lambda model: optim.SGD(model.parameters(), lr=0.1))
+    trained = prepare(case)
+    for round_ in begin_rounds(trained, case):
+        list(compute_all(trained, round_))
+        if round_.number == 3:
+            trained.model[0].requires_grad_(requires_grad=False)
+            kept = trained.model[0].weight.detach().clone()
+        trained.model[3].bias.data.clamp_(-0.1, 0.1)
+    assert torch.equal(trained.model[0].weight, kept)
+    assert trained.model[3].bias.abs().max() <= 0.1
+
+
+def test_an_evaluation_between_rounds_sees_the_committed_model():
+    case = Case()
+    trained = prepare(case)
+    sums = []
+    for round_ in begin_rounds(trained, case):
+        list(compute_all(trained, round_))
+        score = trained.run.evaluate(make_samples(12), microbatch=4)
+        for inputs, _ in score:
+            with torch.no_grad():
+                score.add(total=trained.model.eval()(inputs).sum())
+        trained.model.train()
+        with torch.no_grad():
+            outputs = [trained.model.eval()(make_samples(12).tensors[0][n : n + 4]) for n in (0, 4, 8)]
+        trained.model.train()
+        sums.append((score.sums["total"], sum(float(o.double().sum()) for o in outputs)))
+    assert [one for one, _ in sums] == pytest.approx([other for _, other in sums])
+
+
+# -- mistakes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"until": "10 steps"}, "invalid until: '10 steps'"),
+        ({"until": 0}, "invalid until: 0"),
+        ({"ranks": 3}, "a global batch of 8 does not divide into 3 virtual ranks"),
+        ({"inner_steps": 0}, "run.rounds was given an invalid inner_steps: 0"),
+        ({"wire": "fp8"}, "run.rounds was given an invalid wire: 'fp8'"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(changes, message):
+    case = Case()
+    with pytest.raises(BadInput, match=message):
+        next(begin_rounds(prepare(case), case, **changes))
+
+
+@pytest.mark.parametrize("outer", [elastane.outer.Nesterov, 0.7, lambda groups: optim.SGD(groups[:0], lr=1)])
+def test_an_outer_that_builds_no_optimizer_is_refused(outer):
+    with pytest.raises((BadInput, ValueError), match=r"invalid outer|empty parameter list"):
+        prepare(Case(outer=outer))
+
+
+def test_each_loop_needs_its_own_prepare():
+    case = Case()
+    trained = prepare(case)
+    with pytest.raises(BadInput, match=r"run.steps was called, and run.prepare was given an outer optimizer"):
+        next(trained.run.steps(make_samples(), global_batch=8, microbatch=2, until=1))
+    model = case.model()
+    run = get_other_run()
+    run.prepare(model, build_adamw(model))
+    with pytest.raises(BadInput, match=r"run.rounds was called, and run.prepare was given no outer"):
+        next(run.rounds(make_samples(), inner_steps=1, ranks=1, global_batch=1, until=1))
+
+
+def get_other_run():
+    worker_settings._settings = worker_settings.WorkerSettings(spec=build_spec())
+    return elastane.join()
+
+
+def test_a_scaler_lbfgs_and_a_stream_are_refused():
+    model = build_plain_model()
+    with pytest.raises(BadInput, match="a scaler and an outer optimizer"):
+        get_other_run().prepare(model, build_adamw(model), scaler=torch.amp.GradScaler("cpu"), outer=NESTEROV)
+    with pytest.raises(BadInput, match="LBFGS"):
+        prepare(Case(optimizer=lambda model: optim.LBFGS(model.parameters()), scheduler=None))
+    with pytest.raises(BadInput, match="no samples by position"):
+        next(
+            prepare(Case()).run.rounds(
+                lambda shard, shards: iter([]), inner_steps=1, ranks=1, global_batch=1, until=1
+            )
+        )
+
+
+def test_mistakes_in_the_loop_are_refused_in_words():
+    case = Case(scheduler=None)
+
+    def make_first_step(do: Any) -> None:
+        trained = prepare(case)
+        for round_ in begin_rounds(trained, case):
+            for step in round_:
+                for batch in step:
+                    do(trained, round_, step, batch)
+
+    with pytest.raises(BadInput, match=r"a microbatch was taken without step\.backward"):
+        make_first_step(lambda *_: None)
+    with pytest.raises(BadInput, match="the script called backward of a round"):
+        make_first_step(lambda t, r, s, b: r.backward(compute_loss(t.model, b)))
+    with pytest.raises(BadInput, match=r"optimizer.step\(\) was called by the script"):
+        make_first_step(lambda t, r, s, b: (s.backward(compute_loss(t.model, b)), t.optimizer.step()))
+    with pytest.raises(BadInput, match=r"zero_grad\(\) was called by the script"):
+        make_first_step(lambda t, r, s, b: t.optimizer.zero_grad())
+
+    def set_rate(trained: Any, _round: Any, step: Any, batch: Any) -> None:
+        step.backward(compute_loss(trained.model, batch))
+        if not step.rehearses:
+            trained.optimizer.param_groups[0]["lr"] = 1.0
+
+    with pytest.raises(BadInput, match="a hyperparameter of the optimizer was changed inside a step"):
+        make_first_step(set_rate)
+
+    def diverge(trained: Any, _round: Any, step: Any, batch: Any) -> None:
+        step.backward(compute_loss(trained.model, batch) * (1.0 if step.rehearses else float("nan")))
+
+    with pytest.raises(RunFailed, match="the loss of step 1, virtual rank 0 is nan"):
+        make_first_step(diverge)

@@ -152,9 +152,6 @@ def build_pinned(
     script = Path(spec.script)
     text = script.read_bytes() if script.is_file() else b""
     inner = parts.state.inner
-    within = (
-        "" if inner is None else f" over rounds of {plan.inner_steps} steps of {_describe(inner.optimizer)}"
-    )
     return Pinned(
         script_digest=hashlib.sha256(text).hexdigest(),
         virtual_ranks=plan.virtual_ranks,
@@ -173,7 +170,7 @@ def build_pinned(
         parameters=parts.layout.elements,
         blocks=len(parts.layout.blocks),
         layout_digest=parts.layout.digest(),
-        optimizer=_describe(optimizer) + within,
+        optimizer=_describe(optimizer) + ("" if inner is None else _describe_rounds(plan, inner)),
         versions={
             "elastane": elastane.__version__,
             "torch": str(torch.__version__),
@@ -182,6 +179,11 @@ def build_pinned(
             "digests": SCHEME,
         },
     )
+
+
+def _describe_rounds(plan: BatchPlan, inner: InnerOptimizer) -> str:
+    wire = "" if inner.wire is None else f", in {inner.wire.name}"
+    return f" over rounds of {plan.inner_steps} steps of {_describe(inner.optimizer)}{wire}"
 
 
 def _describe(optimizer: Optimizer) -> str:

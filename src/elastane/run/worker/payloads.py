@@ -22,6 +22,7 @@ from elastane.run.worker.state.payload import unpack_state
 from elastane.run.worker.state.shared_memory import PeerArenas, SharedMessage, read_shared_message
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.state.training_state import TrainingState
+from elastane.run.worker.state.wire_formats import WireFormat, pack_tensors, unpack_tensors
 from elastane.run.worker.work_queue import Work
 
 Term: TypeAlias = tuple[tuple[Span, ...], torch.Tensor, bool]
@@ -69,9 +70,11 @@ class Payloads:
         match message:
             case messages.PartialSumsReady(blocks=blocks, parts=parts):
                 slots = [self._gradients.slots.find_sections(part.slot) for part in parts]
-                return [raw_bytes(layout.view_block(slot, block)) for block in blocks for slot in slots]
+                partial_sums = [layout.view_block(slot, block) for block in blocks for slot in slots]
+                return pack_tensors(partial_sums, self._gradients.slots.wire)
             case messages.SumsReady(blocks=blocks):
-                return [raw_bytes(layout.view_block(self._gradients.slots.sums, block)) for block in blocks]
+                sums = [layout.view_block(self._gradients.slots.sums, block) for block in blocks]
+                return pack_tensors(sums, self._gradients.slots.wire)
             case messages.Published(units=units):
                 tensors = self._state.arena.tensors
                 return [raw_bytes(self._state.view_values(unit, tensors)) for unit in units]
@@ -134,12 +137,14 @@ class Payloads:
     def _keep(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         match message:
             case messages.PartialSumsReady(generation=generation, round=round_, blocks=blocks, parts=parts):
-                tensors = iter(self._cut(payload, [b for b in blocks for _ in parts]))
+                wire = self._gradients.slots.wire
+                tensors = iter(self._cut(payload, [b for b in blocks for _ in parts], wire))
                 for block in blocks:
                     kept = self._parts.setdefault((sender, generation, round_, block), [])
                     kept += [next(tensors) for _ in parts]
             case messages.SumsReady(generation=generation, round=round_, blocks=blocks):
-                for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
+                cut = self._cut(payload, list(blocks), self._gradients.slots.wire)
+                for block, sums_ in zip(blocks, cut, strict=True):
                     self._sums[sender, generation, round_, block] = sums_
             case messages.Published(round=round_, units=units):
                 for unit, values_ in zip(units, self._cut(payload, list(units)), strict=True):
@@ -168,15 +173,11 @@ class Payloads:
         room = self._rooms.map(process, fd)
         return arena if room is None else (*room, *arena[len(room) :])
 
-    def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
+    def _cut(self, payload: Payload, blocks: list[int], wire: WireFormat | None = None) -> list[torch.Tensor]:
         layout = self._gradients.layout
-        tensors, offset = [], 0
-        for number in blocks:
-            block = layout.blocks[number]
-            dtype = layout.sections[block.section].dtype
-            tensors.append(torch.frombuffer(payload, dtype=dtype, count=block.elements, offset=offset))
-            offset += block.elements * dtype.itemsize
-        return tensors
+        chosen = [layout.blocks[number] for number in blocks]
+        kinds = [(block.elements, layout.sections[block.section].dtype) for block in chosen]
+        return unpack_tensors(payload, kinds, wire)
 
     # -- work for the queue --------------------------------------------------------------------------------
 

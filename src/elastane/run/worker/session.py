@@ -61,6 +61,7 @@ from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.square_root import replace_square_root
+from elastane.run.worker.state.wire_formats import WireName, parse_wire
 from elastane.run.worker.step import TrainingStep
 from elastane.run.worker.trainer import Trainer
 from elastane.run.worker.training_round import TrainingRound
@@ -269,6 +270,7 @@ class Run:
         ranks: int,
         global_batch: int,
         until: str | int,
+        wire: WireName = "full",
         collate: Collate | None = None,
         loaders: int = 0,
         prefetch: int = 2,
@@ -285,6 +287,8 @@ class Run:
             ranks: virtual ranks; ``--virtual-ranks`` takes precedence. More workers than ranks cannot train.
             global_batch: samples that all virtual ranks together take for one inner step.
             until: ``"3 epochs"``, ``"500 rounds"`` or a number of rounds.
+            wire: ``"bf16"``, ``"int8"`` or ``"int4"``: round each difference of a virtual rank and their sum
+                to values of so few bits, in which they cross to other machines; ``"full"``: do not.
             collate: as in `steps`.
             loaders: as in `steps`.
             prefetch: as in `steps`.
@@ -300,6 +304,7 @@ class Run:
         )
         check_positions(dataset, "run.rounds")
         self._begin("run.rounds", collate, loaders, prefetch, order, in_rounds=True)
+        self._get_trainer().set_wire(parse_wire(wire))
         spec = self._settings.spec
         plan = make_round_plan(
             measure_length(dataset),

@@ -37,6 +37,7 @@ from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.loss_scaling import compute_gradient_scale
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.training_state import combine_digests
+from elastane.run.worker.state.wire_formats import WireFormat
 from elastane.run.worker.step_record import StepRecord
 from elastane.run.worker.worker_round import WorkerRound
 from elastane.run.worker.worker_settings import WorkerSettings
@@ -220,6 +221,11 @@ class Trainer:
             )
         if changes := describe_changes(origin, msgspec.structs.asdict(pinned)):
             self.reporter.warn("origin", f"differs from {origin}: {changes}", step=origin.step)
+
+    def set_wire(self, wire: WireFormat | None) -> None:
+        """Set the format of what rounds exchange; None: the type of the parameters."""
+        assert self.state.inner is not None, "only rounds have one"
+        self.state.inner.wire = self.gradients.slots.wire = wire
 
     def end_rehearsal(self, probe: Probe | None = None) -> None:
         """Report that this worker has rehearsed and is ready, with the bits that it computed."""

@@ -46,6 +46,7 @@ parser.add_argument("--record-read-sums", action="store_true")
 parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate after the last step, too")
 parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
 parser.add_argument("--inner-steps", type=int, help="train in rounds of this many inner steps")
+parser.add_argument("--wire", default="full", help="the format in which rounds cross the wire")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 options = parser.parse_args()
 
@@ -130,6 +131,7 @@ def begin_steps():
         ranks=GLOBAL_BATCH // MICROBATCH,
         global_batch=GLOBAL_BATCH,
         until=options.steps,
+        wire=options.wire,
     )
 
 

@@ -27,6 +27,7 @@ from elastane.run.protocol.tree import (
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.shared_memory import Arena
 from elastane.run.worker.state.slot_memory import Announce, FinalBlocks, HostSlots
+from elastane.run.worker.state.wire_formats import WireFormat
 
 AnnounceParts: TypeAlias = Callable[[tuple[PartialSum, ...], tuple[int, ...]], None]
 """Receives partial sums, and the numbers of the blocks of which they are final."""
@@ -48,6 +49,7 @@ class GradientSlots:
             sums that peers have completed.
         complete_blocks: blocks of slot 0 that hold complete sums, to which nothing may be added.
         arenas: the memory of each slot that peers read.
+        wire: the format to which complete sums are rounded; None: they are not.
         node_arenas: the memory of each merged part of this worker's node; only the blocks that this worker
             leads take memory.
     """
@@ -60,6 +62,7 @@ class GradientSlots:
         self.lock = threading.RLock()
         self.complete_blocks: set[int] = set()
         self.arenas: list[Arena] = []
+        self.wire: WireFormat | None = None
         self.node_arenas: list[Arena] = []
         self._nodes: dict[Span, int] = {}
         # Nodes that have been announced and to which this worker adds nothing more.
@@ -320,6 +323,8 @@ class GradientSlots:
             root = partial_sums[plan[-1].target] if plan else partial_sums[0]
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
+            if self.wire is not None and not self.layout.is_buffers(block):
+                self.wire.sums.round(sums)
             self.memory.store_copy(block)
             self.complete_blocks.add(block)
 

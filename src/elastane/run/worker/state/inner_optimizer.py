@@ -18,6 +18,7 @@ from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.placement import Placement
 from elastane.run.worker.state.shared_optimizer_state import OptimizerSnapshot, SharedOptimizerState
+from elastane.run.worker.state.wire_formats import WireFormat
 from elastane.run.worker.values import describe_value
 
 OuterOptimizer: TypeAlias = Callable[[list[dict[str, Any]]], optim.Optimizer]
@@ -55,6 +56,9 @@ class InnerOptimizer:
         clip_grad_norm: the largest norm of the gradient of an inner step; None: unlimited.
         placement: its arena has the committed parameters while inner steps change those of the model.
 
+    Attributes:
+        wire: the format to which differences are rounded; None: they are not.
+
     Raises:
         BadInput: the optimizer needs a closure.
     """
@@ -77,6 +81,7 @@ class InnerOptimizer:
         self._scheduler = None if isinstance(scheduler, ReduceLROnPlateau) else scheduler
         self._clip_grad_norm = clip_grad_norm
         self._layout, self._placement = layout, placement
+        self.wire: WireFormat | None = None
         self._shared = SharedOptimizerState(optimizer)
         self._before: OptimizerSnapshot | None = None
         self._schedule_before: dict[str, object] = {}
@@ -129,7 +134,10 @@ class InnerOptimizer:
             self._placement.values[:trained], self._placement.arena.tensors, strict=False
         ):
             committed = there.to(values.device)
-            differences.append((committed - values).mul_(share))
+            difference = (committed - values).mul_(share)
+            if self.wire is not None:
+                self.wire.round(difference)
+            differences.append(difference)
             values.copy_(committed)
         assert self._before is not None, "end_rank follows begin_rank"
         self._before.restore()
