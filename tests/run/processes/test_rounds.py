@@ -101,6 +101,20 @@ def test_two_sites_exchange_rounds_in_few_bits_and_any_number_trains_the_same_by
         assert max(sent[4:]) <= most_bytes * parameters, sent
 
 
+def test_groups_of_virtual_ranks_cross_in_few_bits_wherever_they_are_added(stage):
+    """Four ranks are rounded together: on one worker, on two with a group each, on three that split one."""
+    args, options = (*ARGS, "--wire=int8", "--group=4"), {"transport": "tcp", "max_workers": 3}
+    alone = stage.play(*args, **options)
+    two = stage.play(*args, "--record-sent-sums", start=2, **options)
+    three = stage.play(*args, f"--fault=2:{STEP}:before-first-ready", start=3, **options)
+    for ended in (two, three):
+        assert ended.outcome.code == 0, ended.describe()
+        assert (ended.losses, ended.digests) == (alone.losses, alone.digests), ended.describe()
+    for worker in (0, 1):
+        sent = count_sent_bytes(two, worker)
+        assert sorted(sent)[len(sent) // 2] <= 1.05 * two.run.record.pinned.parameters, sent
+
+
 def test_partial_sums_of_several_virtual_ranks_cross_in_full(stage):
     """So the bits do not depend on the worker that adds: eight ranks on one, two or three workers."""
     args = (*ARGS, "--wire=int8")

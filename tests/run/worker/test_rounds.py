@@ -272,6 +272,8 @@ def test_an_evaluation_between_rounds_sees_the_committed_model():
         ({"ranks": 3}, "a global batch of 8 does not divide into 3 virtual ranks"),
         ({"inner_steps": 0}, "run.rounds was given an invalid inner_steps: 0"),
         ({"wire": "fp8"}, "run.rounds was given an invalid wire: 'fp8'"),
+        ({"wire": "int8", "group": 3}, "group=3 for 4 virtual ranks"),
+        ({"wire": "int8", "group": 8}, "group=8 for 4 virtual ranks"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(changes, message):

@@ -182,7 +182,7 @@ def build_pinned(
 
 
 def _describe_rounds(plan: BatchPlan, inner: InnerOptimizer) -> str:
-    wire = "" if inner.wire is None else f", in {inner.wire.name}"
+    wire = "" if inner.wire is None else f", {inner.wire.name} for each {inner.wire.group}"
     return f" over rounds of {plan.inner_steps} steps of {_describe(inner.optimizer)}{wire}"
 
 

@@ -271,6 +271,7 @@ class Run:
         global_batch: int,
         until: str | int,
         wire: WireName = "full",
+        group: int = 1,
         collate: Collate | None = None,
         loaders: int = 0,
         prefetch: int = 2,
@@ -287,8 +288,9 @@ class Run:
             ranks: virtual ranks; ``--virtual-ranks`` takes precedence. More workers than ranks cannot train.
             global_batch: samples that all virtual ranks together take for one inner step.
             until: ``"3 epochs"``, ``"500 rounds"`` or a number of rounds.
-            wire: ``"bf16"``, ``"int8"`` or ``"int4"``: round each difference of a virtual rank and their sum
+            wire: ``"bf16"``, ``"int8"`` or ``"int4"``: round what virtual ranks have changed, and their sum,
                 to values of so few bits, in which they cross to other machines; ``"full"``: do not.
+            group: virtual ranks that are added before they are rounded, such as all of one site.
             collate: as in `steps`.
             loaders: as in `steps`.
             prefetch: as in `steps`.
@@ -304,7 +306,6 @@ class Run:
         )
         check_positions(dataset, "run.rounds")
         self._begin("run.rounds", collate, loaders, prefetch, order, in_rounds=True)
-        self._get_trainer().set_wire(parse_wire(wire))
         spec = self._settings.spec
         plan = make_round_plan(
             measure_length(dataset),
@@ -316,6 +317,7 @@ class Run:
             began_at=self._settings.began_at,
         )
         self._check_ranks(plan)
+        self._get_trainer().set_wire(parse_wire(wire, group, plan.virtual_ranks))
         batches, digest = self._open_batches(
             dataset, plan, collate, stream=None, loaders=loaders, prefetch=prefetch, order=order
         )

@@ -47,6 +47,7 @@ parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate aft
 parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
 parser.add_argument("--inner-steps", type=int, help="train in rounds of this many inner steps")
 parser.add_argument("--wire", default="full", help="the format in which rounds cross the wire")
+parser.add_argument("--group", type=int, default=1, help="the virtual ranks that are rounded together")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 options = parser.parse_args()
 
@@ -132,6 +133,7 @@ def begin_steps():
         global_batch=GLOBAL_BATCH,
         until=options.steps,
         wire=options.wire,
+        group=options.group,
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
+import msgspec
 import torch
 
 from elastane.run.protocol.messages import PartialSum
@@ -35,6 +36,20 @@ PORTION = 1 << 22
 """A number of elements; larger gradients are added in portions of this size."""
 
 
+class SlotMerge(msgspec.Struct, frozen=True):
+    """The addition of one slot to another.
+
+    Args:
+        target: the slot that holds the sum then.
+        source: the other slot; the same one: nothing is added.
+        rounded: the target has the sum of a node of the tree that is rounded then.
+    """
+
+    target: int
+    source: int
+    rounded: bool = False
+
+
 class GradientSlots:
     """The slots of one worker.
 
@@ -49,7 +64,8 @@ class GradientSlots:
             sums that peers have completed.
         complete_blocks: blocks of slot 0 that hold complete sums, to which nothing may be added.
         arenas: the memory of each slot that peers read.
-        wire: the format to which complete sums are rounded; None: they are not.
+        wire: the format to which sums of some nodes of the tree, and complete sums, are rounded; None: they
+            are not.
         node_arenas: the memory of each merged part of this worker's node; only the blocks that this worker
             leads take memory.
     """
@@ -182,7 +198,7 @@ class GradientSlots:
 
     def has_sibling(self, rank: int, following: int | None) -> bool:
         """Return whether the gradients of ``rank`` wait for those of its right sibling, ``following``."""
-        if not self.exact or following != rank + self._together:
+        if not self.exact or self.wire is not None or following != rank + self._together:
             return False
         if self.memory.on_device:
             # A replayed CUDA graph puts each gradient where the last one was, so none waits in its memory.
@@ -194,14 +210,14 @@ class GradientSlots:
         first = rank - rank % self._together
         return first, first + self._together
 
-    def assign(self, rank: int, *, with_sibling: bool) -> tuple[int, bool, tuple[tuple[int, int], ...]]:
+    def assign(self, rank: int, *, with_sibling: bool) -> tuple[int, bool, tuple[SlotMerge, ...]]:
         """Choose the slot of a virtual rank.
 
         Args:
             with_sibling: its left sibling goes into the slot together with it.
 
         Returns:
-            The slot, whether to add to it, and the merges of slots, ``(target, source)``, that follow.
+            The slot, whether to add to it, and the merges of slots that follow.
         """
         node = self._find_leaf(rank)
         sibling = find_sibling(node, self._size) if self.exact else None
@@ -212,21 +228,28 @@ class GradientSlots:
             add, slot = bool(self._nodes), 0
         elif sibling is not None and sibling in self._nodes:
             add, slot = True, self._nodes.pop(sibling)
-            node = (min(node[0], sibling[0]), max(node[1], sibling[1]))
+            node = _join(node, sibling)
         else:
             add, slot = False, self._find_free_slot()
         return slot, add, self._plan_merges(node, slot)
 
-    def _plan_merges(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
+    def _plan_merges(self, node: Span, slot: int) -> tuple[SlotMerge, ...]:
         """Record ``node`` in ``slot`` and merge it with its complete siblings; return these merges."""
-        plan = []
+        plan = [SlotMerge(slot, slot, rounded=True)] if self._is_rounded(node) else []
         while self.exact and (sibling := find_sibling(node, self._size)) in self._nodes:
             sibling_slot = self._nodes.pop(sibling)
             # Complete sums end up in slot 0, so the lower slot remains.
-            plan.append((min(slot, sibling_slot), max(slot, sibling_slot)))
-            node, slot = (min(node[0], sibling[0]), max(node[1], sibling[1])), min(slot, sibling_slot)
+            node = _join(node, sibling)
+            lower, higher = min(slot, sibling_slot), max(slot, sibling_slot)
+            plan.append(SlotMerge(lower, higher, self._is_rounded(node)))
+            slot = lower
         self._nodes[node] = slot
         return tuple(plan)
+
+    def _is_rounded(self, node: Span) -> bool:
+        """Return whether the sum of this node of the tree is rounded; a single difference is already."""
+        group = self.wire.group if self.exact and self.wire is not None else 1
+        return group > 1 and node[1] - node[0] == group
 
     def _find_free_slot(self) -> int:
         used = set(self._nodes.values())
@@ -315,11 +338,14 @@ class GradientSlots:
                 target, source = partial_sums[merge.target], partial_sums[merge.source]
                 if writable[merge.target]:
                     target.add_(source)
-                    continue
-                # Addition of two floating-point numbers commutes exactly.
-                in_place = writable[merge.source]
-                partial_sums[merge.target] = source.add_(target) if in_place else target + source
-                writable[merge.target] = True
+                else:
+                    # Addition of two floating-point numbers commutes exactly.
+                    in_place = writable[merge.source]
+                    partial_sums[merge.target] = source.add_(target) if in_place else target + source
+                    writable[merge.target] = True
+                nodes[merge.target] = _join(nodes[merge.target], nodes[merge.source])
+                if self._is_rounded(nodes[merge.target]):
+                    self.round(block, partial_sums[merge.target])
             root = partial_sums[plan[-1].target] if plan else partial_sums[0]
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
@@ -350,6 +376,7 @@ class GradientSlots:
         plan = merge_siblings([some[0] for some in spans], self._size) if self.exact else fold_node(spans)
         partial_sums = self.memory.place_parts([part[1] for part in parts])
         writable = [part[2] for part in parts]
+        nodes = [some[0] for some in spans]
         last = {merge.target: merge for merge in plan.merges}
         places = {number: place for place, (_, number) in enumerate(plan.left)}
         while len(self.node_arenas) < len(plan.left):
@@ -369,12 +396,20 @@ class GradientSlots:
                 target.add_(source)
             else:
                 partial_sums[number], writable[number] = target + source, True
+            nodes[number] = _join(nodes[number], nodes[merge.source])
+            if self._is_rounded(nodes[number]):
+                self.round(block, partial_sums[number])
         for number, place in places.items():
             if number not in last:
                 views[place].copy_(partial_sums[number])
         return tuple(
             PartialSum(some, arena.fd) for (some, _), arena in zip(plan.left, self.node_arenas, strict=False)
         )
+
+    def round(self, block: int, sums: torch.Tensor) -> None:
+        """Round sums of a block in place, unless it has buffers."""
+        if self.wire is not None and not self.layout.is_buffers(block):
+            self.wire.round(sums)
 
     def store_sum(self, block: int, sums: torch.Tensor) -> None:
         """Store the complete sum of a block, which a peer has computed."""
@@ -383,3 +418,8 @@ class GradientSlots:
             self.find_root(block).copy_(sums)
             self.memory.store_copy(block)
             self.complete_blocks.add(block)
+
+
+def _join(one: Span, other: Span) -> Span:
+    """Return the node of the tree that two siblings form."""
+    return min(one[0], other[0]), max(one[1], other[1])

@@ -135,7 +135,7 @@ class InnerOptimizer:
         ):
             committed = there.to(values.device)
             difference = (committed - values).mul_(share)
-            if self.wire is not None:
+            if self.wire is not None and self.wire.group == 1:
                 self.wire.round(difference)
             differences.append(difference)
             values.copy_(committed)

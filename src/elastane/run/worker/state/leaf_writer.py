@@ -186,18 +186,27 @@ class LeafWriter:
             return
         slots = self._slots
         wanted = [block for block in blocks if block not in slots.complete_blocks]
-        pairs = [(slots.view_blocks(target), slots.view_blocks(source)) for target, source in self._merges]
+        views = [
+            (slots.view_blocks(merge.target), slots.view_blocks(merge.source), merge.rounded)
+            for merge in self._merges
+        ]
         if not slots.memory.on_device:
             # One block after the other: it stays in the cache from one merge to the next.
             for block in wanted:
-                for targets, sources in pairs:
-                    targets[block].add_(sources[block])
+                for targets, sources, rounded in views:
+                    if sources is not targets:
+                        targets[block].add_(sources[block])
+                    if rounded:
+                        slots.round(block, targets[block])
             return
         chosen = set(wanted)
         for alike in self._layout.alike_blocks:
             together = [block for block in alike if block in chosen]
-            for targets, sources in pairs if together else ():
-                torch._foreach_add_([targets[b] for b in together], [sources[b] for b in together])
+            for targets, sources, rounded in views if together else ():
+                if sources is not targets:
+                    torch._foreach_add_([targets[b] for b in together], [sources[b] for b in together])
+                for block in together if rounded else ():
+                    slots.round(block, targets[block])
 
     def finish(self, buffers: list[torch.Tensor]) -> None:
         """Add the changes that the forward passes made to the buffers, and merge slots."""

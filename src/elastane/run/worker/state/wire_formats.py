@@ -1,9 +1,10 @@
 """The formats in which the differences of a round cross the wire: fewer bits, chosen once.
 
-A run in rounds rounds each difference before it is added, and each complete sum, to values that the format
-can represent; the sums between are exact in the type of the parameters. So what travels between two machines
-is either representable, and travels in the format, or a sum of several virtual ranks, and travels as it is.
-The transport loses nothing, and the bits of a run do not depend on its routes.
+A run in rounds rounds the sums of some nodes of the tree to values that the format can represent: those of
+each virtual rank or of each group of them, before they are added further, and complete sums. Other sums are
+exact to the type of the parameters. So what travels between two machines is either representable, and
+travels in the format, or it travels as it is. The transport loses nothing, and the bits of a run do not
+depend on its routes.
 
 Integers have one power of two as the scale of each group of elements. To round a rounded value again changes
 nothing, so a sender needs no memory of the scales: it finds the same ones.
@@ -15,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 
 from elastane.common.errors import BadInput
+from elastane.run.worker.data.dataset_checks import check_count
 from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.values import describe_value
@@ -31,17 +33,28 @@ ROUNDED = (torch.float32, torch.bfloat16, torch.float16)
 """The types of parameters with differences that are rounded; those of others travel as they are."""
 
 
-def parse_wire(wire: object) -> "WireFormat | None":
-    """Return the format with this name; None: differences are not rounded.
+def parse_wire(wire: object, group: int = 1, ranks: int = 1) -> "WireFormat | None":
+    """Return the format with this name; None: nothing is rounded.
+
+    Args:
+        group: see `WireFormat`.
+        ranks: the number of virtual ranks.
 
     Raises:
-        BadInput: no format has this name.
+        BadInput: no format has this name, or the virtual ranks do not divide into such groups.
     """
+    check_count("run.rounds", "group", group)
+    if ranks % group or group & (group - 1):
+        raise BadInput(
+            f"run.rounds was given group={group} for {ranks} virtual ranks",
+            means="virtual ranks are rounded in groups that are nodes of the tree in which they are added",
+            do="choose a power of two that divides the virtual ranks, such as those of one site",
+        )
     if wire == "full":
         return None
     for name in get_args(WireName):
         if wire == name:
-            return WireFormat(name)
+            return WireFormat(name, group)
     raise BadInput(
         f"run.rounds was given an invalid wire: {describe_value(wire)}",
         means="wire is the format in which the differences of a round cross to other machines",
@@ -54,13 +67,14 @@ class WireFormat:
 
     Args:
         name: ``bf16``, ``int8`` or ``int4``.
+        group: the number of virtual ranks of which the sum is rounded; 1: each difference is.
 
     Attributes:
         sums: the format of complete sums: rounding these in ``int4`` would be an error that all share.
     """
 
-    def __init__(self, name: WireName) -> None:
-        self.name = name
+    def __init__(self, name: WireName, group: int = 1) -> None:
+        self.name, self.group = name, group
         self._limit = {"int8": 127, "int4": 7}.get(name, 0)
         self.sums = WireFormat("int8") if name == "int4" else self
 
