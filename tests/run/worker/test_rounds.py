@@ -41,6 +41,7 @@ class Case:
 
     Args:
         length: samples of the dataset; 52 end each epoch with a short round and a short inner step.
+        microbatch: samples of one pass.
     """
 
     model: Callable[[], nn.Module] = build_plain_model
@@ -50,6 +51,7 @@ class Case:
     clip: float | None = 0.5
     length: int = 52
     rounds: int = 7
+    microbatch: int = BATCH // RANKS
 
 
 @dataclass
@@ -77,7 +79,8 @@ def prepare(case: Case, **wishes: Any) -> Trained:
 
 
 def begin_rounds(trained: Trained, case: Case, **changes: Any) -> Any:
-    options = {"inner_steps": STEPS, "ranks": RANKS, "global_batch": BATCH, "until": case.rounds} | changes
+    options = {"inner_steps": STEPS, "ranks": RANKS, "global_batch": BATCH, "until": case.rounds}
+    options |= {"microbatch": case.microbatch} | changes
     return trained.run.rounds(make_samples(case.length), **options)
 
 
@@ -111,21 +114,26 @@ def train_plain(case: Case) -> Trained:
                 scheduler.step()
             seen = total = 0
             for step in range(STEPS):
-                part = step * RANKS + rank
-                positions = samples.list_positions(part, BATCH // RANKS)
-                indices = [find_sample_index(p, case.length, SEED, samples.epoch) for p in positions]
-                if not indices:
+                passes = BATCH // RANKS // case.microbatch
+                parts = range((step * RANKS + rank) * passes, (step * RANKS + rank + 1) * passes)
+                positions = [samples.list_positions(part, case.microbatch) for part in parts]
+                size = sum(map(len, positions))
+                if not size:
                     break
-                seed_everything(derive_random_key(SEED, number, part))
                 optimizer.zero_grad()
-                loss = compute_loss(model, data[indices])
-                loss.backward()
+                for part, own in zip(parts, positions, strict=True):
+                    if not own:
+                        continue
+                    indices = [find_sample_index(p, case.length, SEED, samples.epoch) for p in own]
+                    seed_everything(derive_random_key(SEED, number, part))
+                    loss = compute_loss(model, data[indices])
+                    (loss * (len(own) / size)).backward()
+                    seen, total = seen + len(own), total + loss.detach().double() * len(own)
                 if case.clip is not None:
                     nn.utils.clip_grad_norm_(parameters, case.clip)
                 optimizer.step()
                 if scheduler:
                     scheduler.step()
-                seen, total = seen + len(indices), total + loss.detach().double() * len(indices)
             share = seen / samples.count
             names = [name for name, _ in model.named_parameters()]
             leaves.append([(begin[n] - p.detach()) * share for n, p in zip(names, parameters, strict=True)])
@@ -167,11 +175,27 @@ def assert_same(elastic: Trained, plain: Trained) -> None:
         Case(outer=functools.partial(optim.SGD, lr=1.0), scheduler=None, clip=None),
         Case(optimizer=lambda model: optim.SGD(model.parameters(), lr=0.1, momentum=0.9), length=96),
         Case(optimizer=lambda model: optim.Adagrad(model.parameters(), lr=0.1)),
+        Case(microbatch=1, length=51),
     ],
-    ids=["nesterov", "average", "sgd", "adagrad"],
+    ids=["nesterov", "average", "sgd", "adagrad", "several passes"],
 )
 def test_rounds_train_the_bytes_of_a_plain_loop(case):
     assert_same(train_in_rounds(case), train_plain(case))
+
+
+def test_weights_divide_the_gradient_of_an_inner_step_by_their_sum():
+    case = Case(clip=None, microbatch=1, length=96)
+    means = prepare(case)
+    for round_ in begin_rounds(means, case):
+        list(compute_all(means, round_))
+        means.losses.append(round_.loss)
+    sums = prepare(case)
+    for round_ in begin_rounds(sums, case):
+        for step in round_:
+            for batch in step:
+                step.backward(4 * compute_loss(sums.model, batch), weight=torch.tensor(4.0))
+        sums.losses.append(round_.loss)
+    assert sums.losses == means.losses
 
 
 def test_sharded_and_mirrored_rounds_train_the_same_bytes(monkeypatch):
@@ -270,6 +294,7 @@ def test_an_evaluation_between_rounds_sees_the_committed_model():
         ({"until": "10 steps"}, "invalid until: '10 steps'"),
         ({"until": 0}, "invalid until: 0"),
         ({"ranks": 3}, "a global batch of 8 does not divide into 3 virtual ranks"),
+        ({"microbatch": 3}, "a microbatch of 3 does not divide the 2 samples of an inner step"),
         ({"inner_steps": 0}, "run.rounds was given an invalid inner_steps: 0"),
         ({"wire": "fp8"}, "run.rounds was given an invalid wire: 'fp8'"),
         ({"wire": "int8", "group": 3}, "group=3 for 4 virtual ranks"),
@@ -345,6 +370,14 @@ def test_mistakes_in_the_loop_are_refused_in_words():
 
     with pytest.raises(BadInput, match="a hyperparameter of the optimizer was changed inside a step"):
         make_first_step(set_rate)
+
+    def mix(trained: Any, _round: Any, step: Any, batch: Any) -> None:
+        step.backward(compute_loss(trained.model, batch), weight=None if len(seen) % 2 else 1.0)
+        seen.append(batch)
+
+    case, seen = Case(scheduler=None, microbatch=1), []
+    with pytest.raises(BadInput, match="a weight for some microbatches of an inner step and none for others"):
+        make_first_step(mix)
 
     def diverge(trained: Any, _round: Any, step: Any, batch: Any) -> None:
         step.backward(compute_loss(trained.model, batch) * (1.0 if step.rehearses else float("nan")))

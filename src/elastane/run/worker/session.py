@@ -270,6 +270,7 @@ class Run:
         ranks: int,
         global_batch: int,
         until: str | int,
+        microbatch: int | None = None,
         wire: WireName = "full",
         group: int = 1,
         collate: Collate | None = None,
@@ -288,6 +289,7 @@ class Run:
             ranks: virtual ranks; ``--virtual-ranks`` takes precedence. More workers than ranks cannot train.
             global_batch: samples that all virtual ranks together take for one inner step.
             until: ``"3 epochs"``, ``"500 rounds"`` or a number of rounds.
+            microbatch: samples of one pass; None: all that a virtual rank takes for an inner step.
             wire: ``"bf16"``, ``"int8"`` or ``"int4"``: round what virtual ranks have changed, and their sum,
                 to values of so few bits, in which they cross to other machines; ``"full"``: do not.
             group: virtual ranks that are added before they are rounded, such as all of one site.
@@ -313,6 +315,7 @@ class Run:
             ranks if spec.virtual_ranks is None else spec.virtual_ranks,
             global_batch,
             until,
+            microbatch=microbatch,
             seed=spec.seed,
             began_at=self._settings.began_at,
         )

@@ -5,7 +5,7 @@ what holds for a step holds for a round: joins, leaves, deaths, checkpoints, the
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import msgspec
@@ -15,54 +15,62 @@ from elastane.common.errors import BadInput
 from elastane.run.protocol.messages import Leaf
 from elastane.run.protocol.sampling import MASK
 from elastane.run.worker.cuda_graphs import check_not_capturing
-from elastane.run.worker.data.batch_sources import Batch, BatchPlan, BatchSource
+from elastane.run.worker.data.batch_sources import BatchPlan, BatchSource
 from elastane.run.worker.late_losses import LateLoss
-from elastane.run.worker.losses import build_no_microbatch_error, check_loss
+from elastane.run.worker.losses import (
+    build_no_microbatch_error,
+    build_unused_microbatch_error,
+    check_loss,
+    check_weight,
+)
 from elastane.run.worker.spot_checks import SpotCheckPass
 from elastane.run.worker.state.devices import LateNumber
+from elastane.run.worker.state.inner_optimizer import avoid_zero
 from elastane.run.worker.step import Announcer, TrainingStep
 from elastane.run.worker.trainer import Trainer
 from elastane.run.worker.worker_round import WorkerRound
 
 
 class InnerStep:
-    """One step of the inner optimizer; iterate over it for its microbatch.
+    """One step of the inner optimizer; iterate over it for its microbatches.
 
     Args:
-        inputs: the microbatch.
-        take_loss: takes the loss of the microbatch.
+        microbatches: yields them.
+        run_backward: takes the loss of a microbatch and its weight.
 
     Attributes:
         number: the number of the step in its round, from 1.
         virtual_rank: the virtual rank that makes it.
-        rehearses: the microbatch is computed for the rehearsal, which leaves no trace.
+        rehearses: it is computed for the rehearsal, which leaves no trace.
     """
 
     def __init__(
         self,
-        inputs: Any,
-        take_loss: Callable[[torch.Tensor], None],
+        microbatches: Iterator[Any],
+        run_backward: Callable[[torch.Tensor, float | torch.Tensor | None], None],
         *,
         number: int,
         virtual_rank: int,
         rehearses: bool = False,
     ) -> None:
-        self._inputs, self._take_loss = inputs, take_loss
+        self._microbatches, self._run_backward = microbatches, run_backward
         self.number, self.virtual_rank, self.rehearses = number, virtual_rank, rehearses
 
     def __iter__(self) -> Iterator[Any]:
-        yield self._inputs
+        return self._microbatches
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run the backward pass of the microbatch. The run steps the optimizer after it.
+    def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:
+        """Run the backward pass of a microbatch. After the last one the run steps the optimizer.
 
         Args:
-            loss: scalar; the mean over the microbatch's samples.
+            loss: scalar; the mean over the microbatch's samples, or, with ``weight``, the sum.
+            weight: the weight of this microbatch, such as its number of tokens. The inner step divides its
+                gradient by the sum of all weights.
 
         Raises:
-            BadInput: the loss is invalid, or the microbatch has had its backward pass.
+            BadInput: the loss or the weight is invalid, or the microbatch has had its backward pass.
         """
-        self._take_loss(check_loss(loss))
+        self._run_backward(check_loss(loss), weight)
 
 
 class TrainingRound(TrainingStep):
@@ -76,26 +84,37 @@ class TrainingRound(TrainingStep):
         super().__init__(trainer, plan, source)
         assert trainer.state.inner is not None, "checked by the run"
         self._inner = trainer.state.inner
-        # The sum of the losses of a virtual rank so far, each times its samples; perhaps on a device.
-        self._losses: torch.Tensor | None = None
+        self._losses = WeighedLosses()
+        # The samples of the current inner step.
+        self._step_samples = 0
 
     def _rehearse(self) -> Iterator[Any]:
         for inputs in super()._rehearse():
-            yield InnerStep(inputs, self._take_loss, number=1, virtual_rank=self.virtual_rank, rehearses=True)
+            rank = self.virtual_rank
+            yield InnerStep(iter((inputs,)), self._run_inner, number=1, virtual_rank=rank, rehearses=True)
 
     def _compute_rank(self, round_: WorkerRound, rank: int) -> Iterator[Any]:
         trainer, inner = self._trainer, self._inner
         began_s = time.perf_counter() - round_.seconds["deal"]
         check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None
         inner.begin_rank()
-        self._losses = None
-        leaf = Leaf(rank, trainer.worker)
-        for number, part in enumerate(self._plan.list_parts(rank), 1):
-            batch = self._load_part(round_, rank, part)
-            if not batch.samples:
+        self._losses = WeighedLosses()
+        leaf, samples = Leaf(rank, trainer.worker), self._count_samples()
+        for number in range(1, self._plan.inner_steps + 1):
+            parts = self._plan.list_parts(rank, number)
+            parts = [part for part in parts if self._plan.count_part_samples((part,), samples)]
+            if not parts:
                 break
-            leaf = yield from self._make_inner_step(leaf, batch, number)
-        differences = inner.end_rank(leaf.samples / self._count_samples())
+            leaves = list[Leaf]()
+            microbatches = self._iterate_parts(round_, leaf, parts, leaves)
+            self._step_samples = self._plan.count_part_samples(parts, samples)
+            yield InnerStep(microbatches, self._run_inner, number=number, virtual_rank=rank)
+            if len(leaves) < len(parts):
+                raise build_unused_microbatch_error(f"round {self._number}, inner step {number}: ")
+            self._make_inner_step()
+            for computed in leaves:
+                leaf = _add_leaf(leaf, computed)
+        differences = inner.end_rank(leaf.samples / samples)
         trainer.state.replicated.remember_hyperparameters()
         changes = trainer.state.buffers.take_changes()
         announcer = Announcer(trainer, round_.assignment)
@@ -111,54 +130,65 @@ class TrainingRound(TrainingStep):
         leaf = msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints)
         round_.finish_leaf(*self._put_loss(leaf))
 
-    def _load_part(self, round_: WorkerRound, rank: int, part: int) -> Batch:
-        """Load the microbatch of an inner step, and seed its random numbers."""
-        own = [other for other in self._plan.list_parts(rank) if other >= part]
-        later = [other for waiting in round_.waiting for other in self._plan.list_parts(waiting)]
-        return self._load_batch(round_, part, () if round_.recomputes else (*own, *later))
+    def _iterate_parts(
+        self, round_: WorkerRound, leaf: Leaf, parts: list[int], leaves: list[Leaf]
+    ) -> Iterator[Any]:
+        """Yield the microbatches of an inner step to the script.
 
-    def _make_inner_step(self, leaf: Leaf, batch: Batch, number: int) -> Generator[Any, None, Leaf]:
-        """Let the script compute a microbatch, and step the inner optimizer; return the leaf with both."""
+        Args:
+            leaf: of the virtual rank.
+            parts: their numbers in the round.
+            leaves: receives the leaf of each that has had its backward pass.
+        """
         state, rank = self._trainer.state, leaf.virtual_rank
-        versions = state.read_versions()
-        self._pending_leaf, self._logged = Leaf(rank, leaf.worker, samples=batch.samples), {}
-        self._present = rank, batch.inputs
-        state.replicated.caches.put_back()
-        state.guard.position = ("round", self._number, rank, number, time.perf_counter())
-        yield InnerStep(batch.inputs, self._take_loss, number=number, virtual_rank=rank)
-        computed = self._take_computed()
-        state.check_versions(versions)
-        state.replicated.restore_flags()
+        for part in parts:
+            batch = self._load_batch(
+                round_, part, () if round_.recomputes else self._list_coming(round_, part)
+            )
+            versions = state.read_versions()
+            self._pending_leaf = Leaf(rank, leaf.worker, samples=batch.samples, checksum=batch.checksum)
+            self._logged = {}
+            self._present = rank, batch.inputs
+            state.replicated.caches.put_back()
+            state.guard.position = ("round", self._number, part, time.perf_counter())
+            yield batch.inputs
+            leaves.append(self._take_computed())
+            state.check_versions(versions)
+            state.replicated.restore_flags()
+
+    def _list_coming(self, round_: WorkerRound, part: int) -> tuple[int, ...]:
+        """Return the microbatches that this worker will load in this round, from this one on."""
+        plan = self._plan
+        own = [other for other in plan.list_parts(plan.find_rank(part)) if other >= part]
+        return (*own, *(other for waiting in round_.waiting for other in plan.list_parts(waiting)))
+
+    def _make_inner_step(self) -> None:
+        """Step the inner optimizer, with the gradients of all microbatches of the inner step."""
+        state = self._trainer.state
         with state.guard.allow_steps():
             self._inner.step()
         state.replicated.remember_hyperparameters()
-        sums = {name: leaf.sums.get(name, 0.0) + term for name, term in computed.sums.items()}
-        return msgspec.structs.replace(
-            leaf,
-            samples=leaf.samples + batch.samples,
-            checksum=(leaf.checksum + batch.checksum) & MASK,
-            sums={**leaf.sums, **sums},
-        )
 
-    def _take_loss(self, loss: torch.Tensor) -> None:
+    def _run_inner(self, loss: torch.Tensor, weight: float | torch.Tensor | None) -> None:
         check_not_capturing(loss)
+        checked = None if weight is None else check_weight(weight)
         if self._rehearsal is not None:
             self._rehearsal.backward(loss)
             return
         leaf, self._pending_leaf = self._pending_leaf, None
         if leaf is None:
             raise build_no_microbatch_error()
-        term = loss.detach().double() * leaf.samples
-        self._losses = term if self._losses is None else self._losses + term
-        self._inner.backward(loss)
+        given = weight if isinstance(checked, LateNumber) else checked
+        self._losses.add(loss, leaf.samples, given)
+        self._inner.backward(loss, leaf.samples / self._step_samples, given)
         self._computed_leaf = leaf
 
     def _put_loss(self, leaf: Leaf) -> tuple[Leaf, LateLoss | None]:
         """Return the leaf with its loss, or without it and the loss that a device still computes."""
-        if self._losses is None:
+        mean = self._losses.compute_mean()
+        if mean is None:
             return leaf, None
-        number = LateNumber(self._losses / leaf.samples)
-        late_loss = LateLoss(number, self._number, None, by_samples=False, term_of=None)
+        late_loss = LateLoss(LateNumber(mean), self._number, None, by_samples=False, term_of=None)
         return (late_loss.put_into(leaf), None) if late_loss.has_arrived else (leaf, late_loss)
 
     def _count_samples(self) -> int:
@@ -168,8 +198,7 @@ class TrainingRound(TrainingStep):
 
     def _count_schedule_steps(self) -> int:
         """Return the inner steps of the longest virtual rank: those of a loop over global batches."""
-        plan = self._plan
-        return -(-self._count_samples() // (plan.microbatch * plan.virtual_ranks))
+        return -(-self._count_samples() // self._plan.step_samples)
 
     def backward(
         self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, summed: bool = False
@@ -178,13 +207,46 @@ class TrainingRound(TrainingStep):
         raise _build_round_error("backward", "step.backward(loss)")
 
     def count(self, measure: Callable[[Any], float | torch.Tensor]) -> NoReturn:
-        """Refuse: an inner step has one microbatch of its virtual rank."""
-        raise _build_round_error("count", "the loss of a microbatch as the mean of its samples or tokens")
+        """Refuse: each virtual rank knows its own microbatches only."""
+        raise _build_round_error("count", "step.backward(loss_sum, weight=number)")
+
+
+class WeighedLosses:
+    """The losses of a virtual rank, of which its leaf has the mean; perhaps on a device."""
+
+    def __init__(self) -> None:
+        self._total: torch.Tensor | None = None
+        self._weight: float | torch.Tensor = 0.0
+
+    def add(self, loss: torch.Tensor, samples: int, weight: float | torch.Tensor | None) -> None:
+        """Add the loss of a microbatch: the mean over samples, or, with a weight, the sum."""
+        term = loss.detach().double()
+        if weight is None:
+            term, weight = term * samples, float(samples)
+        self._total = term if self._total is None else self._total + term
+        self._weight = self._weight + (
+            weight.detach().double() if isinstance(weight, torch.Tensor) else weight
+        )
+
+    def compute_mean(self) -> torch.Tensor | None:
+        """Return the mean over the weights; None: the virtual rank has no samples."""
+        return None if self._total is None else self._total / avoid_zero(self._weight)
+
+
+def _add_leaf(leaf: Leaf, computed: Leaf) -> Leaf:
+    """Return the leaf of a virtual rank with that of one of its microbatches."""
+    sums = {name: leaf.sums.get(name, 0.0) + term for name, term in computed.sums.items()}
+    return msgspec.structs.replace(
+        leaf,
+        samples=leaf.samples + computed.samples,
+        checksum=(leaf.checksum + computed.checksum) & MASK,
+        sums={**leaf.sums, **sums},
+    )
 
 
 def _build_round_error(method: str, do: str) -> BadInput:
     return BadInput(
         f"the script called {method} of a round",
-        means="a round consists of inner steps, and each of them has a microbatch and a loss",
-        do=f"loop over the inner steps of the round, and over the microbatch of each; there use {do}",
+        means="a round consists of inner steps, and each of them has microbatches with losses",
+        do=f"loop over the inner steps of the round, and over the microbatches of each; there use {do}",
     )

@@ -69,14 +69,15 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         length: the length of the dataset, in samples; 0: a stream, of unknown length.
         global_batch: the samples per step.
-        microbatch: the samples per virtual rank, or per inner step of one.
+        microbatch: the samples per virtual rank, or in a run of rounds of each pass of an inner step.
         virtual_ranks: V, the number of virtual ranks.
         steps: the number of steps; 0: the run ends when a stream has ended ``epochs`` times.
         epochs: the epochs of a stream; 0: the run ends after ``steps``.
         dropped: the samples at the end of each epoch that are left out; another epoch leaves out others.
         began_at: where the data stood when the run began; the run has no step before.
-        inner_steps: H, the steps that each virtual rank makes in a round, with one microbatch each; then
-            ``global_batch`` are the samples per round. 1: the run has no rounds.
+        inner_steps: H, the steps that each virtual rank makes in a round; then ``global_batch`` are the
+            samples per round. 1: the run has no rounds.
+        passes: the microbatches of an inner step.
     """
 
     length: int
@@ -89,6 +90,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     began_at: DataPosition = DATA_START
     inner_steps: int = 1
+    passes: int = 1
 
     @property
     def samples_per_epoch(self) -> int:
@@ -98,13 +100,34 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return the positions of a step in its epoch."""
         return find_step_samples(step, self.samples_per_epoch, self.global_batch, self.began_at)
 
-    def list_parts(self, virtual_rank: int) -> range:
+    # -- the microbatches of a round -----------------------------------------------------------------------
+
+    @property
+    def step_samples(self) -> int:
+        """The samples that all virtual ranks together take for one inner step."""
+        return self.virtual_ranks * self.passes * self.microbatch
+
+    def list_parts(self, virtual_rank: int, inner_step: int | None = None) -> list[int]:
         """Return the numbers of the microbatches of a virtual rank in its round, in their order.
 
         The first inner steps of all virtual ranks have the first samples, so that all ranks make as many
         inner steps in a round that is short, at the end of an epoch.
+
+        Args:
+            inner_step: only those of this inner step, from 1; None: of all.
         """
-        return range(virtual_rank, self.virtual_ranks * self.inner_steps, self.virtual_ranks)
+        steps = range(self.inner_steps) if inner_step is None else (inner_step - 1,)
+        firsts = ((step * self.virtual_ranks + virtual_rank) * self.passes for step in steps)
+        return [part for first in firsts for part in range(first, first + self.passes)]
+
+    def find_rank(self, part: int) -> int:
+        """Return the virtual rank of a microbatch of a round, or of a step."""
+        return part // self.passes % self.virtual_ranks
+
+    def count_part_samples(self, parts: Iterable[int], samples: int) -> int:
+        """Return how many of the first ``samples`` positions of a round some microbatches have."""
+        starts = (part * self.microbatch for part in parts)
+        return sum(max(0, min(self.microbatch, samples - start)) for start in starts)
 
 
 class BatchSource(ABC):
@@ -343,8 +366,7 @@ class MapBatchSource(BatchSource):
         if not self._ranks.issuperset(ranks):
             self._ranks.update(ranks)
             # In the order of virtual ranks, and of the inner steps of each.
-            ranks_of = self._plan.virtual_ranks
-            self._sorted_ranks = sorted(self._ranks, key=lambda rank: (rank % ranks_of, rank))
+            self._sorted_ranks = sorted(self._ranks, key=lambda part: (self._plan.find_rank(part), part))
         if self._loaders is not None:
             self._loaders.refresh()
 

@@ -17,6 +17,7 @@ def make_round_plan(
     global_batch: int,
     until: str | int,
     *,
+    microbatch: int | None = None,
     seed: int,
     began_at: DataPosition = DATA_START,
 ) -> BatchPlan:
@@ -28,6 +29,7 @@ def make_round_plan(
         ranks: V, the number of virtual ranks.
         global_batch: the samples that all virtual ranks together take for one inner step.
         until: ``"3 epochs"``, ``"500 rounds"`` or a number of rounds.
+        microbatch: the samples of one pass; None: all that a virtual rank takes for an inner step.
         began_at: where the data stood when the run began; ``until`` counts what came before, too.
 
     Raises:
@@ -41,6 +43,14 @@ def make_round_plan(
             means="all virtual ranks take the same number of samples for an inner step",
             do=f"choose a number of ranks that divides {global_batch}",
         )
+    own = global_batch // ranks
+    check_count("run.rounds", "microbatch", microbatch := own if microbatch is None else microbatch)
+    if own % microbatch:
+        raise BadInput(
+            f"a microbatch of {microbatch} does not divide the {own} samples of an inner step",
+            means="an inner step of a virtual rank consists of whole microbatches",
+            do=f"choose a microbatch that divides {own}",
+        )
     samples = inner_steps * global_batch
     plan = make_plan(
         length,
@@ -51,7 +61,9 @@ def make_round_plan(
         seed=seed,
         began_at=began_at,
     )
-    return msgspec.structs.replace(plan, microbatch=global_batch // ranks, inner_steps=inner_steps)
+    return msgspec.structs.replace(
+        plan, microbatch=microbatch, inner_steps=inner_steps, passes=own // microbatch
+    )
 
 
 def _parse_until(until: str | int) -> str | int:

@@ -25,6 +25,11 @@ OuterOptimizer: TypeAlias = Callable[[list[dict[str, Any]]], optim.Optimizer]
 """Builds the optimizer that steps once in a round, of groups of parameters, such as `outer.Nesterov`."""
 
 
+def avoid_zero(weight: float | torch.Tensor) -> float | torch.Tensor:
+    """Return the sum of some weights, or 1 in place of 0: without any weight all that it divides is zero."""
+    return weight + (weight == 0)
+
+
 def build_outer(outer: OuterOptimizer, inner: optim.Optimizer) -> optim.Optimizer:
     """Return the outer optimizer, with the parameters in the groups of the inner one.
 
@@ -85,33 +90,66 @@ class InnerOptimizer:
         self._shared = SharedOptimizerState(optimizer)
         self._before: OptimizerSnapshot | None = None
         self._schedule_before: dict[str, object] = {}
+        # The weights of the microbatches of the present inner step.
+        self._weights: list[float | torch.Tensor | None] = []
         # Parameters that have had a gradient in the virtual rank.
         self._touched: set[int] = set()
 
     def begin_rank(self) -> None:
         """Begin a virtual rank: the model has the committed parameters, and the optimizer a fresh state."""
         self._touched.clear()
+        self._weights = []
         self._before = self._shared.snapshot()
         if self._scheduler is not None:
             self._schedule_before = copy.deepcopy(self._scheduler.state_dict())
         self._forget_gradients()
 
     @runs_script
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run the backward pass of an inner step."""
-        loss.backward()
+    def backward(self, loss: torch.Tensor, share: float, weight: float | torch.Tensor | None) -> None:
+        """Run the backward pass of a microbatch; gradients add up in ``.grad`` until the inner step.
+
+        Args:
+            share: the share of the microbatch in the samples of the inner step.
+            weight: the weight of a loss that is a sum; None: the loss is a mean, and counts by its share.
+
+        Raises:
+            BadInput: of the microbatches of an inner step, some have a weight and others have none.
+        """
+        if self._weights and (self._weights[0] is None) != (weight is None):
+            raise BadInput(
+                "step.backward was given a weight for some microbatches of an inner step and none for others",
+                means="a sum of losses and a mean of losses cannot be added",
+                do="pass weight= for each microbatch, or for none",
+            )
+        self._weights.append(weight)
+        if weight is None and share != 1.0:
+            loss.backward(torch.full_like(loss, share))
+        else:
+            loss.backward()
 
     @runs_script
     def step(self) -> None:
         """Change the parameters of the model by the gradients in ``.grad``."""
         parameters = self._layout.parameters
         self._touched.update(n for n, parameter in enumerate(parameters) if parameter.grad is not None)
+        self._divide_gradients()
         if self._clip_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(parameters, self._clip_grad_norm)
         self.optimizer.step()
         self._forget_gradients()
         if self._scheduler is not None:
             self._scheduler.step()
+
+    @torch.no_grad()
+    def _divide_gradients(self) -> None:
+        """Divide the gradients of sums of losses by the sum of the weights."""
+        weights, self._weights = self._weights, []
+        if not weights or weights[0] is None:
+            return
+        total = sum(weight for weight in weights if weight is not None)
+        for parameter in self._layout.parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(avoid_zero(total))
 
     def _forget_gradients(self) -> None:
         for parameter in self._layout.parameters:
