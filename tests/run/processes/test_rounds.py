@@ -81,6 +81,14 @@ def test_a_run_resumes_in_a_round_on_other_workers(attempts, assert_equals_one_w
     assert resumed.step == 4
 
 
+def test_a_finished_run_resumes_to_write_its_model_again(attempts, assert_equals_one_worker):
+    attempts.begin("--start=2", "--checkpoint-every=4 steps", args=(*ARGS, "--hold=before-model"))
+    attempts.wait_for_file("held")
+    attempts.kill_everything()
+    attempts.resume("--start=1")
+    assert_equals_one_worker(attempts.wait_for_end())
+
+
 @pytest.mark.parametrize(
     ("wire", "most_bytes"),
     [("int8", 1.05), ("int4", 0.95), pytest.param("bf16", 2.1, marks=pytest.mark.long)],

@@ -246,7 +246,8 @@ class Trainer:
         if self.initial and is_first:
             check_not_wrapped(self.state.model, self.spec.processes)
             check_process_group(self.spec.processes)
-        self.state.adopt_changes(first=is_first, begins=self.initial)
+        # A worker of a run that has ended already is ready before its first round, and receives its state.
+        self.state.adopt_changes(first=is_first, begins=self.initial, receives=is_first and self.rehearsed)
         self._entered_round = True
 
     def open_to_script(self, step: int) -> None:

@@ -137,6 +137,8 @@ class TrainingState:
                 view.copy_(parameter)
                 parameter.data = view
             self.placement.mark_computed(range(len(self.layout.blocks)))
+            if self.inner is not None:
+                self.placement.commit_values()
 
     def read_stored(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors that a file of the model has; of a divided model only those outside blocks."""
@@ -178,12 +180,13 @@ class TrainingState:
     # -- between two steps -----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def adopt_changes(self, *, first: bool, begins: bool) -> None:
+    def adopt_changes(self, *, first: bool, begins: bool, receives: bool = False) -> None:
         """Add the changes that the script made since the last step to the state.
 
         Args:
             first: this process has made no step yet; until then every worker runs the same code.
             begins: the run begins with this worker, which searches for objects that joiners would lack.
+            receives: state of the run may be arriving, which replaces that of the script.
 
         Raises:
             BadInput: the script made a change that a run does not support.
@@ -206,7 +209,7 @@ class TrainingState:
         self.replicated.untrained.changed.update(changed)
         self.replicated.untrained.remember()
         self.placement.mark_writes()
-        if self.inner is not None:
+        if self.inner is not None and not receives:
             self.placement.commit_values()
             self.replicated.keep_plain()
 
