@@ -34,7 +34,10 @@ def assert_equals_one_worker(stage):
     return check
 
 
-@pytest.mark.parametrize(("workers", "way"), pair_with_ways([2, 3, 8]))
+@pytest.mark.parametrize(
+    ("workers", "way"),
+    [*pair_with_ways([2, 3]), pytest.param(8, {"transport": "tcp"}, id="8", marks=pytest.mark.long)],
+)
 def test_any_number_of_workers_makes_the_same_rounds(stage, assert_equals_one_worker, workers, way):
     ended = stage.play(*ARGS, start=workers, **way)
     assert_equals_one_worker(ended)
@@ -51,7 +54,17 @@ def test_workers_join_and_leave_between_rounds(stage, assert_equals_one_worker, 
 
 @pytest.mark.parametrize(
     ("moment", "way"),
-    pair_with_ways(["in-inner-step", "before-first-ready", "after-first-sum", "before-vote", "before-apply"]),
+    [
+        *pair_with_ways(["in-inner-step", "before-vote"]),
+        *(
+            pytest.param(moment, way, id=moment, marks=pytest.mark.long)
+            for moment, way in (
+                ("before-first-ready", {"transport": "tcp"}),
+                ("after-first-sum", {"transport": "shared"}),
+                ("before-apply", {"copies": 2, "transport": "tcp"}),
+            )
+        ),
+    ],
 )
 def test_others_make_the_inner_steps_of_a_worker_that_dies(stage, assert_equals_one_worker, moment, way):
     ended = stage.play(*ARGS, f"--fault=1:{STEP}:{moment}", start=3, **way)
@@ -81,6 +94,7 @@ def test_a_run_resumes_in_a_round_on_other_workers(attempts, assert_equals_one_w
     assert resumed.step == 4
 
 
+@pytest.mark.long
 def test_a_finished_run_resumes_to_write_its_model_again(attempts, assert_equals_one_worker):
     attempts.begin("--start=2", "--checkpoint-every=4 steps", args=(*ARGS, "--hold=before-model"))
     attempts.wait_for_file("held")
@@ -91,7 +105,10 @@ def test_a_finished_run_resumes_to_write_its_model_again(attempts, assert_equals
 
 @pytest.mark.parametrize(
     ("wire", "most_bytes"),
-    [("int8", 1.05), ("int4", 0.95), pytest.param("bf16", 2.1, marks=pytest.mark.long)],
+    [
+        ("int8", 1.05),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("int4", 0.95), ("bf16", 2.1))),
+    ],
 )
 def test_two_sites_exchange_rounds_in_few_bits_and_any_number_trains_the_same_bytes(stage, wire, most_bytes):
     """Two workers without shared memory are two sites; each makes one virtual rank, and owns half of all."""
@@ -123,6 +140,7 @@ def test_groups_of_virtual_ranks_cross_in_few_bits_wherever_they_are_added(stage
         assert sorted(sent)[len(sent) // 2] <= 1.05 * two.run.record.pinned.parameters, sent
 
 
+@pytest.mark.long
 def test_partial_sums_of_several_virtual_ranks_cross_in_full(stage):
     """So the bits do not depend on the worker that adds: eight ranks on one, two or three workers."""
     args = (*ARGS, "--wire=int8")

@@ -202,7 +202,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         script_digest: SHA-256 of the script's text.
         virtual_ranks: V.
         global_batch: samples per step.
-        microbatch: samples per virtual rank.
+        microbatch: samples per virtual rank; in a run of rounds, samples of each pass of an inner step.
         dataset_length: samples of the dataset; 0: a stream.
         dropped: samples that each epoch leaves out at its end, with ``drop_last=True``.
         steps: planned steps; 0: until the stream has ended as often as requested.
@@ -236,6 +236,11 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     numerics: str = "native"
     dropped: Position = 0
     probe: Probe | None = None
+
+    @property
+    def samples_per_rank(self) -> int:
+        """Samples of each virtual rank in a step or a round."""
+        return self.global_batch // self.virtual_ranks
 
 
 class DataPosition(msgspec.Struct, frozen=True, omit_defaults=True):

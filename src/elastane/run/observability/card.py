@@ -168,7 +168,7 @@ def list_training_rows(
         if facts.origin:
             yield "began from", escape_word(facts.origin)
         planned = f" of {facts.planned_steps:,}" if facts.planned_steps else ""
-        parts = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.microbatch:,}"
+        parts = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.samples_per_rank:,}"
         yield "steps", f"{facts.steps:,}{planned}, {pinned.global_batch:,} samples each, {parts}"
         epochs = (
             "" if metrics.epochs is None else f", {metrics.epochs:.3g} epochs of {pinned.dataset_length:,}"

@@ -381,7 +381,7 @@ def render_choices(run: Recorded) -> Iterable[str]:
         ]
     if pinned:
         rows += [
-            ("virtual ranks", f"{pinned.virtual_ranks:,} with {pinned.microbatch:,} samples each"),
+            ("virtual ranks", f"{pinned.virtual_ranks:,} with {pinned.samples_per_rank:,} samples each"),
             ("global batch", f"{pinned.global_batch:,} samples"),
             ("dataset", f"{pinned.dataset_length:,} samples" if pinned.dataset_length else "a stream"),
             ("parameters", f"{pinned.parameters:,} in {pinned.blocks:,} blocks"),
