@@ -14,6 +14,7 @@ from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.room_slots import RoomSlots
 from elastane.run.worker.state.rooms import Rooms
 from elastane.run.worker.state.slot_memory import DeviceSlots, HostSlots, StagedSlots
+from elastane.run.worker.state.wire_formats import WireFormat
 from tests.run.processes.scripts.rooms import HostMemory
 
 
@@ -41,10 +42,11 @@ class Worker:
     device = "cpu"
     make_memory = staticmethod(MEMORIES["host"])
 
-    def __init__(self, size: int, *, exact: bool = True) -> None:
+    def __init__(self, size: int, *, exact: bool = True, wire: WireFormat | None = None) -> None:
         model = nn.Sequential(nn.Linear(5, 7000), nn.BatchNorm1d(3)).to(self.device)
         self.layout = ModelLayout(model, torch.optim.SGD(model.parameters(), lr=0.1))
         self.gradients = Gradients(self.layout, exact=exact, memory=self.make_memory(self.layout))
+        self.gradients.slots.wire = wire
         self.gradients.begin_round(size)
         self.announced: list[int] = []
 
@@ -136,6 +138,38 @@ def test_the_usual_shares_do_not_change_a_bit(size, workers):
     shares = [sorted(expand_spans((share,))) for share in assign_shares(size, (1.0,) * min(workers, size))]
     for sums, expected in zip(sum_blocks(size, shares), sum_alone(size), strict=True):
         assert torch.equal(sums, expected)
+
+
+def sum_rounded(size: int, owned: list[list[int]], wire: WireFormat, on_node: int = 0) -> list[torch.Tensor]:
+    """Sum all blocks as `sum_blocks`; the parts of the first ``on_node`` workers are merged before."""
+    workers = [Worker(size, wire=wire) for _ in owned]
+    for worker, ranks in zip(workers, owned, strict=True):
+        worker.compute(ranks)
+    slots = workers[0].gradients.slots
+    for block in range(len(workers[0].layout.blocks)):
+        parts = find_parts(workers[on_node:], block, None)
+        if on_node:
+            for part in slots.merge_node(block, find_parts(workers[:on_node], block, None)):
+                sections = slots.find_sections(part.slot)
+                parts.append((part.spans, workers[0].layout.view_block(sections, block), False))
+        slots.reduce(block, parts)
+    return list(slots.sums)
+
+
+@settings(max_examples=20)
+@given(ownerships(), st.sampled_from(["int8", "int4", "bf16"]), st.sampled_from([2, 4]), st.integers(0, 2))
+def test_groups_are_rounded_to_the_same_bits_wherever_they_are_added(ownership, name, group, on_node):
+    size, owned = ownership
+    ranks = [[group * rank + step for rank in some for step in range(group)] for some in owned]
+    if len(ranks) > 1:
+        # Two workers share a group.
+        ranks[-1].append(ranks[0].pop())
+    wire = WireFormat(name, group)
+    expected = sum_rounded(size * group, [list(range(size * group))], wire)
+    for sums, alone in zip(sum_rounded(size * group, ranks, wire, on_node), expected, strict=True):
+        assert torch.equal(sums, alone)
+    plain = sum_alone(size * group)
+    assert not torch.equal(expected[0], plain[0])
 
 
 def test_all_virtual_ranks_in_order_end_in_one_partial_sum():
