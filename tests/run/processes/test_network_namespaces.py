@@ -43,6 +43,25 @@ def test_a_machine_with_a_cut_link_is_lost_and_returns(machines, networks, asser
     assert "worker 200" not in ended.find_subjects("worker.died")
 
 
+def test_a_site_with_a_cut_link_is_lost_and_returns_in_a_run_of_rounds(machines, networks, stage):
+    rounds = ("--steps=60", "--inner-steps=3", "--wire=int8", "--group=2")
+    machines.begin("--seconds=0.05", *rounds, start=1)
+    for number, name in ((1, "b"), (2, "c")):
+        machines.join(name, number)
+        machines.wait_for_members(name)
+    networks.cut(1)
+    machines.wait_for("node.lost", "node b")
+    networks.heal(1)
+    machines.wait_for("node.joined", "node b", times=2)
+    machines.wait_for_members("b")
+    machines.hurry()
+    ended, expected = machines.end(FIRST), stage.play(*rounds)
+    assert ended.outcome.code == 0, ended.describe()
+    assert (ended.losses, ended.digests) == (expected.losses, expected.digests), ended.describe()
+    assert ended.verdict.problems == ()
+    assert "worker 200" not in ended.find_subjects("worker.died")
+
+
 def begin_on_three_machines(machines):
     """Begin a run with one worker on each machine; its steps are slow until `Machines.hurry`."""
     machines.begin("--seconds=0.1", "--steps=300", start=1)

@@ -51,7 +51,7 @@ def test_any_other_tensor_travels_as_it_is(numbers, name):
 
 @settings(deadline=None)
 @given(integers(-130, 127), sampled_from(["int8", "int4"]))
-def test_an_element_moves_by_at_most_half_of_its_groups_scale(exponent, name):
+def test_an_element_moves_by_at_most_half_of_its_chunks_scale(exponent, name):
     generator = torch.Generator().manual_seed(exponent + 200)
     values = torch.rand(640, generator=generator).sub_(0.5) * 2.0**exponent
     before = values.clone()

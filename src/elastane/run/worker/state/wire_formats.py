@@ -6,7 +6,7 @@ exact to the type of the parameters. So what travels between two machines is eit
 travels in the format, or it travels as it is. The transport loses nothing, and the bits of a run do not
 depend on its routes.
 
-Integers have one power of two as the scale of each group of elements. To round a rounded value again changes
+Integers have one power of two as the scale of each chunk of elements. To round a rounded value again changes
 nothing, so a sender needs no memory of the scales: it finds the same ones.
 """
 
@@ -23,8 +23,8 @@ from elastane.run.worker.values import describe_value
 
 WireName: TypeAlias = Literal["full", "bf16", "int8", "int4"]
 """``full``: the type of the parameters."""
-GROUP = 64
-"""The elements of a group: a scale of one byte adds a sixty-fourth of the bytes to ``int8``."""
+CHUNK = 64
+"""The elements with one scale: a byte, which adds a sixty-fourth of the bytes to ``int8``."""
 ALIGNMENT = 16
 """The bytes of which each tensor in a payload begins at a multiple."""
 LEAST_EXPONENT = -120
@@ -79,20 +79,20 @@ class WireFormat:
         self.sums = WireFormat("int8") if name == "int4" else self
 
     def round(self, values: torch.Tensor) -> None:
-        """Round the elements of a 1-D tensor, which begins at a group, in place."""
+        """Round the elements of a 1-D tensor, which begins at a chunk, in place."""
         if values.dtype not in ROUNDED:
             return
         if not self._limit:
             values.copy_(values.to(torch.bfloat16))
             return
-        whole = values.numel() - values.numel() % GROUP
+        whole = values.numel() - values.numel() % CHUNK
         for part in (values[:whole], values[whole:]):
             if part.numel():
                 numbers, exponents = self._divide(part)
                 part.copy_(_multiply(numbers, exponents).view(-1)[: part.numel()])
 
     def encode(self, values: torch.Tensor) -> torch.Tensor | None:
-        """Return the bytes of a 1-D tensor, which begins at a group; None: it cannot represent the elements.
+        """Return the bytes of a 1-D tensor, which begins at a chunk; None: it cannot represent the elements.
 
         A sum of several virtual ranks is not representable, except by chance.
         """
@@ -116,30 +116,30 @@ class WireFormat:
         """Return the number of bytes of so many encoded elements."""
         if not self._limit:
             return 2 * elements
-        groups = -(-elements // GROUP)
-        return groups * (GROUP if self.name == "int8" else GROUP // 2) + groups
+        chunks = -(-elements // CHUNK)
+        return chunks * (CHUNK if self.name == "int8" else CHUNK // 2) + chunks
 
     def decode(self, encoded: torch.Tensor, elements: int, dtype: torch.dtype) -> torch.Tensor:
         """Return the elements that `encode` has represented in these bytes."""
         if not self._limit:
             return encoded.view(torch.bfloat16).to(dtype)
-        groups = -(-elements // GROUP)
+        chunks = -(-elements // CHUNK)
         signed = encoded.view(torch.int8)
-        whole, exponents = signed[:-groups], signed[-groups:]
+        whole, exponents = signed[:-chunks], signed[-chunks:]
         if self.name == "int4":
             # An arithmetic shift repeats the sign of the upper half; the lower half is shifted up for that.
             whole = torch.stack(((whole << 4) >> 4, whole >> 4), dim=1)
-        numbers = whole.reshape(-1, GROUP).to(torch.float32)
+        numbers = whole.reshape(-1, CHUNK).to(torch.float32)
         return _multiply(numbers, exponents.to(torch.int32)).view(-1)[:elements].to(dtype)
 
     def _divide(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return whole numbers of each group, in fp32, and the exponents of their scales.
+        """Return whole numbers of each chunk, in fp32, and the exponents of their scales.
 
         The scale is the smallest power of two with which the largest element is at most the limit.
         """
-        rest = -values.numel() % GROUP
+        rest = -values.numel() % CHUNK
         padded = torch.nn.functional.pad(values, (0, rest)) if rest else values
-        rows = padded.to(torch.float32).view(-1, GROUP)
+        rows = padded.to(torch.float32).view(-1, CHUNK)
         largest = rows.abs().amax(1)
         fractions, exponents = torch.frexp(largest)
         bits = self._limit.bit_length()
@@ -167,20 +167,21 @@ def _have_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def pack_tensors(tensors: Sequence[torch.Tensor], wire: WireFormat | None) -> list[Buffer]:
-    """Return the payload with 1-D tensors, which begin at groups.
+    """Return the payload with 1-D tensors, which begin at chunks.
 
     Args:
         wire: None: the payload has the bytes of the tensors and nothing else.
     """
     if wire is None:
         return [raw_bytes(tensor) for tensor in tensors]
+    formats = dict.fromkeys((wire, wire.sums))
     marks, buffers = bytearray(), list[Buffer]()
     for tensor in tensors:
-        encoded = ((mark, wire_.encode(tensor)) for mark, wire_ in enumerate((wire, wire.sums), 1))
-        mark, short = next(((mark, short) for mark, short in encoded if short is not None), (0, tensor))
-        chunk = raw_bytes(short)
+        encoded = ((mark, each.encode(tensor)) for mark, each in enumerate(formats, 1))
+        mark, sent = next(((mark, short) for mark, short in encoded if short is not None), (0, tensor))
         marks.append(mark)
-        buffers += [chunk, bytes(-chunk.nbytes % ALIGNMENT)]
+        part = raw_bytes(sent)
+        buffers += [part, bytes(-part.nbytes % ALIGNMENT)]
     return [marks, bytes(-len(marks) % ALIGNMENT), *buffers]
 
 
