@@ -36,11 +36,13 @@ class RoundsJob(Job):
         inner_steps: the steps of each virtual rank in a round.
         microbatch: the sequences of an inner step of a virtual rank.
         wire: the format of what crosses the link.
+        group: the virtual ranks that are rounded together.
     """
 
     inner_steps: int
     microbatch: int
     wire: str
+    group: int = 1
 
     def build_script_command(self, contestant: str) -> list[str]:
         return [
@@ -51,6 +53,7 @@ class RoundsJob(Job):
             f"--inner-steps={self.inner_steps}",
             f"--microbatch={self.microbatch}",
             f"--wire={self.wire}",
+            f"--group={self.group}",
         ]
 
     @property
@@ -144,17 +147,19 @@ def measure_ddp(job: Job, networks: NodeNetworks, steps: int) -> Measured:
 
 def measure(options: argparse.Namespace, networks: NodeNetworks, work: Path) -> dict[str, list[Measured]]:
     """Return the repetitions of each contestant."""
-    size, rounds, passes = options.size, options.rounds, options.microbatches
-    microbatch = passes * workload.SIZES[size].microbatch
+    size, rounds, each = options.size, options.rounds, options.ranks // SITES
+    passes = options.microbatches * each
+    microbatch = options.microbatches * workload.SIZES[size].microbatch
 
     def build_job(ranks: int, wire: str, out: Path) -> RoundsJob:
-        return RoundsJob(size, ENDLESS, ranks, out, options.inner_steps, microbatch, wire)
+        group = options.group if ranks > each else 1
+        return RoundsJob(size, ENDLESS, ranks, out, options.inner_steps, microbatch, wire, group)
 
     contestants: dict[str, Callable[[Path], Measured]] = {
-        "each site alone": lambda out: measure_alone(build_job(1, "int8", out), networks, rounds),
+        "each site alone": lambda out: measure_alone(build_job(each, "int8", out), networks, rounds),
         **{
             f"2 sites, {wire}": lambda out, wire=wire: measure_sites(
-                build_job(SITES, wire, out), networks, rounds
+                build_job(options.ranks, wire, out), networks, rounds
             )
             for wire in options.wires
         },
@@ -195,8 +200,10 @@ def main() -> None:
     parser.add_argument("--rate", default="100mbit", help="of the link, in each direction")
     parser.add_argument("--size", choices=list(workload.SIZES), default="10m")
     parser.add_argument("--inner-steps", type=int, default=50)
+    parser.add_argument("--ranks", type=int, default=SITES, help="virtual ranks of both sites")
+    parser.add_argument("--group", type=int, default=1, help="those that are rounded together")
     parser.add_argument(
-        "--microbatches", type=int, default=1, help="those of an inner step of a site: one pass, DDP: several"
+        "--microbatches", type=int, default=1, help="those of an inner step of a virtual rank, in one pass"
     )
     parser.add_argument("--wires", nargs="+", default=["int8", "full"])
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each repetition")
@@ -209,8 +216,9 @@ def main() -> None:
         found = measure(options, networks, Path(folder))
     parameters = count_gradient_bytes(options.size) // 4
     print(f"\n{find_cpu()}, commit {describe_commit()}, {parameters:,} parameters, H = {options.inner_steps}")
+    print(f"{options.ranks} virtual ranks, in groups of {options.group}")
     sequences = options.microbatches * workload.SIZES[options.size].microbatch
-    print(f"{sequences} sequences for each inner step of a site; link: {options.rate}")
+    print(f"{sequences} sequences for each inner step of a virtual rank; link: {options.rate}")
     print_table(found, parameters)
 
 

@@ -49,10 +49,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--inner-steps", type=int, default=50)
     parser.add_argument("--wires", nargs="+", default=["full", "int8", "int4"])
+    parser.add_argument("--climbs", type=int, nargs="*", default=[10], help="warm-ups in each round")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     rounds = [f"--inner-steps={options.inner_steps}"]
     contestants = {"steps": [], **{f"rounds, {wire}": [*rounds, f"--wire={wire}"] for wire in options.wires}}
+    for climb in options.climbs:
+        name = f"rounds, {options.wires[-1]}, {climb} steps of warm-up in each"
+        contestants[name] = [*contestants[f"rounds, {options.wires[-1]}"], f"--climb={climb}"]
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for seed in range(options.seeds):
         for name, chosen in contestants.items():

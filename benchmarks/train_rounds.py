@@ -15,6 +15,7 @@ def main() -> None:
     parser.add_argument("--inner-steps", type=int, required=True)
     parser.add_argument("--microbatch", type=int, required=True, help="sequences of an inner step of a rank")
     parser.add_argument("--wire", required=True)
+    parser.add_argument("--group", type=int, required=True)
     options = parser.parse_args()
     size = workload.SIZES[options.size]
     run = elastane.join()
@@ -27,6 +28,7 @@ def main() -> None:
         global_batch=options.virtual_ranks * options.microbatch,
         until=options.steps,
         wire=options.wire,
+        group=options.group,
     ):
         for step in round_:
             for inputs, targets in step:

@@ -18,13 +18,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True, help="steps, or inner steps in all rounds")
     parser.add_argument("--inner-steps", type=int, default=0, help="0: no rounds")
     parser.add_argument("--wire", default="full")
+    parser.add_argument("--climb", type=int, default=0, help="inner steps of a warm-up in each round")
     parser.add_argument("--lr", type=float, default=3e-3)
     options = parser.parse_args()
     run = elastane.join()
     text = data.standard_library(context=64)
     model = GPT(channels=64, layers=2, heads=2, context=64, dropout=0.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule.warmup_cosine(100, options.steps))
+    factor = schedule.warmup_cosine(100, options.steps)
+
+    def climb(step: int) -> float:
+        """Return the factor of the learning rate; the moments of Adam begin anew in each round."""
+        return factor(step) * min(1.0, (step % options.inner_steps + 1) / options.climb)
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, climb if options.climb else factor)
     rounds = bool(options.inner_steps)
     outer = elastane.outer.Nesterov(lr=0.7, momentum=0.9) if rounds else None
     run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=1.0, outer=outer)
