@@ -114,6 +114,7 @@ types: setup
 	$(BIN)/mypy examples/demo.py
 	$(BIN)/mypy examples/lm
 	$(BIN)/mypy examples/digits
+	$(BIN)/mypy examples/fraud
 
 format: setup ## put the code into the house format
 	$(BIN)/ruff format .
