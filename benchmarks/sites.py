@@ -155,14 +155,12 @@ def measure(options: argparse.Namespace, networks: NodeNetworks, work: Path) -> 
         group = options.group if ranks > each else 1
         return RoundsJob(size, ENDLESS, ranks, out, options.inner_steps, microbatch, wire, group)
 
+    def measure_in(wire: str) -> Callable[[Path], Measured]:
+        return lambda out: measure_sites(build_job(options.ranks, wire, out), networks, rounds)
+
     contestants: dict[str, Callable[[Path], Measured]] = {
         "each site alone": lambda out: measure_alone(build_job(each, "int8", out), networks, rounds),
-        **{
-            f"2 sites, {wire}": lambda out, wire=wire: measure_sites(
-                build_job(options.ranks, wire, out), networks, rounds
-            )
-            for wire in options.wires
-        },
+        **{f"2 sites, {wire}": measure_in(wire) for wire in options.wires},
         "DDP": lambda out: measure_ddp(
             Job(size, options.ddp_steps + 2, SITES * passes, out), networks, options.ddp_steps
         ),

@@ -29,7 +29,8 @@ def main() -> None:
 
     def climb(step: int) -> float:
         """Return the factor of the learning rate; the moments of Adam begin anew in each round."""
-        return factor(step) * min(1.0, (step % options.inner_steps + 1) / options.climb)
+        within: float = (step % options.inner_steps + 1) / options.climb
+        return float(factor(step)) * min(1.0, within)
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, climb if options.climb else factor)
     rounds = bool(options.inner_steps)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, lists, sampled_from
 
 from elastane.common.errors import BadInput
+from elastane.run.worker.arguments import parse_wire
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 from elastane.run.worker.state.wire_formats import (
     WireFormat,
     pack_tensors,
-    parse_wire,
     unpack_tensors,
 )
 

@@ -1,7 +1,8 @@
-"""Checks of the arguments of ``run.prepare``, before the run lays out or moves any state."""
+"""Checks of the arguments of ``run.prepare``, before the run lays out or moves any state; and of a wire."""
 
 import math
 from collections.abc import Iterable
+from typing import get_args
 
 import torch
 from torch import nn
@@ -10,8 +11,10 @@ from torch.optim import Optimizer
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.cuda_graphs import check_no_graphs
+from elastane.run.worker.data.dataset_checks import check_count
 from elastane.run.worker.state.json_state import Stateful
 from elastane.run.worker.state.live_objects import find_live_modules, find_live_objects
+from elastane.run.worker.state.wire_formats import WireFormat, WireName
 from elastane.run.worker.values import describe_value, to_number
 
 FRAMEWORKS = frozenset(
@@ -209,3 +212,32 @@ def check_scalers(before: list[GradScaler]) -> None:
                 do="pass it to run.prepare(model, optimizer, scaler=scaler) and write step.backward(loss), "
                 "without scaler.scale, unscale_, step and update",
             )
+
+
+def parse_wire(wire: object, group: int = 1, ranks: int = 1) -> WireFormat | None:
+    """Return the format with this name; None: nothing is rounded.
+
+    Args:
+        group: see `WireFormat`.
+        ranks: the number of virtual ranks.
+
+    Raises:
+        BadInput: no format has this name, or the virtual ranks do not divide into such groups.
+    """
+    check_count("run.rounds", "group", group)
+    if ranks % group or group & (group - 1):
+        raise BadInput(
+            f"run.rounds was given group={group} for {ranks} virtual ranks",
+            means="virtual ranks are rounded in groups that are nodes of the tree in which they are added",
+            do="choose a power of two that divides the virtual ranks, such as those of one site",
+        )
+    if wire == "full":
+        return None
+    for name in get_args(WireName):
+        if wire == name:
+            return WireFormat(name, group)
+    raise BadInput(
+        f"run.rounds was given an invalid wire: {describe_value(wire)}",
+        means="wire is the format in which the differences of a round cross to other machines",
+        do=f"pass one of {', '.join(get_args(WireName))}",
+    )

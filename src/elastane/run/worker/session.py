@@ -21,6 +21,7 @@ from elastane.run.nouns.spec import CheckpointPolicy
 from elastane.run.nouns.trackers import Tracker, parse_trackers, require_trackers
 from elastane.run.trackers import tracker_requests
 from elastane.run.worker import worker_settings
+from elastane.run.worker.arguments import parse_wire
 from elastane.run.worker.artifacts import check_artifact_name, write_artifact
 from elastane.run.worker.data.batch_sources import (
     BatchPlan,
@@ -61,7 +62,7 @@ from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.square_root import replace_square_root
-from elastane.run.worker.state.wire_formats import WireName, parse_wire
+from elastane.run.worker.state.wire_formats import WireName
 from elastane.run.worker.step import TrainingStep
 from elastane.run.worker.trainer import Trainer
 from elastane.run.worker.training_round import TrainingRound

@@ -11,15 +11,12 @@ nothing, so a sender needs no memory of the scales: it finds the same ones.
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 
-from elastane.common.errors import BadInput
-from elastane.run.worker.data.dataset_checks import check_count
 from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.state.tensor_bytes import raw_bytes
-from elastane.run.worker.values import describe_value
 
 WireName: TypeAlias = Literal["full", "bf16", "int8", "int4"]
 """``full``: the type of the parameters."""
@@ -31,35 +28,6 @@ LEAST_EXPONENT = -120
 """Smaller elements become zero, so scales and their inverses are normal numbers of fp32."""
 ROUNDED = (torch.float32, torch.bfloat16, torch.float16)
 """The types of parameters with differences that are rounded; those of others travel as they are."""
-
-
-def parse_wire(wire: object, group: int = 1, ranks: int = 1) -> "WireFormat | None":
-    """Return the format with this name; None: nothing is rounded.
-
-    Args:
-        group: see `WireFormat`.
-        ranks: the number of virtual ranks.
-
-    Raises:
-        BadInput: no format has this name, or the virtual ranks do not divide into such groups.
-    """
-    check_count("run.rounds", "group", group)
-    if ranks % group or group & (group - 1):
-        raise BadInput(
-            f"run.rounds was given group={group} for {ranks} virtual ranks",
-            means="virtual ranks are rounded in groups that are nodes of the tree in which they are added",
-            do="choose a power of two that divides the virtual ranks, such as those of one site",
-        )
-    if wire == "full":
-        return None
-    for name in get_args(WireName):
-        if wire == name:
-            return WireFormat(name, group)
-    raise BadInput(
-        f"run.rounds was given an invalid wire: {describe_value(wire)}",
-        means="wire is the format in which the differences of a round cross to other machines",
-        do=f"pass one of {', '.join(get_args(WireName))}",
-    )
 
 
 class WireFormat:
