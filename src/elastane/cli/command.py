@@ -63,11 +63,7 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def check_working_directory() -> None:
-    """Check that the working directory exists, because names of scripts and of runs are looked up in it.
-
-    Raises:
-        BadInput: it has been removed.
-    """
+    """Check that the working directory exists, because names of scripts and of runs are looked up in it."""
     try:
         os.getcwd()  # noqa: PTH109 - for its error
     except OSError as error:

@@ -48,11 +48,7 @@ ON_OTHER_MACHINES = (
 
 
 def build_contract(options: TrainOptions) -> TorchrunContract | None:
-    """Return the contract of the script; None: it is a script for Elastane.
-
-    Raises:
-        BadInput: the options do not fit together; the error names the one to change.
-    """
+    """Return the contract of the script; None: it is a script for Elastane."""
     if options.contract is None:
         if typed := list_typed(options, ONLY_WITH_CONTRACT):
             raise BadInput(
@@ -84,11 +80,7 @@ def build_contract(options: TrainOptions) -> TorchrunContract | None:
 
 
 def read_process_count(options: TrainOptions) -> int | None:
-    """Return the number of processes of each worker, as torchrun counts them; None: it was not typed.
-
-    Raises:
-        BadInput: it is not a number of processes, or this machine has no GPU to count.
-    """
+    """Return the number of processes of each worker, as torchrun counts them; None: it was not typed."""
     text = options.nproc_per_node
     if text is None:
         return None
@@ -113,11 +105,7 @@ def read_process_count(options: TrainOptions) -> int | None:
 
 
 def read_job_process_count(options: TrainOptions) -> int | None:
-    """Return the number of processes of each worker of a job; None: it was not typed.
-
-    Raises:
-        BadInput: it is not a number of processes, or it counts the devices of a machine.
-    """
+    """Return the number of processes of each worker of a job; None: it was not typed."""
     if options.nproc_per_node in DEVICE_WORDS:
         raise BadInput(
             f"--nproc-per-node {options.nproc_per_node} cannot be used for a job",
@@ -128,11 +116,7 @@ def read_job_process_count(options: TrainOptions) -> int | None:
 
 
 def read_stall_timeout_s(options: TrainOptions) -> float | None:
-    """Return the longest silence of a script; None: there is no limit.
-
-    Raises:
-        BadInput: the option is not a duration, or is zero.
-    """
+    """Return the longest silence of a script; None: there is no limit."""
     if options.stall_timeout is None:
         return None
     stall_s = read_duration_s("--stall-timeout", options.stall_timeout)

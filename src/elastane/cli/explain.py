@@ -44,11 +44,7 @@ def explain(
 
 
 def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
-    """Print what the controller of a run has decided, and whether that still applies.
-
-    Raises:
-        BadInput: the run has no controller, or its controller has not decided anything yet.
-    """
+    """Print what the controller of a run has decided, and whether that still applies."""
     explained = read_run_explanation(run_dir)
     if explained is None and read_record(run_dir).spec.self_sizing:
         raise BadInput(

@@ -219,11 +219,7 @@ class LauncherCommand(TyperCommand):
             raise
 
     def refuse(self, name: str, args: list[str]) -> None:
-        """Print why an option cannot be used, and end; return if it is unknown.
-
-        Raises:
-            typer.Exit: it is an option of the other launcher.
-        """
+        """Print why an option cannot be used, and end; return if it is unknown."""
         option = find_launcher_option(name, self.launcher)
         if option is not None and option.accepted is None:
             error = option.refuse(name)
@@ -281,9 +277,6 @@ def check_accepted_options(
     """Check the typed options of another launcher that a command accepts.
 
     ``accepted`` and ``typed`` have the names of parameters; the value of a typed flag is True.
-
-    Raises:
-        BadInput: there is no contract, or a value would change something.
     """
     for name, value in typed.items():
         option = accepted[name]

@@ -71,11 +71,7 @@ def logs(
 def show_run_logs(
     run_dir: RunDir, process: str | None, *, node: str | None, follow: bool, as_json: bool, raw: bool
 ) -> None:
-    """Print the log of one process, or of all; with ``follow`` until the run is over.
-
-    Raises:
-        BadInput: there is no such process or machine.
-    """
+    """Print the log of one process, or of all; with ``follow`` until the run is over."""
     find_logs = LogFinder(run_dir, node)
     wanted = None if process is None else find_process(run_dir, process, find_logs())
     tails: dict[str, Tail] = {}
@@ -88,11 +84,7 @@ def show_run_logs(
 
 
 class LogFinder:
-    """Finds the processes of a run that have a log, on the machine that was typed; None: on all of them.
-
-    Raises:
-        BadInput: the run has had no such machine.
-    """
+    """Finds the processes of a run that have a log, on the machine that was typed; None: on all of them."""
 
     def __init__(self, run_dir: RunDir, node: str | None) -> None:
         self._run_dir = run_dir
@@ -117,11 +109,7 @@ def list_logged_processes(run_dir: RunDir) -> list[str]:
 
 
 def find_process(run_dir: RunDir, text: str, known: Mapping[str, str]) -> str:
-    """Return the name of the log of a process: one of ``known``, by a worker's number or its name.
-
-    Raises:
-        BadInput: no process to choose from has this number or name.
-    """
+    """Return the name of the log of a process: one of ``known``, by a worker's number or its name."""
     process = f"worker-{text}" if text.isdigit() else text
     if process in known:
         return known[process]
@@ -176,11 +164,7 @@ class JobLog:
 
 
 def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
-    """Print the log of one process, or of all; with ``follow`` until the job has ended.
-
-    Raises:
-        BadInput: there is no such log yet.
-    """
+    """Print the log of one process, or of all; with ``follow`` until the job has ended."""
     logs: dict[str, JobLog] = {}
     with connect() as cluster:
         while True:

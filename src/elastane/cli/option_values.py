@@ -13,11 +13,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII)
 
 
 def read_duration_s(option: str, text: str) -> float:
-    """Return the seconds of a duration; an error names the option, such as ``--announce``.
-
-    Raises:
-        BadInput: the text is not a duration.
-    """
+    """Return the seconds of a duration; an error names the option, such as ``--announce``."""
     try:
         return parse_duration_s(text)
     except (ValueError, OverflowError):
@@ -30,9 +26,6 @@ def read_past_time(option: str, text: str, now: datetime) -> datetime:
     """Return a time: an ISO date or time, or a duration before now (``7d``).
 
     A time without a zone is in the zone of ``now``.
-
-    Raises:
-        BadInput: the text is neither, or the time is before the year 1.
     """
     try:
         return now - timedelta(seconds=parse_duration_s(text))
@@ -49,9 +42,6 @@ def read_future_time(option: str, text: str, now: datetime) -> datetime:
     """Return a time: an ISO date or time, or ``+`` and a duration from now (``+8h``).
 
     A time without a zone is in the zone of ``now``.
-
-    Raises:
-        BadInput: the text is neither, or the time is after the year 9999.
     """
     example = "+8h, +2d, or 2026-12-01T18:00"
     if not text.strip().startswith("+"):
@@ -68,11 +58,7 @@ def read_future_time(option: str, text: str, now: datetime) -> datetime:
 
 
 def read_size_bytes(option: str, text: str) -> int:
-    """Return the bytes of a size: ``5GB``, ``500 MB``, ``2GiB``, ``1000000``.
-
-    Raises:
-        BadInput: the text is not a size, or the size is less than 1 byte.
-    """
+    """Return the bytes of a size: ``5GB``, ``500 MB``, ``2GiB``, ``1000000``."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise BadInput(f"invalid size for {option}: {text!r}", do=f"write for example {option} 5GB or 500MB")
@@ -89,11 +75,7 @@ def read_range(text: str) -> tuple[int, int] | None:
 
 
 def read_worker_range(text: str, virtual_ranks: int | None = None) -> tuple[int, int]:
-    """Return the fewest and most workers of ``--workers MIN:MAX``; no more than V virtual ranks, if known.
-
-    Raises:
-        BadInput: the text is not a range, or no run can have these numbers of workers.
-    """
+    """Return the fewest and most workers of ``--workers MIN:MAX``; no more than V virtual ranks, if known."""
     found = read_range(text)
     if found is None:
         raise BadInput(f"invalid --workers: {text!r} is not MIN:MAX", do="write for example --workers 1:8")
@@ -118,11 +100,7 @@ def read_worker_range(text: str, virtual_ranks: int | None = None) -> tuple[int,
 
 
 def read_copies(text: str) -> int | None:
-    """Return the number of copies of ``--copies``; None: every worker keeps the whole optimizer state.
-
-    Raises:
-        BadInput: the text is neither ``all`` nor a number of at least 1.
-    """
+    """Return the number of copies of ``--copies``; None: every worker keeps the whole optimizer state."""
     if text == "all":
         return None
     try:
@@ -136,11 +114,7 @@ def read_copies(text: str) -> int | None:
 
 
 def read_limit(option: str, text: str) -> int | None:
-    """Return a number of devices; None: unlimited.
-
-    Raises:
-        BadInput: the text is neither a number nor ``unlimited``.
-    """
+    """Return a number of devices; None: unlimited."""
     if text == UNLIMITED:
         return None
     if not text.isdigit():
@@ -151,11 +125,7 @@ def read_limit(option: str, text: str) -> int | None:
 
 
 def read_labels(option: str, texts: list[str]) -> dict[str, str]:
-    """Return the labels that ``key=value`` texts define.
-
-    Raises:
-        BadInput: one of the texts has another form.
-    """
+    """Return the labels that ``key=value`` texts define."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")

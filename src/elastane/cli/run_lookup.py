@@ -13,11 +13,7 @@ from elastane.run.observability.run_files import read_record
 
 
 def find_run_or_job(name: str, *, job: bool) -> RunDir | None:
-    """Return the run with this name or directory; None, always with ``job``: ask the cluster for that job.
-
-    Raises:
-        NoSuchRun: there is no such run, and no cluster is configured here.
-    """
+    """Return the run with this name or directory; None, always with ``job``: ask the cluster for that job."""
     if job:
         return None
     try:
@@ -36,10 +32,6 @@ def find_trained_run(name: str, wanted: str) -> RunDir:
     """Return the run with this name or directory, if its script trains through Elastane.
 
     ``wanted`` is what other runs lack: it completes "it has no".
-
-    Raises:
-        NoSuchRun: there is no such run.
-        BadInput: it runs an unmodified script.
     """
     run_dir = find_run(name)
     if read_record(run_dir).spec.contract is None:
@@ -56,10 +48,6 @@ def find_own_run(name: str, *, means: str, do: str) -> RunDir:
 
     For the error, ``means`` is why the request would fail on the run of a job, and ``do`` the command to use
     for a job, with ``{job}`` in place of its name.
-
-    Raises:
-        NoSuchRun: there is no such run.
-        BadInput: the run belongs to a job that has not ended.
     """
     run_dir = find_run(name)
     try:
@@ -76,11 +64,7 @@ def find_own_run(name: str, *, means: str, do: str) -> RunDir:
 
 
 def find_active_job(run_dir: RunDir) -> Job | None:
-    """Return the job that a run belongs to, if the job has not ended and may start another attempt.
-
-    Raises:
-        ElastaneError: the run may belong to a job, and the cluster does not answer.
-    """
+    """Return the job that a run belongs to, if the job has not ended and may start another attempt."""
     # The run of a job has an attempt file before its first event.
     if not run_dir.attempt.exists() and run_dir.events.exists():
         return None

@@ -11,9 +11,6 @@ def find_script(named: Path, *, module: bool, do: str = "check the path") -> Pat
     """Return the absolute path of the file to run, so that a worker that starts later finds it.
 
     With ``module``, as of ``-m``, ``named`` is the name of a module. ``do`` is the advice of the error.
-
-    Raises:
-        BadInput: there is no such script.
     """
     check_text(str(Path.cwd()))
     if module:
@@ -23,11 +20,7 @@ def find_script(named: Path, *, module: bool, do: str = "check the path") -> Pat
 
 
 def check_text(*words: str) -> None:
-    """Refuse words that cannot be stored as text, such as a name of a file in another encoding.
-
-    Raises:
-        BadInput: one of them is not UTF-8.
-    """
+    """Refuse words that cannot be stored as text, such as a name of a file in another encoding."""
     for word in words:
         try:
             word.encode()
@@ -40,11 +33,7 @@ def check_text(*words: str) -> None:
 
 
 def check_script(script: Path, do: str = "check the path") -> None:
-    """Check that a script is a readable file; ``do`` is the advice of the error if it is not.
-
-    Raises:
-        BadInput: the script is missing, not a file, or unreadable.
-    """
+    """Check that a script is a readable file; ``do`` is the advice of the error if it is not."""
     check_text(str(script))
     if not script.exists():
         raise BadInput(f"there is no script {script}", do=do)

@@ -34,7 +34,6 @@ def build_table(
     """Return a table of rows below their titles, without its empty columns.
 
     Args:
-        titles: of the columns.
         rows: each with a text for every column.
         numbers: titles of the right-aligned columns.
         folds: title of the column that may wrap its texts at spaces; empty: none.

@@ -189,11 +189,7 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def change_checkpoints(before: CheckpointSettings, options: TrainOptions) -> CheckpointSettings:
-    """Return the settings, changed by the options that the user typed.
-
-    Raises:
-        BadInput: ``--checkpoint-at`` names anything but ``epoch`` and ``evaluation``.
-    """
+    """Return the settings, changed by the options that the user typed."""
     at = options.checkpoint_at
     return replace_given(
         before,
@@ -207,20 +203,12 @@ def change_checkpoints(before: CheckpointSettings, options: TrainOptions) -> Che
 
 
 def read_trackers(options: TrainOptions) -> tuple[Tracker, ...] | None:
-    """Return the trackers of ``--log``; None: the option was not typed.
-
-    Raises:
-        BadInput: it names anything else.
-    """
+    """Return the trackers of ``--log``; None: the option was not typed."""
     return None if options.log is None else parse_trackers(options.log, "--log")
 
 
 def parse_milestones(text: str) -> Milestones:
-    """Return the sorted milestones of a text such as ``epoch,evaluation``.
-
-    Raises:
-        BadInput: the text names anything else.
-    """
+    """Return the sorted milestones of a text such as ``epoch,evaluation``."""
     words = sorted({word.strip() for word in text.split(",") if word.strip()})
     if not set(words) <= {"epoch", "evaluation"}:
         raise BadInput(f"invalid --checkpoint-at: {text!r}", do="write epoch, evaluation or epoch,evaluation")

@@ -106,11 +106,7 @@ def _can_bind(address: str) -> bool:
 
 
 def check_address(option: str, address: str) -> IPv4Address | IPv6Address:
-    """Return a numeric address, as typed.
-
-    Raises:
-        BadInput: it is not numeric.
-    """
+    """Return a numeric address, as typed."""
     try:
         return ip_address(address)
     except ValueError:

@@ -46,7 +46,6 @@ def parse_document(document: object, kind: type[T], what: str) -> T:
 
     Args:
         document: mappings, lists, strings and numbers.
-        kind: a struct.
         what: the word for it in errors, such as ``job``.
 
     Raises:

@@ -271,7 +271,6 @@ def read_document(file: BinaryIO) -> bytes:
     """Return the rest of a file that is a document; a device without an end is refused like a large file.
 
     Raises:
-        BadInput: it is too large.
         OSError: it cannot be read.
     """
     content = file.read(LARGEST_BYTES + 1)

@@ -81,11 +81,7 @@ def require(extra: Extra, what: str) -> None:
 
 
 def require_module(extra: Extra, module: str, what: str) -> None:
-    """Check that one module of an extra is installed, without importing it.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """Check that one module of an extra is installed, without importing it."""
     if not _is_installed(module):
         raise MissingExtra(extra, what, "it is not installed")
 

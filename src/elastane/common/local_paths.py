@@ -15,9 +15,6 @@ def refuse_url(path: Path, option: str, *, do: str) -> None:
         path: as typed; two slashes have become one.
         option: through which it was typed.
         do: advice for the user of a store.
-
-    Raises:
-        BadInput: it is a URL.
     """
     scheme, *names = path.parts or ("",)
     if not names or not SCHEME.fullmatch(scheme):

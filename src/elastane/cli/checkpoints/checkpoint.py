@@ -180,11 +180,7 @@ def prune_checkpoints(
 
 
 def parse_best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
-    """Return the metric and direction of a text such as ``eval_loss:min``; None without a text.
-
-    Raises:
-        BadInput: the text has no metric, or its direction is neither ``min`` nor ``max``.
-    """
+    """Return the metric and direction of a text such as ``eval_loss:min``; None without a text."""
     if text is None:
         return None
     metric, _, direction = text.rpartition(":")

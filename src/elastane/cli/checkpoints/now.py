@@ -73,9 +73,6 @@ def wait_for_checkpoint(
         step: of the run when it accepted the request.
         term: of the coordinator that accepted the request.
         console: prints events about checkpoints that failed or were abandoned.
-
-    Raises:
-        RunFailed: the run ended without such a checkpoint.
     """
     from elastane.cli.runs.run_display import describe_run_event
 

@@ -62,11 +62,7 @@ def find_origin(run: str) -> str:
 
 
 def select_checkpoint(catalog: Catalog, wanted: str | None) -> str:
-    """Return the name of the checkpoint with a name or a step; None: of the newest finished one.
-
-    Raises:
-        BadInput: there is no such checkpoint.
-    """
+    """Return the name of the checkpoint with a name or a step; None: of the newest finished one."""
     found = catalog.list_summaries()
     if wanted is None:
         finished = [summary.name for summary in found if summary.state != "unfinished"]

@@ -85,11 +85,7 @@ def amend(job: JobName, *, options: AmendOptions, as_json: AsJson = False) -> No
 
 
 def _read_bounds(options: AmendOptions) -> Bounds:
-    """Return the bounds that the options change.
-
-    Raises:
-        BadInput: the value of an option is neither a number or time nor ``none``.
-    """
+    """Return the bounds that the options change."""
     # --by belongs to the loss.
     by = NONE if options.loss == NONE and options.by is None else options.by
     return Bounds(
@@ -121,11 +117,7 @@ def _format_minute(time: datetime) -> str:
 
 
 def _read_value(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:
-    """Return the value of an option: ``UNSET`` without a text, None for ``none``.
-
-    Raises:
-        BadInput: the text is not a number.
-    """
+    """Return the value of an option: ``UNSET`` without a text, None for ``none``."""
     if text is None:
         return msgspec.UNSET
     if text == NONE:

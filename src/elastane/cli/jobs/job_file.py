@@ -25,9 +25,6 @@ def read_job(path: Path, *, name: str, team: str) -> JobSpec:
 
     Relative paths in the file start from the directory of the file. The job has this name and this team if
     the file has none.
-
-    Raises:
-        BadInput: the file cannot be read, or is not a job; the error names the field and what to write.
     """
     document = {"name": name, "team": team} | _read_mapping(path)
     try:
@@ -62,9 +59,6 @@ def bring_code(spec: JobSpec, root: Path) -> JobSpec:
 
     Args:
         root: the directory, an absolute path.
-
-    Raises:
-        BadField: an absolute path does not lead into it.
     """
     return msgspec.structs.replace(
         spec,

@@ -54,11 +54,7 @@ def login(
 
 
 def check_token(context: Context) -> Me:
-    """Ask the controller for the user, role and team of a token.
-
-    Raises:
-        BadInput: the controller does not know the token.
-    """
+    """Ask the controller for the user, role and team of a token."""
     with connect(context) as cluster:
         from elastane.common.connections.controller_connection import RequestRefused
 

@@ -64,11 +64,7 @@ def scale(
 
 
 def parse_limits(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:
-    """Return the fewest and most workers; None: as before.
-
-    Raises:
-        BadInput: no limit was typed, a limit was typed twice, or the text is not a range.
-    """
+    """Return the fewest and most workers; None: as before."""
     if workers is None:
         if least is None and most is None:
             raise BadInput(
@@ -86,11 +82,7 @@ def parse_limits(workers: str | None, least: int | None, most: int | None) -> tu
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return the numbers of workers of a text such as ``2,4,8``, ascending.
-
-    Raises:
-        BadInput: the text is not a list of numbers.
-    """
+    """Return the numbers of workers of a text such as ``2,4,8``, ascending."""
     try:
         return tuple(sorted({int(size) for size in text.split(",")}))
     except ValueError:

@@ -38,9 +38,6 @@ def build_job(
     """Return the job of a file, a script or a module; options win over fields of the file.
 
     ``team`` is for a job for which neither the file nor an option names one.
-
-    Raises:
-        BadInput: the error names the file, field or option, the mistake and the remedy.
     """
     file = what if is_job_file(what) and not options.module else None
     if file is None:
@@ -67,11 +64,7 @@ def _check(spec: JobSpec) -> None:
 
 
 def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) -> JobSpec:
-    """Return the job with the typed options applied; the result is not checked.
-
-    Raises:
-        BadInput: an option has a value that cannot be read, or does not fit to an unmodified script.
-    """
+    """Return the job with the typed options applied; the result is not checked."""
     processes = read_job_process_count(options)
     if options.contract is not None:
         build_contract(options)
@@ -106,11 +99,7 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
 
 
 def check_program(spec: JobSpec, file: Path) -> None:
-    """Check that the program of a job file and its working directory are on this machine, or in its code.
-
-    Raises:
-        BadInput: the script, module or directory is not here.
-    """
+    """Check that the program of a job file and its working directory are on this machine, or in its code."""
     if spec.code:
         # Its files are checked when they are sent; sent ones may be on other machines only.
         return
@@ -150,11 +139,7 @@ def format_limits(low: int, high: int) -> str:
 
 
 def read_environment(options: Iterable[str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``NAME=VALUE`` texts; ``NAME`` alone takes the value from the terminal.
-
-    Raises:
-        BadInput: the terminal has no such variable.
-    """
+    """Return the variables of ``NAME=VALUE`` texts; ``NAME`` alone takes the value from the terminal."""
     found = {}
     for option in options:
         name, equals, value = option.partition("=")

@@ -110,11 +110,7 @@ def describe_invocation() -> Invocation:
 
 
 def submit_job(spec: JobSpec, options: JobOptions, invocation: Invocation, *, as_json: bool) -> None:
-    """Submit a checked job, or print it for ``--dry-run``; with ``--wait`` follow it to its end.
-
-    Raises:
-        typer.Exit: the job was followed; with its exit code.
-    """
+    """Submit a checked job, or print it for ``--dry-run``; with ``--wait`` follow it to its end."""
     if options.dry_run:
         print_json(spec) if as_json else sys.stdout.write(format_job(spec))
         return

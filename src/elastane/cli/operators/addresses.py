@@ -8,11 +8,7 @@ LAST_PORT = 65535
 
 
 def parse_listen_address(listen: str) -> tuple[str, int]:
-    """Return the host and the port of ``--listen``.
-
-    Raises:
-        BadInput: the text is not an address.
-    """
+    """Return the host and the port of ``--listen``."""
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > LAST_PORT:
         raise BadInput(

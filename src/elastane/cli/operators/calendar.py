@@ -88,11 +88,7 @@ def set_reservation(
 
 
 def build_schedule(times: ReservationTimes, before: Weekly | Once | None) -> Weekly | Once:
-    """Return the times of a reservation after a change; ``before`` is None for a new one.
-
-    Raises:
-        BadInput: the options contradict each other, or a time is missing.
-    """
+    """Return the times of a reservation after a change; ``before`` is None for a new one."""
     weekly = any(typed is not None for typed in (times.days, times.begin, times.until))
     once = times.start is not None or times.end is not None
     if weekly and once:
@@ -128,11 +124,7 @@ def _build_weekly(times: ReservationTimes, before: Weekly | None) -> Weekly:
 
 
 def parse_days(text: str) -> tuple[Day, ...]:
-    """Return the days of a text such as ``mon-fri``, ``sat,sun`` or ``fri-mon``.
-
-    Raises:
-        BadInput: the text has a word that is not a day.
-    """
+    """Return the days of a text such as ``mon-fri``, ``sat,sun`` or ``fri-mon``."""
     found: list[Day] = []
     for part in text.lower().split(","):
         first, _, last = part.strip().partition("-")

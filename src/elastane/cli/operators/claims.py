@@ -60,11 +60,7 @@ def delete_claim_list(
 
 
 def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
-    """Return the claim list of this name.
-
-    Raises:
-        BadInput: no team that the token may see has this list, or several have it.
-    """
+    """Return the claim list of this name."""
     found = [
         claim_list
         for claim_list in cluster.claims.list()

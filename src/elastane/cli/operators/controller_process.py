@@ -26,11 +26,7 @@ from elastane.common.process_identity import open_process, read_start_time
 
 
 def check_no_controller_runs() -> None:
-    """Check that no controller of this home is running.
-
-    Raises:
-        BadInput: a controller is running.
-    """
+    """Check that no controller of this home is running."""
     pid, process = find_controller()
     if process is None:
         return
@@ -98,11 +94,7 @@ def record_controller(
 
 @contextlib.contextmanager
 def explain_write_errors(means: str) -> Iterator[None]:
-    """Turn a failed write in the home into an error in words; ``means`` is the consequence.
-
-    Raises:
-        RunFailed: a write failed.
-    """
+    """Turn a failed write in the home into an error in words; ``means`` is the consequence."""
     try:
         yield
     except OSError as error:

@@ -93,10 +93,6 @@ def start_dashboard(
 
     Args:
         companion: the process with which it ends.
-
-    Raises:
-        BadInput: it cannot listen there, or its packages are not installed.
-        RunFailed: it ended before it listened.
     """
     log = find_home() / "dashboard.log"
     process, ready = start_service(SERVICE, settings, DashboardReady, log, companion=companion)

@@ -50,9 +50,6 @@ def change_options(
     Args:
         typed: words of ``--option``, NAME=VALUE.
         named: those with an option of the command line; None: not typed.
-
-    Raises:
-        BadInput: a word has no equals sign.
     """
     given = {name: value for name, value in (named or {}).items() if value is not None}
     for word in typed or ():

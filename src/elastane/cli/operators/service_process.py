@@ -28,12 +28,7 @@ def start_service(
 
     Args:
         module: such as ``elastane.cluster.controller``; its last part names the service in errors.
-        kind: of the report.
         companion: the process with which the service ends; None: it outlives this command.
-
-    Raises:
-        BadInput: the service refused its settings.
-        RunFailed: it ended before it listened.
     """
     reading, writing = os.pipe()
     try:

@@ -134,12 +134,7 @@ def up(*, options: UpOptions, as_json: AsJson = False) -> None:
 
 
 def _start_dashboard_beside(settings: ControllerSettings, ready: ControllerReady) -> ControllerReady:
-    """Start a dashboard that ends with the controller, and return the facts with its address.
-
-    Raises:
-        BadInput: it cannot listen on the next port, or its packages are not installed.
-        RunFailed: it ended before it listened.
-    """
+    """Start a dashboard that ends with the controller, and return the facts with its address."""
     beside = DashboardSettings(
         cluster_url=ready.url,
         cluster_certificate=settings.certificate,
@@ -153,11 +148,7 @@ def _start_dashboard_beside(settings: ControllerSettings, ready: ControllerReady
 
 
 def _build_settings(options: UpOptions) -> ControllerSettings:
-    """Return the settings of the controller.
-
-    Raises:
-        BadInput: the address is malformed, or options contradict each other.
-    """
+    """Return the settings of the controller."""
     host, port = parse_listen_address(options.listen)
     count, kind = count_devices()
     return ControllerSettings(
@@ -203,11 +194,7 @@ def _print_controller(console: "Console", settings: ControllerSettings, ready: C
 
 
 def _choose_users(words: list[str] | None) -> RunAs:
-    """Return the system users that jobs are to run as.
-
-    Raises:
-        BadInput: a word names no user, or the saved users cannot be read.
-    """
+    """Return the system users that jobs are to run as."""
     if words == [NO_USERS]:
         return RunAs()
     return parse_run_as(words) if words else read_run_as()

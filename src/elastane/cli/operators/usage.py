@@ -80,11 +80,7 @@ def usage(
 
 
 def check_span(from_s: float | None, until_s: float | None, now_s: float) -> None:
-    """Check that a span begins before it ends; it ends now at the latest.
-
-    Raises:
-        BadInput: the span begins too late; an empty answer would look like no usage.
-    """
+    """Check that a span begins before it ends; it ends now at the latest."""
     end_s = now_s if until_s is None else min(until_s, now_s)
     if from_s is not None and from_s > end_s:
         end = f"--until {format_minute(end_s)}" if end_s == until_s else "now"

@@ -108,11 +108,7 @@ def plan_sizes(
 
 
 def describe_model_only(recipe: Recipe) -> Recipe:
-    """Return a recipe for a plan: its model has the sizes, or a folder with the configuration.
-
-    Raises:
-        BadField: the configuration cannot be read, or cannot be downloaded from the hub.
-    """
+    """Return a recipe for a plan: its model has the sizes, or a folder with the configuration."""
     model = recipe.model
     if not model.source:
         return recipe

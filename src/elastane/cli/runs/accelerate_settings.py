@@ -105,11 +105,7 @@ class AccelerateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_accelerate_file(named: Path | None) -> AccelerateFile:
-    """Return the settings of a file; None: of the default file of Accelerate, which may be missing.
-
-    Raises:
-        BadInput: the file cannot be read, or asks for more than the contract can give.
-    """
+    """Return the settings of a file; None: of the default file of Accelerate, which may be missing."""
     path = find_default_file() if named is None else named
     if named is None and not path.is_file():
         return AccelerateFile()
@@ -144,11 +140,7 @@ def find_key(name: str) -> LauncherOption | None:
 
 
 def _check_key(path: Path, name: str, value: Any) -> None:
-    """Check a key of the file that the script does not notice.
-
-    Raises:
-        BadInput: it is unknown, or its value asks for something that cannot be given.
-    """
+    """Check a key of the file that the script does not notice."""
     option = find_key(name)
     if option is None:
         raise BadInput(
@@ -173,11 +165,7 @@ def find_default_file() -> Path:
 
 
 def build_accelerate_environment(options: AccelerateOptions, file: AccelerateFile) -> dict[str, str]:
-    """Return the variables that ``accelerate launch`` would set for the script.
-
-    Raises:
-        BadInput: a number is too small.
-    """
+    """Return the variables that ``accelerate launch`` would set for the script."""
     environment = {
         "ACCELERATE_MIXED_PRECISION": options.mixed_precision or file.mixed_precision,
         "ACCELERATE_USE_CPU": str(options.cpu or file.use_cpu),
@@ -195,11 +183,7 @@ def build_accelerate_environment(options: AccelerateOptions, file: AccelerateFil
 
 
 def choose_worker_range(options: AccelerateOptions, file: AccelerateFile) -> str | None:
-    """Return ``--workers`` for the number of processes; None: no number was asked for.
-
-    Raises:
-        BadInput: the number is too small.
-    """
+    """Return ``--workers`` for the number of processes; None: no number was asked for."""
     number = options.num_processes
     if number is None:
         number = file.num_processes

@@ -83,9 +83,6 @@ def build_machine_address(
     """Return where this machine listens, from the values of its options.
 
     ``find_address`` returns the address if ``--listen`` names neither one nor a network interface.
-
-    Raises:
-        BadInput: an option is not valid.
     """
     if listen in {None, DEFAULT_ADDRESS}:
         host = find_address()
@@ -98,11 +95,7 @@ def build_machine_address(
 
 
 def read_ports(text: str | None) -> tuple[int, int] | None:
-    """Return the first and the last port of a range; None without one.
-
-    Raises:
-        BadInput: the text is not a range of ports.
-    """
+    """Return the first and the last port of a range; None without one."""
     if text is None:
         return None
     match = _PORTS.fullmatch(text)
@@ -115,11 +108,7 @@ def read_ports(text: str | None) -> tuple[int, int] | None:
 
 
 def check_ports(address: MachineAddress, slots: int) -> None:
-    """Check that the range of ports of this machine is large enough for its slots, the most workers on it.
-
-    Raises:
-        BadInput: it has too few ports.
-    """
+    """Check that the range of ports of this machine is large enough for its slots, the most workers on it."""
     needed = count_needed_ports(slots)
     if address.ports is not None and address.ports[1] - address.ports[0] + 1 < needed:
         first, last = address.ports

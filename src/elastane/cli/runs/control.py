@@ -68,11 +68,7 @@ def _parse_workers(text: str) -> int:
 
 
 def _return_to_controller(run_dir: RunDir) -> Answer:
-    """Let the controller of a run decide on its size again.
-
-    Raises:
-        BadInput: the run has no controller.
-    """
+    """Let the controller of a run decide on its size again."""
     status = send_request(run_dir, AskStatus())
     spec = status.spec
     if spec is None or not spec.self_sizing:

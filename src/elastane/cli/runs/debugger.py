@@ -18,11 +18,7 @@ NOTE = (
 
 
 def check_debug_options(*, workers: str | None, start: int | None, as_json: bool) -> None:
-    """Refuse the options that contradict ``--debug``, all in one error.
-
-    Raises:
-        BadInput: an option contradicts ``--debug``.
-    """
+    """Refuse the options that contradict ``--debug``, all in one error."""
     wrong = [f"--workers {workers}"] if workers is not None and not ONE.fullmatch(workers) else []
     wrong += [f"--start {start}"] if start not in (None, 1) else []
     if wrong:

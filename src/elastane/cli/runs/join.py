@@ -119,11 +119,7 @@ def join_run(
 
 
 def _read_ticket() -> str:
-    """Return the ticket on standard input.
-
-    Raises:
-        BadInput: standard input has no line, or an empty one.
-    """
+    """Return the ticket on standard input."""
     if word := sys.stdin.readline().strip():
         return word
     raise BadInput(
@@ -134,12 +130,7 @@ def _read_ticket() -> str:
 
 
 def _find_directory(run: str) -> RunDir:
-    """Return the directory of a run.
-
-    Raises:
-        BadInput: only a mirror of it is on this machine.
-        NoSuchRun: there is no such run.
-    """
+    """Return the directory of a run."""
     run_dir = find_run(run)
     if is_mirror(run_dir):
         raise BadInput(
@@ -151,11 +142,7 @@ def _find_directory(run: str) -> RunDir:
 
 
 def _choose_name(name: str | None) -> str:
-    """Return the name of this machine in the run.
-
-    Raises:
-        BadInput: it cannot name a node.
-    """
+    """Return the name of this machine in the run."""
     chosen = derive_node_name(socket.gethostname()) if name is None else name
     if not re.fullmatch(NODE_NAME, chosen):
         raise BadInput(
@@ -168,11 +155,7 @@ def _choose_name(name: str | None) -> str:
 
 
 def _choose_slots(slots: int | None) -> int:
-    """Return the most workers on this machine.
-
-    Raises:
-        BadInput: they are too many.
-    """
+    """Return the most workers on this machine."""
     if slots is not None and slots > MOST_SLOTS:
         raise BadInput(
             f"--slots {slots} is more than {MOST_SLOTS}",
@@ -183,11 +166,7 @@ def _choose_slots(slots: int | None) -> int:
 
 
 def _find_address(run_dir: RunDir) -> str:
-    """Return the address of this machine that reaches the coordinator of the run.
-
-    Raises:
-        BadInput: none does.
-    """
+    """Return the address of this machine that reaches the coordinator of the run."""
     endpoint = read_endpoint(run_dir)
     try:
         return find_own_address(endpoint.host, endpoint.port)

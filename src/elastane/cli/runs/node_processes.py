@@ -27,11 +27,7 @@ class NodeProcesses:
         self._workers: dict[str, NodeName] = {}
 
     def read_new_events(self) -> None:
-        """Learn the machines of the workers that have started since the last call.
-
-        Raises:
-            BadInput: an event cannot be read.
-        """
+        """Learn the machines of the workers that have started since the last call."""
         for line in self._tail.read_new_lines():
             event = decode_event_line(line)
             if event.kind.startswith("node.") and (named := _NODE_EVENT.fullmatch(event.who)):
@@ -56,11 +52,7 @@ class NodeProcesses:
         return found
 
     def find_node(self, word: str, logged: list[str]) -> NodeName:
-        """Return the name of a machine as users write it; ``first`` is the one without a name.
-
-        Raises:
-            BadInput: the run has had no such machine; the error offers the nearest name.
-        """
+        """Return the name of a machine as users write it; ``first`` is the one without a name."""
         self._nodes |= {named[1] for log in logged if (named := _NODE_LOG.fullmatch(log))}
         node = "" if word == FIRST_NODE_WORD else word
         if node in self._nodes:

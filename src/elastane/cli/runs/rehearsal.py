@@ -27,8 +27,6 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         ok: every byte is as written, and no digest differs from the ledger.
-        name: of the checkpoint.
-        step: of the checkpoint.
         bytes: size of its files.
         verify_s: seconds to read every file and compare it with its checksum.
         damages: of the files; if there is any, nothing is restored.
@@ -56,10 +54,6 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
 
     ``wanted`` is a name or a step; None: the newest finished checkpoint. Without ``workers``, the number that
     the run starts with restores.
-
-    Raises:
-        BadInput: there is no such checkpoint, or not enough memory.
-        StorageError: the storage does not answer.
     """
     record = read_record(run_dir)
     if record.spec.checkpoints is None:
@@ -82,11 +76,7 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
 
 
 def check_still_there(catalog: Catalog, name: str) -> None:
-    """Check that a live run has not deleted a checkpoint while it was read.
-
-    Raises:
-        BadInput: the checkpoint is gone.
-    """
+    """Check that a live run has not deleted a checkpoint while it was read."""
     if name not in catalog.list_names():
         raise BadInput(
             f"{name} was deleted while it was read",

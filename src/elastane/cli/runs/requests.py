@@ -11,12 +11,7 @@ LOOK_S = 0.1
 
 
 def send_request(run_dir: RunDir, ask: Ask) -> Answer:
-    """Send a request to the coordinator of a run, and return its answer.
-
-    Raises:
-        NoSuchRun: the run is not live.
-        BadInput: the coordinator refused; the error has its reason.
-    """
+    """Send a request to the coordinator of a run, and return its answer."""
     from elastane.run.connections.coordinator_request import ask_coordinator
 
     answer = ask_coordinator(run_dir, ask)
@@ -43,9 +38,6 @@ def wait_until(run_dir: RunDir, done: Callable[[Answer], bool], stuck: Callable[
     Args:
         done: tells whether a status shows the change.
         stuck: returns why the change can no longer take effect; empty if it still can.
-
-    Raises:
-        RunFailed: the change will not take effect, or the run ended first.
     """
     while True:
         try:

@@ -98,11 +98,7 @@ def run_exporter(options: list[str]) -> ExportedModel:
 
 
 def choose_export_folder(out: Path | None, default: str) -> Path:
-    """Return the folder of an export; None: it is named by default.
-
-    Raises:
-        BadInput: it is the URL of a store.
-    """
+    """Return the folder of an export; None: it is named by default."""
     if out is not None:
         refuse_url(out, "--out", do="export to a local directory, and copy it with the tool of the store")
     return (out or Path(default)).absolute()

@@ -129,11 +129,7 @@ def run(
 def train_to_end(
     opened: AbstractContextManager[tuple[RunDir, RunRecord]], console: "Console", *, as_json: bool
 ) -> None:
-    """Train an opened run to its end, and show its outcome.
-
-    Raises:
-        typer.Exit: the run did not finish.
-    """
+    """Train an opened run to its end, and show its outcome."""
     outlive_output()
     with opened as (directory, record):
         over = _train(directory, record, console)
@@ -146,11 +142,7 @@ def train_to_end(
 
 
 def _require_script(script: Path | None, options: RunOptions) -> Path:
-    """Return the script that was typed.
-
-    Raises:
-        BadInput: none was, or an option needs another one.
-    """
+    """Return the script that was typed."""
     if options.accept_changes:
         raise BadInput("--accept-changes needs --resume", do="use it with --resume RUN")
     if script is None:
@@ -186,10 +178,8 @@ def open_new_run(
 
     Args:
         script: path of the script; with ``-m`` the name of a module.
-        args: of the script.
         options: as typed, or as a recipe completes them.
         typed: the options for the report.
-        console: for messages.
         preload: modules that all workers need, for the fork server.
         sizes: the only numbers of workers of the run; empty: all within the limits.
         recipe: the content of ``recipe.yaml`` in the directory; empty: there is none.
@@ -262,12 +252,7 @@ def find_origin_state(text: str) -> OriginState:
 
 
 def _prepare_claims_of_new_run(run_dir: RunDir, spec: RunSpec) -> None:
-    """Prepare the claim list of a run on several machines, which cannot begin without a claim.
-
-    Raises:
-        BadInput: it cannot be used.
-        ClaimsUnavailable: it does not answer.
-    """
+    """Prepare the claim list of a run on several machines, which cannot begin without a claim."""
     if not spec.listen:
         return
     try:
@@ -351,11 +336,7 @@ def _ship_code(spec: RunSpec, directory: Path | None) -> RunSpec:
 
 
 def _check_limits(spec: RunSpec) -> None:
-    """Check that the run can have its most workers.
-
-    Raises:
-        BadInput: they are too many for one machine, or this one has too few descriptors for them.
-    """
+    """Check that the run can have its most workers."""
     if spec.contract is not None:
         return  # workers of an unmodified script do not connect to each other, and have no slots
     if not spec.listen and spec.least_ranks > MOST_SLOTS:
@@ -368,11 +349,7 @@ def _check_limits(spec: RunSpec) -> None:
 
 
 def _start_as_discovered(spec: RunSpec, console: "Console") -> RunSpec:
-    """Return the spec with the discovered number of workers at the start, if hosts are discovered.
-
-    Raises:
-        BadInput: the script cannot be used.
-    """
+    """Return the spec with the discovered number of workers at the start, if hosts are discovered."""
     if not spec.host_discovery:
         return spec
     capacity = discover_capacity(spec)

@@ -16,11 +16,7 @@ SSH = ("ssh", "-o", "BatchMode=yes")
 
 
 def read_hosts(options: RunOptions) -> tuple[RunHost, ...]:
-    """Return the machines of ``--hosts``; none without it.
-
-    Raises:
-        BadInput: the option is not valid, or another one is missing.
-    """
+    """Return the machines of ``--hosts``; none without it."""
     if options.hosts is not None:
         return parse_run_hosts(options.hosts)
     if options.ssh is not None and options.resume is None:
@@ -29,11 +25,7 @@ def read_hosts(options: RunOptions) -> tuple[RunHost, ...]:
 
 
 def read_ssh(options: RunOptions) -> tuple[str, ...]:
-    """Return the words of the command that reaches other machines; none without ``--hosts``.
-
-    Raises:
-        BadInput: the words cannot be told apart.
-    """
+    """Return the words of the command that reaches other machines; none without ``--hosts``."""
     if options.ssh is None:
         return SSH if options.hosts is not None else ()
     try:
@@ -46,11 +38,7 @@ def read_ssh(options: RunOptions) -> tuple[str, ...]:
 
 
 def choose_machine_address(options: RunOptions, hosts: tuple[RunHost, ...]) -> MachineAddress | None:
-    """Return where this machine listens; None: no other one takes part.
-
-    Raises:
-        BadInput: an option is not valid, or this machine does not reach the first of the hosts.
-    """
+    """Return where this machine listens; None: no other one takes part."""
     if not hosts and options.listen is None:
         if options.advertise is not None or options.ports is not None:
             raise BadInput(

@@ -41,9 +41,6 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
 
     ``script`` is the name of a module with ``-m``. Without ``--workers``, the CPUs of this machine, ``>= 1``,
     bound the number of workers.
-
-    Raises:
-        BadInput: the error names the option to change.
     """
     check_run_name(name)
     file = find_script(script, module=options.module)
@@ -119,9 +116,6 @@ def restrict_sizes(spec: RunSpec, sizes: tuple[int, ...]) -> RunSpec:
     """Return the spec of a run that has only some numbers of workers.
 
     The sizes are ascending, and the limits of the spec are the first and the last; empty: no restriction.
-
-    Raises:
-        BadInput: the run starts with another number, or its machines decide on it.
     """
     replaced = "write --workers MIN:MAX, which replaces the sizes"
     if sizes and (spec.listen or spec.hosts or spec.host_discovery):
@@ -139,11 +133,7 @@ def restrict_sizes(spec: RunSpec, sizes: tuple[int, ...]) -> RunSpec:
 
 
 def _read_claims(options: RunOptions, address: MachineAddress | None) -> str:
-    """Return the place of ``--claims``; see `complete_claims_url`.
-
-    Raises:
-        BadInput: no other machine takes part, or the URL cannot keep a claim list.
-    """
+    """Return the place of ``--claims``; see `complete_claims_url`."""
     if options.claims is None:
         return ""
     if address is None:
@@ -160,9 +150,6 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
 
     No setting changes that decides about the trained bytes. The commands of ``--host-discovery-script`` and
     ``--ssh`` are only those that were typed now, because another machine may have written the spec.
-
-    Raises:
-        BadInput: the error names the option to change.
     """
     _check_discovery(options)
     low, high, sizes = spec.min_workers, spec.max_workers, spec.sizes
@@ -229,11 +216,7 @@ def _count_own_slots(hosts: tuple[RunHost, ...], here: RunHost | None, high: int
 
 
 def check_pinned_options(options: RunOptions) -> None:
-    """Refuse options beside ``--resume`` that a run keeps from its first step to its last.
-
-    Raises:
-        BadInput: the user typed such an option.
-    """
+    """Refuse options beside ``--resume`` that a run keeps from its first step to its last."""
     typed = [name for name in PINNED if getattr(options, name) not in (None, False)]
     if typed:
         names = ", ".join(map(spell_option, typed))
@@ -245,11 +228,7 @@ def check_pinned_options(options: RunOptions) -> None:
 
 
 def build_checkpoint_policy(before: CheckpointSettings, options: RunOptions) -> CheckpointPolicy | None:
-    """Return when a run writes checkpoints; None: never.
-
-    Raises:
-        BadInput: the error names the option to change.
-    """
+    """Return when a run writes checkpoints; None: never."""
     return parse_checkpoint_policy(change_checkpoints(before, options), CHECKPOINT_OPTIONS)
 
 
@@ -258,7 +237,6 @@ def inherit_settings(options: RunOptions, spec: RunSpec) -> RunOptions:
 
     Args:
         options: as typed; they win.
-        spec: of the other run.
     """
     settings = ("seed", "threads", "convergence", "numerics", "virtual_ranks")
     given = {name: getattr(spec, name) for name in settings if getattr(options, name) is None}
@@ -315,9 +293,6 @@ def _choose_limits(
 
     Without ``--workers`` they are 1 and the slots of all hosts, or as many as other machines bring; on one
     machine the number of its CPUs, at least 2.
-
-    Raises:
-        BadInput: the error names the option to change.
     """
     if options.debug:
         return read_worker_range("1", virtual_ranks)
@@ -344,9 +319,6 @@ def complete_claims_url(url: str) -> str:
 
     A controller's address without a team gets the team of this user. All machines then use the list of that
     team, also those with tokens of other teams: two lists would be two runs.
-
-    Raises:
-        BadInput: the place cannot keep a claim list, or this machine has no token for the controller.
     """
     if urlsplit(url).scheme not in CONTROLLER_SCHEMES:
         open_claim_list(url)

@@ -132,11 +132,7 @@ def revoke_run_ticket(
 
 
 def _find_shared(run: str) -> RunDir:
-    """Return the directory of a run.
-
-    Raises:
-        BadInput: it is on other machines only.
-    """
+    """Return the directory of a run."""
     run_dir = find_run(run)
     if is_mirror(run_dir):
         raise BadInput(

@@ -38,11 +38,7 @@ def read_config(name: str) -> Config:
 
 
 def parse_config(text: str) -> Config:
-    """Return the configuration that a YAML text describes.
-
-    Raises:
-        BadInput: the text is not a configuration.
-    """
+    """Return the configuration that a YAML text describes."""
     document = read_yaml(text)
     if not isinstance(document, dict):
         raise BadInput(

@@ -30,7 +30,6 @@ class StartedController(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         url: as other programs reach it.
-        pid: of its process.
         started: start time of that process, in clock ticks since the boot of the machine.
     """
 
@@ -44,8 +43,6 @@ class StartedDashboard(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         url: as browsers on this machine reach it.
-        cluster_url: of its controller.
-        pid: of its process.
         started: start time of that process, in clock ticks since the boot of the machine.
     """
 

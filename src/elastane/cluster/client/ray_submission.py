@@ -108,11 +108,7 @@ def check_engine(found: DeclaredEngine | None, name: str, address: str) -> None:
 
     Args:
         found: the declaration; None: it may not be read.
-        name: of the engine.
         address: of this Ray cluster; empty: unknown.
-
-    Raises:
-        BadInput: it is not.
     """
     if found is None:
         return

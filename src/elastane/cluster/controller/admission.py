@@ -56,11 +56,7 @@ def _check_absolute(spec: JobSpec) -> None:
 
 
 def check_priority_class(spec: JobSpec, priorities: Container[str]) -> None:
-    """Check that the priority class of a spec is among the existing ones.
-
-    Raises:
-        BadField: it is not.
-    """
+    """Check that the priority class of a spec is among the existing ones."""
     if spec.priority_class and spec.priority_class not in priorities:
         raise make_field_error(
             "priorityClass",

@@ -178,9 +178,6 @@ def _find_readable_store(run_dir: RunDir) -> Iterator[Path]:
 
     SQLite follows links, for its other files too. In the directory of another user they could lead to files
     of this one, so a copy is opened.
-
-    Raises:
-        BadInput: one of its files is not a regular one, or too large.
     """
     store = run_dir.controller
     names = [store.name, *(f"{store.name}{suffix}" for suffix in SQLITE_SUFFIXES)]

@@ -204,11 +204,7 @@ class Dashboard:
         return self.feeds.find(session.token)
 
     def _find_cluster_feed(self, session: Session) -> ClusterFeed:
-        """Return the feed of a cluster.
-
-        Raises:
-            NoSuchRun: this dashboard shows one run.
-        """
+        """Return the feed of a cluster."""
         feed = self._find_feed(session)
         if isinstance(feed, ClusterFeed):
             return feed

@@ -10,11 +10,7 @@ PAGE_ROWS = 100
 
 
 def build_audit_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageContent:
-    """Return a page of the audit log.
-
-    Raises:
-        ElastaneError: the reader may not see it, or the controller does not answer.
-    """
+    """Return a page of the audit log."""
     text = params.get("before", "")
     before = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None  # noqa: PLR2004
     found = feed.ask(lambda cluster: list(islice(cluster.audit(before=before), PAGE_ROWS + 1)))

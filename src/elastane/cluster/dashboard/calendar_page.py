@@ -56,9 +56,6 @@ def build_policy_page(feed: ClusterFeed, form: Mapping[str, str]) -> PageContent
 
     Args:
         form: with a changed ``config``; empty: the present configuration is shown.
-
-    Raises:
-        ElastaneError: the reader may not see it, or the controller does not answer.
     """
     text = form.get("config", "")
     problem, foreseen = _foresee(feed, text) if text else ((), None)

@@ -19,7 +19,6 @@ def draw_pool_use(
     """Return the use of a pool over the last day.
 
     Args:
-        name: of the pool.
         stretches: ``(begin, devices, borrowed devices)`` of each, the oldest first.
         devices: that the pool has now.
         now_s: the end of the chart.
@@ -82,7 +81,6 @@ def draw_days(title: str, days: Sequence[tuple[float, float]]) -> Markup:
     """Return a bar for each day.
 
     Args:
-        title: of the numbers.
         days: ``(begin, value)``, the oldest first.
     """
     most = max([value for _, value in days], default=0.0) or 1.0

@@ -25,9 +25,6 @@ class DrawnPages:
             key: its address.
             version: of what it shows.
             build: returns the page.
-
-        Raises:
-            ElastaneError: the page cannot be built.
         """
         with self._lock:
             if len(self._locks) > KEPT:

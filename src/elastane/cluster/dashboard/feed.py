@@ -344,7 +344,6 @@ class ClusterFeeds:
     """The feeds of all tokens in use.
 
     Args:
-        url: of the controller.
         certificate: file with its certificate to trust; empty: those that the machine trusts.
     """
 

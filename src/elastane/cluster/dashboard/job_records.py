@@ -94,11 +94,7 @@ class WatchedJob:
         self._looked_s = -1e9
 
     def look(self) -> JobSight:
-        """Return the facts, asked for less than a second ago.
-
-        Raises:
-            ElastaneError: there is no such job, or the controller does not answer.
-        """
+        """Return the facts, asked for less than a second ago."""
         with self._lock:
             self._used_s = now_s = time.monotonic()
             if self._sight is None or now_s - self._looked_s > EACH_S:
@@ -122,11 +118,7 @@ class WatchedJob:
         return found
 
     def read_log(self, process: str) -> str:
-        """Return the end of the log of a process; empty: it has none.
-
-        Raises:
-            ElastaneError: the process has an impossible name, or the controller does not answer.
-        """
+        """Return the end of the log of a process; empty: it has none."""
         with self._lock:
             read_s, text = self._logs.get(process, (-1e9, ""))
             if self._is_away or time.monotonic() - read_s < EACH_S:

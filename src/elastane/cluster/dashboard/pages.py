@@ -21,11 +21,7 @@ _JOB = re.compile(r"/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 
 
 def build_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]) -> PageContent:
-    """Return the page of an address.
-
-    Raises:
-        ElastaneError: there is no such page, or the controller does not answer.
-    """
+    """Return the page of an address."""
     if isinstance(feed, RunFeed):
         if path == "/":
             return build_run_page(feed)
@@ -47,11 +43,7 @@ def build_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]
 
 
 def draw_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]) -> tuple[PagePart, ...]:
-    """Return the parts of the page of an address, which all its readers share.
-
-    Raises:
-        ElastaneError: there is no such page, or the controller does not answer.
-    """
+    """Return the parts of the page of an address, which all its readers share."""
     key = f"{path}?{urlencode(params)}"
     return feed.drawn.draw(key, find_version(feed, path), lambda: build_page(feed, path, params))
 

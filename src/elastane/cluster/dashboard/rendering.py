@@ -28,10 +28,7 @@ class PageContent(msgspec.Struct, frozen=True, kw_only=True):
     """A page before it is drawn.
 
     Args:
-        title: of the window.
-        template: of the whole page.
         parts: of the page that change while it is open, by the name of their templates.
-        facts: for the templates.
     """
 
     title: str

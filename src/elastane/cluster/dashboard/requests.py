@@ -15,10 +15,6 @@ def apply_change(feed: ClusterFeed, job: str, action: str, form: Form) -> tuple[
 
     Args:
         action: a key of `CHANGES`.
-
-    Raises:
-        BadField: a field of the form is wrong.
-        ElastaneError: the controller refused, or did not answer.
     """
     sentence = feed.ask(lambda cluster: CHANGES[action](cluster, job, form))
     feed.note_change(job)
@@ -62,11 +58,7 @@ CHANGES: Mapping[str, Callable[[Cluster, str, Form], str]] = {
 
 
 def read_count(form: Form, field: str) -> int:
-    """Return a number of workers.
-
-    Raises:
-        BadField: the field is not one.
-    """
+    """Return a number of workers."""
     text = form.get(field, "").strip()
     if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= LARGEST and len(text) < 9):  # noqa: PLR2004
         raise BadField(field, "this is not a number of workers", means="nothing was changed", do="write 4")

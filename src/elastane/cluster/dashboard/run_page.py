@@ -54,11 +54,7 @@ class RunFeed:
         """Do nothing: reading needs no connection that could be closed."""
 
     def look(self) -> tuple[Recorded, tuple[JobWorker, ...]]:
-        """Return the records of the run, read less than a second ago, and its workers while it is live.
-
-        Raises:
-            BadInput: the run directory cannot be read.
-        """
+        """Return the records of the run, read less than a second ago, and its workers while it is live."""
         with self._lock:
             now_s, live = time.monotonic(), is_live(self.run_dir)
             if now_s - self._looked_s > EACH_S:
@@ -105,11 +101,7 @@ class RunFeeds:
         self._feed = RunFeed(root)
 
     def find(self, token: str) -> RunFeed:
-        """Return the feed of the run.
-
-        Raises:
-            BadInput: the key is wrong.
-        """
+        """Return the feed of the run."""
         if not hmac.compare_digest(token.encode(), self._key.encode()):
             raise BadInput("this key is not known here", do="use the address that elastane dashboard printed")
         return self._feed
@@ -119,11 +111,7 @@ class RunFeeds:
 
 
 def build_run_page(feed: RunFeed) -> PageContent:
-    """Return the page of the run.
-
-    Raises:
-        BadInput, NoSuchRun: the run directory cannot be read.
-    """
+    """Return the page of the run."""
     run, workers = feed.look()
     drawn = feed.pictures.draw(run)
     machines = group_workers(workers, drawn["worker_shares"], drawn["virtual_ranks"])

@@ -25,11 +25,7 @@ class _PageServer(uvicorn.Server):
 
 
 def serve_pages(settings: DashboardSettings, ready: Callable[[DashboardReady], None]) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Raises:
-        BadInput: it cannot listen there, or the certificate cannot be used.
-    """
+    """Serve until SIGTERM or SIGINT."""
     listener = open_http_listener(settings.host, settings.port, settings.certificate, settings.key)
     url = format_url(listener, encrypted=bool(settings.certificate))
     key = secrets.token_urlsafe(24) if settings.run_dir else ""

@@ -24,11 +24,7 @@ def read_choice(params: Mapping[str, str]) -> tuple[By, int]:
 
 
 def build_usage_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageContent:
-    """Return the page of the usage.
-
-    Raises:
-        ElastaneError: the controller does not answer.
-    """
+    """Return the page of the usage."""
     by, days = read_choice(params)
     now_s = time.time()
     usage = feed.ask(lambda cluster: cluster.usage(by, from_s=now_s - days * DAY_S))
@@ -55,11 +51,7 @@ def build_usage_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageConten
 
 
 def read_usage_csv(feed: ClusterFeed, params: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name and the content of a CSV file of the usage.
-
-    Raises:
-        ElastaneError: the controller does not answer.
-    """
+    """Return the name and the content of a CSV file of the usage."""
     by, days = read_choice(params)
     from_s = time.time() - days * DAY_S
     return f"usage-by-{by}-{days}-days.csv", feed.ask(lambda cluster: cluster.usage_csv(by, from_s=from_s))

@@ -85,8 +85,6 @@ def group_workers(
 
     Args:
         live: by machine; none: the run does not answer, or has ended, and its last recorded step is shown.
-        shares: of the newest step.
-        virtual_ranks: of the run.
     """
     if not live:
         rows = [_describe(JobWorker(worker=worker), shares, virtual_ranks, {}) for worker in shares]

@@ -15,9 +15,6 @@ def open_engine(document: DeclaredEngine, cluster: str) -> AgentEngine:
 
     Args:
         cluster: id of the cluster; the engine touches no agents of others.
-
-    Raises:
-        BadInput: an option cannot be used on this machine.
     """
     match document.kind:
         case "slurm":
@@ -47,9 +44,6 @@ async def examine_engine(
     Args:
         pools: the options of its pools, by name.
         url: of the controller, as agents get it.
-
-    Raises:
-        BadInput: an option cannot be used on this machine.
     """
     match document.kind:
         case "slurm":

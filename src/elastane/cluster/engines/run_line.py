@@ -133,7 +133,6 @@ class RunLine:
         """Return what the run says of itself; the caller adds what it knows of the processes.
 
         Args:
-            job: its name.
             counts: from the newest answer of its coordinator.
         """
         return Observation(

@@ -32,7 +32,6 @@ class _HeldWorkers(NamedTuple):
     """Workers that may stay where they are.
 
     Args:
-        by_pool: how many.
         dead: how many of them are known to be dead.
         written_off: why the plan waits for others no longer; None: it waits for all.
     """

@@ -385,11 +385,7 @@ def _read_retry_after_s(answer: httpx.Response) -> float:
 
 
 def check_path_name(name: str) -> str:
-    """Return a name if it can be a part of a path; another text could change the path.
-
-    Raises:
-        BadField: the text is not a name.
-    """
+    """Return a name if it can be a part of a path; another text could change the path."""
     check_name("name", name)
     return name
 
@@ -483,9 +479,6 @@ def trust_certificate(url: str, certificate: str) -> bool | ssl.SSLContext:
 
     Args:
         certificate: in PEM; it need not name the address. Empty: the authorities of this machine count.
-
-    Raises:
-        BadInput: it cannot be read.
     """
     if not certificate or url.startswith("http://"):
         return True

@@ -1,4 +1,7 @@
-"""The exchanges of tensors: allreduce, allgather and broadcast, each also asynchronous."""
+"""The exchanges of tensors: allreduce, allgather and broadcast, each also asynchronous.
+
+Each raises `HorovodInternalError` after the end of another process.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,11 +81,7 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> Tensor:
-    """Wait for an exchange and return its result.
-
-    Raises:
-        HorovodInternalError: another process has ended.
-    """
+    """Wait for an exchange and return its result."""
     return handle.wait()
 
 
@@ -108,7 +107,6 @@ def allreduce(
 
     Raises:
         BadInput: the operation is not supported.
-        HorovodInternalError: another process has ended.
     """
     sent, dtype = compression.compress(tensor)
     copy = sent.clone()
@@ -175,11 +173,7 @@ def grouped_allreduce_(
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
-    """Return the tensor of one process.
-
-    Raises:
-        HorovodInternalError: another process has ended.
-    """
+    """Return the tensor of one process."""
     return broadcast_async_(tensor.clone(), root_rank, name).wait()
 
 
@@ -218,7 +212,6 @@ def allgather(tensor: Tensor, name: str | None = None) -> Tensor:
 
     Raises:
         BadInput: the tensor has no dimension.
-        HorovodInternalError: another process has ended.
     """
     return allgather_async(tensor, name).wait()
 
@@ -272,7 +265,6 @@ def reducescatter(
 
     Raises:
         BadInput: the tensor has no dimension, or the operation is not supported.
-        HorovodInternalError: another process has ended.
     """
     if tensor.dim() == 0:
         raise BadInput(
@@ -285,22 +277,14 @@ def reducescatter(
 
 
 def barrier() -> None:
-    """Wait until all processes have arrived here.
-
-    Raises:
-        HorovodInternalError: another process has ended.
-    """
+    """Wait until all processes have arrived here."""
     if size() > 1:
         with translate_failures():
             dist.barrier()
 
 
 def check_op(op: ReduceOp) -> ReduceOp:
-    """Return the operation.
-
-    Raises:
-        BadInput: it is not supported.
-    """
+    """Return the operation."""
     if op not in _IN_TORCH:
         raise BadInput(
             f"hvd.{op.name} is not supported",

@@ -129,11 +129,7 @@ class _AveragingOptimizer(Optimizer):
         self._average, self._averages_in_step, self._averaged = average, True, False
 
     def synchronize(self) -> None:
-        """Average the gradients now, for example to clip them before the step.
-
-        Raises:
-            HorovodInternalError: another process has ended.
-        """
+        """Average the gradients now, for example to clip them before the step."""
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         self._average.exchange(parameters)
         self._averaged = True

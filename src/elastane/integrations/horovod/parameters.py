@@ -21,7 +21,6 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
 
     Raises:
         BadInput: ``params`` has other types.
-        HorovodInternalError: another process has ended.
     """
     if isinstance(params, Tensor | str) or not isinstance(params, Mapping | Iterable):
         raise BadInput(
@@ -35,22 +34,14 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
 
 
 def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
-    """Give all processes the state and the hyperparameters of the optimizer of one.
-
-    Raises:
-        HorovodInternalError: another process has ended.
-    """
+    """Give all processes the state and the hyperparameters of the optimizer of one."""
     state = broadcast_object(optimizer.state_dict() if rank() == root_rank else None, root_rank)
     if rank() != root_rank:
         optimizer.load_state_dict(state)
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the object of one process. It travels pickled, between the processes of one run.
-
-    Raises:
-        HorovodInternalError: another process has ended.
-    """
+    """Return the object of one process. It travels pickled, between the processes of one run."""
     if size() == 1:
         return obj
     box = [obj]
@@ -60,11 +51,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return the objects of all processes, in the order of ranks.
-
-    Raises:
-        HorovodInternalError: another process has ended.
-    """
+    """Return the objects of all processes, in the order of ranks."""
     boxes: list[Any] = [None] * size()
     if size() == 1:
         return [obj]

@@ -44,11 +44,7 @@ class RecordedRun:
             yield Path(folder) / name
 
     def evaluate(self, *_args: object, **_options: object) -> NoReturn:
-        """Refuse an evaluation, which the other workers have made already.
-
-        Raises:
-            BadInput: always.
-        """
+        """Refuse an evaluation, which the other workers have made already."""
         raise BadInput(
             "run.evaluate was called in an epoch that the run has made before",
             means="a process that joins or resumes makes the earlier epochs of the script without batches",

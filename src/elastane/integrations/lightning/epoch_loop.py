@@ -176,11 +176,7 @@ def _add(progress: Any, batches: int, counter: str) -> None:
 
 
 def _find_loss(output: Any) -> Any:
-    """Return the loss in the result of a training step.
-
-    Raises:
-        BadInput: it has none.
-    """
+    """Return the loss in the result of a training step."""
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if loss is None:
         found = "a dict without 'loss'" if isinstance(output, Mapping) else describe_value(output)

@@ -39,9 +39,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
         microbatch: the samples of a virtual rank; None: the smallest part of up to 8 equal parts of a batch.
         clip_grad_norm: the largest norm of the whole gradient, for scripts that clip it.
         epochs: the number of epochs, for the progress that the run shows; None: the run ends with the script.
-        accelerator: of Lightning.
         checkpoint_io: of Lightning; None: files that appear complete or not at all.
-        precision: of Lightning.
     """
 
     shares_steps = True
@@ -224,11 +222,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
             )
 
     def clip_gradients_value(self, module: nn.Module, optimizer: Optimizer, clip_val: float) -> None:
-        """Refuse to clip by value.
-
-        Raises:
-            BadInput: always.
-        """
+        """Refuse to clip by value."""
         raise BadInput(
             f"fabric.clip_gradients was given clip_val={describe_value(clip_val)}",
             means="a run clips the whole gradient of a step by its norm",

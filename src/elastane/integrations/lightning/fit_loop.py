@@ -64,11 +64,7 @@ class EpochsOfRun(_FitLoop):
         super().on_run_start()
 
     def _choose_validation_interval(self, batches: int) -> int | float:
-        """Return the number of batches after which Lightning validates.
-
-        Raises:
-            BadInput: it is more than the batches of an epoch.
-        """
+        """Return the number of batches after which Lightning validates."""
         every = self.trainer.val_check_interval
         if isinstance(every, int):
             if every > batches and self.trainer.check_val_every_n_epoch is not None:
@@ -81,11 +77,7 @@ class EpochsOfRun(_FitLoop):
         return max(1, int(batches * float(every or 1.0)))
 
     def _count_steps(self) -> int:
-        """Return the number of steps until ``max_epochs`` or ``max_steps``.
-
-        Raises:
-            BadInput: neither is given.
-        """
+        """Return the number of steps until ``max_epochs`` or ``max_steps``."""
         per_epoch = -(-int(self.max_batches) // self.trainer.accumulate_grad_batches)
         epochs = self.max_epochs if self.max_epochs is not None else -1
         limits = [

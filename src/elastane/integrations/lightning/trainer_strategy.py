@@ -42,9 +42,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
         microbatch: the samples of a virtual rank; None: a batch, if a step has several; otherwise
             the smallest part of up to 8 equal parts of a batch.
         device: of this worker; None: the one that Lightning chooses.
-        accelerator: of Lightning.
         checkpoint_io: of Lightning; None: files that appear complete or not at all.
-        precision_plugin: of Lightning.
     """
 
     strategy_name = "elastane"
@@ -72,11 +70,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
 
     @property
     def run(self) -> Run:
-        """The run, once the Trainer fits.
-
-        Raises:
-            BadInput: it has not begun.
-        """
+        """The run, once the Trainer fits."""
         if self._training is None:
             raise BadInput(
                 "the strategy has no run yet",

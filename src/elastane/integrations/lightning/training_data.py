@@ -160,7 +160,6 @@ def count_batches(data: TrainingData, limit: float) -> int:
     """Return the number of batches in an epoch of Lightning.
 
     Args:
-        data: the whole data.
         limit: a number of batches, or a float as a fraction of them.
 
     Raises:
@@ -180,7 +179,6 @@ def limit_data(data: TrainingData, batches: int, accumulated: int) -> TrainingDa
     """Return the data from which epochs of this number of batches are read.
 
     Args:
-        data: the whole data.
         batches: of an epoch.
         accumulated: the batches in a step.
 

@@ -56,8 +56,6 @@ def estimate_activations(
     """Return the memory that a microbatch needs beside the model.
 
     Args:
-        shape: the sizes of the model.
-        sequences: of the microbatch.
         context: tokens of a sequence.
         element_bytes: of an activation: 4 in fp32, 2 in bf16.
         recompute: layers keep their inputs only, and one layer at a time computes the rest again.
@@ -89,7 +87,6 @@ def count_flops(shape: ModelShape, parameters: int, trained: int, context: int, 
     gradients of activations, and 2 per trained parameter for theirs.
 
     Args:
-        shape: the sizes of the model.
         parameters: those that a token passes through: without embeddings and inactive experts.
         trained: those of them with a gradient.
         context: tokens of a sequence.

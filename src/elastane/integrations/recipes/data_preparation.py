@@ -88,7 +88,6 @@ def check_vocabulary(recipe: Recipe, tokens: int) -> None:
 
     Args:
         recipe: complete; its model may be a folder.
-        tokens: of the tokenizer.
 
     Raises:
         BadField: the model has fewer.

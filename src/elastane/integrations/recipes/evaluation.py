@@ -41,9 +41,7 @@ def measure_loss(run: Run, model: nn.Module, data: Any, recipe: Recipe) -> float
 
     Args:
         run: between two steps.
-        model: the prepared model.
         data: of `elastane.integrations.recipes.data.open_data`, with held-out samples.
-        recipe: the recipe.
     """
     model.eval()
     score = open_evaluation(run, data, recipe)

@@ -98,7 +98,6 @@ def preference_margins(
 
     Args:
         log_probs: of all chosen sequences, then of all rejected ones.
-        reference_log_probs: of the same sequences.
         beta: see `preference_loss_sum`.
     """
     rewards = beta * (log_probs - reference_log_probs.to(log_probs.device))

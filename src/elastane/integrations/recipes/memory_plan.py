@@ -73,7 +73,6 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
 
     Args:
         request: has the recipe, the devices and their connections.
-        measures: of the model.
         workers: equally fast, at most as many as a step has microbatches.
         tokens_per_s: the speed of one worker.
     """

@@ -18,7 +18,6 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     """Return the model of a recipe, with its adapter, in training mode.
 
     Args:
-        recipe: the recipe.
         tokenizer: the tokenizer of the data; it decides the size of the vocabulary of a model with random
             weights, unless the recipe does.
     """
@@ -62,7 +61,6 @@ def load_model(source: str, dtype: str) -> Any:
 
     Args:
         source: a folder on this machine.
-        dtype: of the weights.
 
     Raises:
         BadField: the weights are quantized, and not in MXFP4.

@@ -40,7 +40,6 @@ def make_warmup_cosine(warmup: int, steps: int, final: float) -> Callable[[int],
 
     Args:
         warmup: steps until the factor is 1.
-        steps: of the whole run.
         final: the factor at the end.
     """
 

@@ -21,7 +21,6 @@ def apply_overrides(document: Document, texts: Iterable[str], folder: Path) -> D
     """Return a recipe's document with the typed changes.
 
     Args:
-        document: of a recipe.
         texts: as ``training.steps=200``; later ones win.
         folder: where relative paths in them start, absolute.
 

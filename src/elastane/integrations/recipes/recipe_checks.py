@@ -38,11 +38,7 @@ def check_recipe(recipe: Recipe, pretrained: dict[str, Any] | None = None) -> No
 
 
 def check_sizes(recipe: Recipe) -> None:
-    """Check the global batch and the numbers of workers.
-
-    Raises:
-        BadField: they do not fit together.
-    """
+    """Check the global batch and the numbers of workers."""
     _check_batch(recipe.batch)
     _check_workers(recipe.workers, recipe.batch)
 

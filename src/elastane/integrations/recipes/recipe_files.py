@@ -132,9 +132,6 @@ def read_recipe(named: str) -> Recipe:
 
     Args:
         named: the path of a recipe file, or its content on one line.
-
-    Raises:
-        BadInput: it is not a recipe.
     """
     with require_for_import("recipes", "recipes are files in YAML"):
         if named.startswith("{"):

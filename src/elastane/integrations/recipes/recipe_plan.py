@@ -40,7 +40,6 @@ class NodeGroup(msgspec.Struct, frozen=True):
         """Return the workers on each node that has any; a run fills one node after the other.
 
         Args:
-            workers: of the run.
             devices: of all nodes together.
         """
         each = devices // self.count
@@ -121,7 +120,6 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     Args:
         trained: those that the run trains.
-        tokens_per_step: of the global batch.
         flops_per_token: of training.
         flops_per_s: of one worker, given or measured.
         is_measured: the speed was measured on this machine.
@@ -155,11 +153,7 @@ NODE_HEADINGS = ("nodes", "leaves a node")
 
 
 def parse_devices(text: str) -> DeviceGroup:
-    """Return the devices of ``8`` or ``8:80GB``.
-
-    Raises:
-        BadInput: the text is something else.
-    """
+    """Return the devices of ``8`` or ``8:80GB``."""
     match = DEVICES.fullmatch(text.strip())
     unit = (match[3] or "").upper() if match else ""
     if match is None or not 1 <= int(match[1]) <= MOST_WORKERS or unit not in UNITS:
@@ -175,7 +169,6 @@ def parse_nodes(count: int, link: str | None, devices: DeviceGroup) -> NodeGroup
     """Return the nodes of a plan.
 
     Args:
-        count: their number.
         link: their speed, such as ``10gbit``; None: the default.
         devices: of all nodes together.
 
@@ -210,7 +203,6 @@ def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tupl
     """Return the numbers of workers to plan: powers of two, and the largest that is possible.
 
     Args:
-        devices: the number of devices.
         virtual_ranks: the number of microbatches in a step, which is the most workers.
         legal: the numbers of workers that the recipe allows; empty: all.
     """

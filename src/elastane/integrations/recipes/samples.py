@@ -19,8 +19,6 @@ def write_sample(run: Run, model: Any, tokenizer: Any, spec: EvaluationSpec, exa
 
     Args:
         run: between two steps.
-        model: the prepared model.
-        tokenizer: its tokenizer.
         spec: the prompt and the length.
         example: a held-out sample; it begins with the prompt, if ``spec`` has none.
     """

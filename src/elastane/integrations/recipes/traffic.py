@@ -114,7 +114,6 @@ def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: 
 
     Args:
         sections: of the flat state: the number of elements, and the counted bytes of each.
-        workers: their number.
         copies: of the optimizer state; None: all.
     """
     blocks = cut_blocks([elements for elements, _ in sections])
@@ -132,8 +131,6 @@ def _assign_blocks(
     """Return the owner and the holders of each block, as in a run that starts with these workers.
 
     Args:
-        blocks: their number.
-        workers: their number.
         copies: of the optimizer state; None: all.
         nodes: the node of each worker; empty: all are on one.
     """

@@ -109,11 +109,7 @@ class ElasticTrainer(transformers.Trainer):
         # A script that looks for the newest checkpoint finds one of this run in a worker that joins.
 
     def hyperparameter_search(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Refuse a search: a run trains one model.
-
-        Raises:
-            BadInput: always.
-        """
+        """Refuse a search: a run trains one model."""
         raise BadInput(
             "trainer.hyperparameter_search() was called in a run",
             means="a run trains one model, and the search would train many in one process",

@@ -49,7 +49,6 @@ def evaluate_together(
     """Evaluate a dataset, each worker some of its batches.
 
     Args:
-        trainer: the Trainer.
         run: the run, between two steps.
         loader: the Trainer's loader of the dataset.
         ignore_keys: outputs of the model to ignore.
@@ -183,7 +182,6 @@ def flatten_tensors(name: str, value: Any) -> dict[str, torch.Tensor]:
     """Return the tensors in a value by name; None has none.
 
     Args:
-        name: of the whole.
         value: a tensor, or nested tuples, lists and dicts of tensors.
 
     Raises:

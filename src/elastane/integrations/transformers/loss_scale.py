@@ -25,7 +25,6 @@ def is_divided(loss: float, of_twice_as_many: float) -> bool:
     """Return whether a loss is divided by the number of items, or of batches, in the step.
 
     Args:
-        loss: of a microbatch.
         of_twice_as_many: of the same, in a step that is said to have twice as many items and batches.
     """
     return loss == 2 * of_twice_as_many

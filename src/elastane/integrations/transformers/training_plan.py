@@ -98,11 +98,7 @@ class SampleOrder:
         self._last: list[int] = []
 
     def __call__(self, epoch: int) -> list[int]:
-        """Return the dataset indices of an epoch, in order.
-
-        Raises:
-            BadInput: the sampler makes batches of different sizes.
-        """
+        """Return the dataset indices of an epoch, in order."""
         while self._following <= epoch:
             self._last = self._draw(self._following)
             self._following += 1

@@ -162,7 +162,6 @@ def choose_asks(
     """Return the agents to ask for, by pool: the number of workers of each.
 
     Args:
-        agents: of the job.
         sizes: how many workers an agent of the job has in each pool; see `choose_agent_workers`.
     """
     here, found = count_wanted(agents), dict[str, tuple[int, ...]]()
@@ -192,7 +191,6 @@ def choose_deadlines(
     what it lacks then.
 
     Args:
-        agents: of the job.
         job: None: it has ended, or its record cannot be read.
         is_over: the outcome of the newest attempt is recorded.
         leaving_nodes: nodes that are drained or will be taken away.

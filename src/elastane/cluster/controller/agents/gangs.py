@@ -30,7 +30,6 @@ class NewAgent(msgspec.Struct, frozen=True, kw_only=True):
         workers: how many it has.
         gang: number of the gang that it joins; 0 with a size: one that begins with it and its next ones.
         gang_size: 0: it is in no gang.
-        shape: of its gang.
     """
 
     pool: str

@@ -15,7 +15,6 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         number: grows with every agent of the cluster, and is never used again.
         job: that it works for.
-        engine: its name.
         pool: in which its devices count.
         workers: the most workers on its machine.
         devices: how many it holds, for all its workers together.

@@ -27,10 +27,8 @@ class JobOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The owner of the jobs of an engine's resources, and where they run.
 
     Args:
-        engine: its name.
         place: API server and namespace of the resources.
         user: of the jobs; no token has such a name.
-        pools: of the engine.
         home: directory of the controller.
         check_team: raises `BadInput` if there is no system user for the jobs of a team.
     """
@@ -82,11 +80,7 @@ def _make_job(tx: Connection, resource: ElasticJob, owner: JobOwner, now_s: floa
 
 
 def _choose_name(tx: Connection, resource: ElasticJob, home: Path) -> str:
-    """Return a name for the job of a resource that no other job has or had.
-
-    Raises:
-        JobNameTaken: other jobs have all of them.
-    """
+    """Return a name for the job of a resource that no other job has or had."""
     names = propose_names(resource)
     for name in names:
         has_files = jobs.find_left_files(tx, name) or locate_run_dir(home, name).exists()

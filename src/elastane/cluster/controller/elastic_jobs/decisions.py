@@ -35,7 +35,6 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         kept: as the store knows it; None: it does not.
         job: that was made of it; None: none was, or it is forgotten.
         has_agents: some agents of the job are not gone.
-        finalizer: of this cluster.
     """
 
     resource: ElasticJob | None

@@ -10,7 +10,6 @@ class StoredElasticJob(msgspec.Struct, frozen=True, kw_only=True):
         uid: of the resource; one that is deleted and made again is another one.
         engine: in which it is.
         place: API server and namespace in which it was last seen.
-        name: of the resource.
         job: name of the job.
         generation: of its spec that the job has.
     """

@@ -46,7 +46,6 @@ def change_job_spec(job: StoredJob, spec: JobSpec) -> StoredJob:
     """Return the job with another spec, of the same name and team.
 
     Raises:
-        JobEnded: the job has ended.
         JobUnreadable: its current spec is unknown.
     """
     require_alive(job)

@@ -129,11 +129,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_alive(job: StoredJob) -> None:
-    """Check that the job accepts requests.
-
-    Raises:
-        JobEnded: it does not.
-    """
+    """Check that the job accepts requests."""
     if job.has_ended:
         raise JobEnded(
             f"job {job.name!r} {'was' if job.state == 'cancelled' else 'has'} {job.state}",
@@ -143,11 +139,7 @@ def require_alive(job: StoredJob) -> None:
 
 
 def require_readable(job: StoredJob) -> None:
-    """Check that the record of the job can be read.
-
-    Raises:
-        JobUnreadable: it cannot.
-    """
+    """Check that the record of the job can be read."""
     if job.unreadable:
         raise JobUnreadable(
             f"the record of job {job.name!r} cannot be read: {job.unreadable}",

@@ -30,12 +30,7 @@ PAGE_SLOTS = 32
 
 @contextmanager
 def _open_records(caller: AgentCaller, *, changes: bool) -> Iterator[KeptRecords]:
-    """Yield the records of an agent's job.
-
-    Raises:
-        Refusal: the agent does not take part in the newest attempt, and may change nothing; or the records
-            cannot be read or written now.
-    """
+    """Yield the records of an agent's job."""
     with caller.controller.store.begin_read() as tx:
         here = caller.read(tx)
         run = agent_rows.find_agent_run(tx, here.job)

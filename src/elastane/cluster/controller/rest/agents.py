@@ -34,7 +34,6 @@ class AgentCaller(NamedTuple):
     """An agent that has proven itself.
 
     Args:
-        number: of the agent.
         now_s: seconds since 1970.
     """
 
@@ -43,11 +42,7 @@ class AgentCaller(NamedTuple):
     now_s: float
 
     def read(self, tx: Connection) -> StoredAgent:
-        """Return the agent as it is stored now.
-
-        Raises:
-            Refusal: it has ended meanwhile.
-        """
+        """Return the agent as it is stored now."""
         found = agent_rows.find_agent(tx, self.number)
         if found is None or found.is_gone:
             raise _make_refusal()
@@ -61,11 +56,7 @@ _ticket = HTTPBearer(auto_error=False, scheme_name="JobTicket", description="The
 def _authenticate_agent(
     request: Request, agent: Agent, _: Annotated[object, Depends(_ticket)]
 ) -> AgentCaller:
-    """Return the agent of a request that has the key of its ticket.
-
-    Raises:
-        Refusal: it has not, the agent has ended, or it sends requests too often.
-    """
+    """Return the agent of a request that has the key of its ticket."""
     controller: Controller = request.app.state.controller
     now_s, number = controller.clock(), int(agent.rpartition("-")[2])
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -123,11 +114,7 @@ def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(
 
 
 def _check_version(caller: AgentCaller, theirs: str) -> None:
-    """Refuse an agent with another version of Elastane: the messages of a run have no common form.
-
-    Raises:
-        Refusal: it has one.
-    """
+    """Refuse an agent with another version of Elastane: the messages of a run have no common form."""
     own = version("elastane")
     if theirs == own:
         return

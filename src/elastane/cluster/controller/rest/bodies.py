@@ -31,10 +31,6 @@ def parse_body(kind: Any, empty: Any = None) -> Any:
 
     Args:
         empty: value of a request without a body; None: the request must have one.
-
-    Raises:
-        Refusal: the body is not JSON, or has not arrived.
-        BadField: the body is not of this type, or an object has a key twice.
     """
 
     async def decode(request: Request) -> Any:

@@ -85,11 +85,7 @@ class Caller:
         return self.principal.role == "operator"
 
     def require_right(self, action: Action, target: Target) -> None:
-        """Check that the caller may do this.
-
-        Raises:
-            NotAllowed: the caller may not.
-        """
+        """Check that the caller may do this."""
         match authorize(self.principal, action, target):
             case Denied() as denied:
                 raise NotAllowed(self, action, target, denied)
@@ -144,8 +140,6 @@ class Changer(Caller):
         The line belongs to the team of the target that `require_right` has checked last.
 
         Args:
-            action: for the audit log.
-            target: for the audit log.
             do: checks the rights, makes the change and returns the answer.
         """
         digest = self._compute_digest()
@@ -236,9 +230,6 @@ def authenticate(controller: Controller, authorization: str, address: str, now_s
 
     Args:
         address: of the client, to limit failed attempts.
-
-    Raises:
-        Refusal: the token is not valid, or the client sends requests too often.
     """
     scheme, _, secret = authorization.partition(" ")
     token = None
@@ -278,11 +269,7 @@ _bearer = HTTPBearer(auto_error=False, description="A token: ela_...")
 
 
 def identify_caller(request: Request) -> Caller:
-    """Return the sender of a request.
-
-    Raises:
-        Refusal: see `authenticate`.
-    """
+    """Return the sender of a request."""
     controller: Controller = request.app.state.controller
     now_s = controller.clock()
     address = request.client.host if request.client else "unknown"

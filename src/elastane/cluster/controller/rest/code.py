@@ -48,11 +48,7 @@ class Uploads:
 
     @contextmanager
     def count_upload(self, user: str) -> Iterator[None]:
-        """Count an upload while it arrives and is checked.
-
-        Raises:
-            Refusal: a limit is reached.
-        """
+        """Count an upload while it arrives and is checked."""
         if self._of[user] >= self._most_of_user or self._of.total() >= self._most:
             raise Refusal(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -70,12 +66,7 @@ class Uploads:
 
 
 def _find_team(caller: Caller, team: str) -> str:
-    """Return the team that code is for, after a check that the caller may submit its jobs.
-
-    Raises:
-        BadField: no team is named, and the token has none.
-        NotAllowed: the caller may not submit jobs.
-    """
+    """Return the team that code is for, after a check that the caller may submit its jobs."""
     found = team or caller.principal.team
     if found in {"", EVERY_TEAM}:
         raise BadField("query.team", "is missing, and your token has no team", do="add ?team=TEAM")
@@ -137,11 +128,7 @@ async def _receive(caller: Caller, partial: IO[bytes]) -> None:
 
 
 def _keep_code(caller: Changer, team: str, digest: str, partial: IO[bytes]) -> Response:
-    """Check an archive and keep it.
-
-    Raises:
-        Refusal: it is not an archive of this code, or the team has no room for it.
-    """
+    """Check an archive and keep it."""
     partial.flush()
     size_bytes = partial.seek(0, os.SEEK_END)
     partial.seek(0)

@@ -88,12 +88,7 @@ def post_policy_check(caller: CallerParameter, config: Wanted) -> Response:
 
 
 def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config]:
-    """Return the changes of a configuration, and the configuration after them.
-
-    Raises:
-        BadField: the configuration is not consistent.
-        Refusal: it removes something that is in use.
-    """
+    """Return the changes of a configuration, and the configuration after them."""
     caller.require_right("config.read", ALL)
     with caller.begin_read() as tx:
         standing, lost = documents.read_declared_documents(tx)

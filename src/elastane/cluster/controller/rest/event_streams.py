@@ -51,9 +51,6 @@ class Watchers:
 
         Args:
             most_of_team: largest number of streams of its team; a token of no team has no such limit.
-
-        Raises:
-            Refusal: a limit is reached.
         """
         limits = [
             (("token", caller.token), self._most_of_one),
@@ -123,11 +120,7 @@ async def get_watch(
 
 
 def _find_begin(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
-    """Return the number of the event to begin after, and the largest number of streams of the team.
-
-    Raises:
-        NotAllowed: the caller may not watch.
-    """
+    """Return the number of the event to begin after, and the largest number of streams of the team."""
     with caller.begin_read() as tx:
         if job:
             find_allowed_job(tx, caller, job, "job.read")

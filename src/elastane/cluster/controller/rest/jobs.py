@@ -76,12 +76,7 @@ def make_job_target(job: StoredJob) -> Target:
 
 
 def find_allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> StoredJob:
-    """Return the job if the caller may do this with it.
-
-    Raises:
-        Refusal: the job does not exist, or the caller may not see it.
-        NotAllowed: the caller may see the job, but not do this.
-    """
+    """Return the job if the caller may do this with it."""
     job = jobs.find_job(tx, name)
     if job is None:
         raise make_missing_error(f"job {name}")

@@ -142,11 +142,7 @@ def get_notifications(caller: CallerParameter, target: NotificationTargetId) -> 
 
 
 def _find_allowed(tx: Connection, caller: Caller, id_: str, *, to_write: bool = True) -> StoredTarget:
-    """Return a target that the caller may read or change.
-
-    Raises:
-        Refusal: the caller may not, or the target does not exist.
-    """
+    """Return a target that the caller may read or change."""
     action: Action = "notifications.write" if to_write else "notifications.read"
     name = f"notification target {id_}"
     # First refuse callers that may change no target at all, without looking this one up.
@@ -160,11 +156,7 @@ def _find_allowed(tx: Connection, caller: Caller, id_: str, *, to_write: bool = 
 
 
 def _examine(caller: Caller, url: str) -> ExaminedUrl:
-    """Return what a URL names, and the URL encrypted. No answer and no log has it otherwise.
-
-    Raises:
-        Refusal: it cannot be a target, or another one is being examined.
-    """
+    """Return what a URL names, and the URL encrypted. No answer and no log has it otherwise."""
     if not URL.fullmatch(url):
         raise BadField(
             "url",

@@ -135,11 +135,7 @@ def get_figures(
 
 
 def _find_span(begin: float | None, until: float | None, now_s: float) -> tuple[float, float]:
-    """Return the times between which usage counts.
-
-    Raises:
-        BadField: the first is later than the second.
-    """
+    """Return the times between which usage counts."""
     until_s = now_s if until is None else min(until, now_s)
     from_s = until_s - MONTH_S if begin is None else begin
     if from_s > until_s:

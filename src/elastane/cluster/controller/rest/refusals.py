@@ -38,9 +38,6 @@ class Refusals:
     def add(self, principal: Principal, refused: Refused, team: str, now_s: float) -> None:
         """Count a refusal, and write it if it is due.
 
-        Args:
-            refused: the refusal.
-
         Raises:
             StoreError: it could not be written; it stays counted.
         """

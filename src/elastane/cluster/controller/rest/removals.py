@@ -19,11 +19,7 @@ SHOWN = 5
 
 
 def check_mentions(standing: Config, kind: Kind, name: str) -> None:
-    """Check that no other document names this one, which is to be removed alone.
-
-    Raises:
-        Refusal: another document names it.
-    """
+    """Check that no other document names this one, which is to be removed alone."""
     users = list_mentions(standing, kind, name)
     if users and kind == "cohorts":
         raise Refusal(
@@ -54,9 +50,6 @@ def check_unused(tx: Connection, changes: Iterable[Change], now_s: float) -> Non
     """Check that no job and no token uses the documents that these changes remove or move to another engine.
 
     The message names jobs and tokens of all teams: callers that may declare may see them all.
-
-    Raises:
-        Refusal: one of the documents is in use.
     """
     for change in changes:
         if change.kind == "pools" and change.change == "change":

@@ -41,11 +41,7 @@ def read_limits(tx: Connection, team: str) -> Limits:
 
 
 def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
-    """Check that the team has room for one more job.
-
-    Raises:
-        Refusal: the team or this user has reached a limit of jobs, or the team one of stored bytes.
-    """
+    """Check that the team has room for one more job."""
     limits, taken = read_limits(tx, spec.team), jobs.measure_team(tx, spec.team, user)
     means = "the job was not submitted; the others continue"
     if taken.jobs >= limits.jobs:
@@ -93,11 +89,7 @@ def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
 
 
 def check_claims(tx: Connection, team: str, added_bytes: int) -> None:
-    """Check that the claim lists of a team have room for one more claim.
-
-    Raises:
-        Refusal: they have no room.
-    """
+    """Check that the claim lists of a team have room for one more claim."""
     stored_bytes = claim_lists.measure_lists(tx, team)
     if stored_bytes + added_bytes > CLAIMS_BYTES:
         raise _make_limit_refusal(
@@ -110,11 +102,7 @@ def check_claims(tx: Connection, team: str, added_bytes: int) -> None:
 
 
 def check_code(tx: Connection, team: str, digest: str, added_bytes: int) -> None:
-    """Check that a team may send this code. Code that it has sent before needs no room.
-
-    Raises:
-        Refusal: its code has no room.
-    """
+    """Check that a team may send this code. Code that it has sent before needs no room."""
     stored_bytes = code_rows.measure_code(tx, team)
     if not code_rows.has_code(tx, team, digest) and stored_bytes + added_bytes > CODE_BYTES:
         raise _make_limit_refusal(
@@ -128,11 +116,7 @@ def check_code(tx: Connection, team: str, digest: str, added_bytes: int) -> None
 
 
 def check_targets(tx: Connection, team: str) -> None:
-    """Check that the team may have one more notification target.
-
-    Raises:
-        Refusal: it may not.
-    """
+    """Check that the team may have one more notification target."""
     count = notification_rows.count_targets(tx, team)
     if count >= MOST_TARGETS:
         raise _make_limit_refusal(
@@ -144,11 +128,7 @@ def check_targets(tx: Connection, team: str) -> None:
 
 
 def check_tokens(tx: Connection, team: str, now_s: float) -> None:
-    """Check that the team may have one more token. Tokens of no team have no limit: operators make them.
-
-    Raises:
-        Refusal: the team has reached a limit.
-    """
+    """Check that the team may have one more token. Tokens of no team have no limit: operators make them."""
     if not team:
         return
     most = read_limits(tx, team).tokens

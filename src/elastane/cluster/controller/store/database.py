@@ -163,11 +163,7 @@ class Store:
             raise self.soundness.translate_error(error) from error
 
     def write_probe(self) -> None:
-        """Write a change without effect, to check that changes can be stored.
-
-        Raises:
-            StoreError: they cannot.
-        """
+        """Write a change without effect, to check that changes can be stored."""
         self.soundness.check()
         if self.soundness.path:
             self.soundness.check_writing()

@@ -73,11 +73,7 @@ class Soundness:
             raise self._make_unusable_error(problem.what, problem.do)
 
     def check_files(self) -> None:
-        """Check that the files are the opened ones.
-
-        Raises:
-            StoreUnusable: they are not.
-        """
+        """Check that the files are the opened ones."""
         wrong = "" if self._files is None else self._files.find_problem()
         if wrong:
             self.condition.report("file", wrong, PUT_BACK)
@@ -88,9 +84,6 @@ class Soundness:
 
         This takes about a second per GiB. While the database counts as damaged, its indices are checked too,
         because SQLite may have found the damage there.
-
-        Raises:
-            StoreError: it could not be read.
         """
         if self._files is None:
             return
@@ -105,11 +98,7 @@ class Soundness:
                 self.condition.clear("integrity")
 
     def check_writing(self) -> None:
-        """Check that SQLite can store a change.
-
-        Raises:
-            StoreError: it cannot.
-        """
+        """Check that SQLite can store a change."""
         if self._files is None:
             return
         try:

@@ -240,11 +240,7 @@ def _describe(error: Exception) -> str:
 
 
 def _build_trust(access: ApiAccess) -> ssl.SSLContext | bool:
-    """Return the certificates to trust and to show.
-
-    Raises:
-        BadInput: they cannot be used.
-    """
+    """Return the certificates to trust and to show."""
     if access.server.startswith("http://"):
         return True
     try:

@@ -253,11 +253,7 @@ def _read_pem(data: str, file: str, path: Path) -> str:
 
 
 def _read_text(path: Path) -> str:
-    """Return the content of a small file.
-
-    Raises:
-        BadInput: it cannot be read.
-    """
+    """Return the content of a small file."""
     try:
         return read_bytes(path, LARGEST_BYTES).decode()
     except (OSError, Malformed, UnicodeDecodeError) as error:

@@ -146,7 +146,6 @@ def explain_waiting(workloads: Iterable[Workload], pods: Iterable[tuple[str, str
     """Return what Kueue says about pods that wait, by UID.
 
     Args:
-        workloads: of the namespace.
         pods: the UID of each pod, and the name of its group; empty: it is a workload of its own.
     """
     by_name: dict[str, Workload] = {}

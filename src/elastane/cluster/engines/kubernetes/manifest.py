@@ -121,11 +121,7 @@ def build_pod(
 
 
 def _name_image(text: str) -> str:
-    """Return the image of a job as Kubernetes names it; empty: the job has none.
-
-    Raises:
-        BadInput: it is the path of a file, which Kubernetes cannot run.
-    """
+    """Return the image of a job as Kubernetes names it; empty: the job has none."""
     name = parse_image(text).reference if text else ""
     if text and not name:
         raise BadInput(

@@ -183,7 +183,6 @@ def list_nodes_of_pool(
     """Return the nodes of a pool with the devices that the cluster may use; those without are left out.
 
     Args:
-        name: of the pool.
         requests_of_pods: of all pods.
         cluster: of the agents; empty: all pods are of others.
         namespace: of the agents of the cluster.

@@ -66,7 +66,6 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the engine. An empty text is left to the kubeconfig or to Kubernetes.
 
     Args:
-        context: of the kubeconfig.
         kubeconfig: path of a kubeconfig.
         image: of the agents, unless their pool names one.
         image_pull_secret: a Secret of the namespace.
@@ -93,11 +92,7 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_kubernetes_pool(options: Mapping[str, str]) -> KubernetesPool:
-    """Return the options of a pool.
-
-    Raises:
-        BadField: an option is unknown, or its value is not valid.
-    """
+    """Return the options of a pool."""
     check_options("options", "a pool of an engine of kind kubernetes", options, KUBERNETES.pool)
     resource = options.get("resource", CPU)
     return KubernetesPool(
@@ -116,11 +111,7 @@ def decode_kubernetes_pool(options: Mapping[str, str]) -> KubernetesPool:
 
 
 def decode_kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
-    """Return the options of the engine.
-
-    Raises:
-        BadField: an option is unknown, or its value is not valid.
-    """
+    """Return the options of the engine."""
     check_options("options", "an engine of kind kubernetes", options, KUBERNETES.engine)
     return KubernetesOptions(
         context=options.get("context", ""),

@@ -43,7 +43,6 @@ async def examine_queue(
     """Look at all that the queue of a pool needs.
 
     Args:
-        name: of the pool.
         trial: a pod of the pool as the API server would create it. Kueue's webhook has seen it.
     """
     pod = decode_agent_pod(trial, "trial")

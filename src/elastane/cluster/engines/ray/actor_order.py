@@ -18,7 +18,6 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What an actor starts, and what it holds. All users of the Ray cluster can read it.
 
     Args:
-        command: of its process.
         ticket: the process reads it as one line of its standard input.
         log: file for what the process writes; empty: none.
         holds: resources of Ray.

@@ -72,11 +72,7 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_ray_pool(options: Mapping[str, str]) -> RayPool:
-    """Return the options of a pool.
-
-    Raises:
-        BadField: an option is unknown, or its value is not valid.
-    """
+    """Return the options of a pool."""
     check_options("options", "a pool in an engine of kind ray", options, RAY.pool)
     memory = options.get("memoryPerDevice", "")
     labels = (label.partition("=") for label in options.get("labels", "").split(",") if label)
@@ -90,11 +86,7 @@ def decode_ray_pool(options: Mapping[str, str]) -> RayPool:
 
 
 def decode_ray_options(options: Mapping[str, str]) -> RayOptions:
-    """Return the options of the engine.
-
-    Raises:
-        BadField: an option is unknown, or its value is not valid.
-    """
+    """Return the options of the engine."""
     check_options("options", "an engine of kind ray", options, RAY.engine)
     default = RayOptions()
     return RayOptions(

@@ -205,7 +205,6 @@ def list_ray_nodes(name: str, pool: RayPool, sight: Sight, now_s: float) -> tupl
     """Return the nodes of a pool with the devices that the cluster may use; those without are left out.
 
     Args:
-        name: of the pool.
         now_s: seconds since 1970.
     """
     nodes = [node for node in sight.nodes if not node.draining]

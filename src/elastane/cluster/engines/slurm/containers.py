@@ -101,11 +101,7 @@ def build_container_command(ask: AgentAsk, options: SlurmOptions) -> AgentComman
 
 
 def name_for_pyxis(image: ContainerImage) -> str:
-    """Return an image as Pyxis names it: ``REGISTRY#NAME:TAG``, or the path of a squashfs file.
-
-    Raises:
-        BadInput: it is another file.
-    """
+    """Return an image as Pyxis names it: ``REGISTRY#NAME:TAG``, or the path of a squashfs file."""
     if image.path and not image.path.endswith(SQUASHFS):
         raise BadInput(
             f"Pyxis cannot run the image {image.path}",

@@ -119,7 +119,6 @@ def list_pool_nodes(
     Memory does not count: Slurm may be set up to give all of it to one job.
 
     Args:
-        name: of the pool.
         machines: of its partition, or all if it names none; a machine may occur in several partitions.
         own: jobs of the cluster's agents.
     """

@@ -129,11 +129,7 @@ ENGINE_OPTIONS = (
 
 
 def decode_pool_options(options: Mapping[str, str]) -> SlurmPool:
-    """Return the options of a pool.
-
-    Raises:
-        BadField: an option is unknown, or its value is not valid.
-    """
+    """Return the options of a pool."""
     _check_names(options, POOL_OPTIONS, "a pool")
     cpus, memory, time = (options.get(name) for name in ("cpusPerDevice", "memoryPerDevice", "time"))
     return SlurmPool(
@@ -158,11 +154,7 @@ def decode_pool_options(options: Mapping[str, str]) -> SlurmPool:
 
 
 def decode_engine_options(options: Mapping[str, str]) -> SlurmOptions:
-    """Return the options of the engine.
-
-    Raises:
-        BadField: an option is unknown, or its value is not valid.
-    """
+    """Return the options of the engine."""
     _check_names(options, ENGINE_OPTIONS, "the engine")
     path = "write an absolute path"
     return SlurmOptions(

@@ -71,11 +71,7 @@ def build_submission(ask: AgentAsk, pool: SlurmPool, options: SlurmOptions, now_
 
 
 def _choose_output(ask: AgentAsk, options: SlurmOptions) -> str:
-    """Return the file for the output of an agent, as a pattern of Slurm.
-
-    Raises:
-        BadInput: Slurm cannot write to the file that the agent's request names.
-    """
+    """Return the file for the output of an agent, as a pattern of Slurm."""
     if options.output or not ask.log:
         return options.output or NO_OUTPUT
     if not _LOG.fullmatch(ask.log):

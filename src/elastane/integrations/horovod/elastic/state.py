@@ -84,11 +84,7 @@ class ElasticState(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Take the state of the first process, in all processes.
-
-        Raises:
-            HorovodInternalError: another process has ended.
-        """
+        """Take the state of the first process, in all processes."""
 
     def continue_from(self, handover: Handover) -> bool:
         """Return to the newest commit of earlier processes; return whether there was one."""
@@ -225,11 +221,7 @@ class TorchState(ObjectState):
 
 
 def check_state(state: ElasticState) -> None:
-    """Check that the commits of a state reach the processes of the next size.
-
-    Raises:
-        BadInput: they do not.
-    """
+    """Check that the commits of a state reach the processes of the next size."""
     if type(state).load_commit is ElasticState.load_commit:
         raise build_state_error(state)
 
@@ -248,11 +240,7 @@ def _copy_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
 
 
 def _copy_plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy by the way that the values take to other processes.
-
-    Raises:
-        BadInput: a value is not plain.
-    """
+    """Return a copy by the way that the values take to other processes."""
     copied = {}
     for name, value in values.items():
         file = io.BytesIO()

@@ -70,7 +70,6 @@ def encode_conversation(
 
     Args:
         tokenizer: has a chat template.
-        messages: of the conversation.
         first: the position of the first message that is learned.
         tools: that the assistant may call; None: there are none.
 
@@ -139,7 +138,6 @@ def _find_end(rendering: _Rendering, text: str, messages: Sequence[dict[str, Any
     """Return where the last message ends in the text; negative: it is not there.
 
     Args:
-        rendering: of the conversation.
         text: the whole conversation.
         messages: up to the one that ends.
         place: the positions of the text in which it may be.

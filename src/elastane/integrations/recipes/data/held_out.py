@@ -57,7 +57,6 @@ def hold_out(samples: SampleSource, fraction: float) -> tuple[SampleSource, Samp
     The division depends on the number of samples and the fraction alone.
 
     Args:
-        samples: the dataset.
         fraction: of the samples, for evaluations; at least one is held out. 0: none.
 
     Returns:

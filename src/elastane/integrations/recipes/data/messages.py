@@ -18,11 +18,7 @@ class BadSample(ValueError):
 
 
 def check_messages(messages: object, field: str) -> list[dict[str, Any]]:
-    """Return the messages of a conversation; each has text, or calls of tools.
-
-    Raises:
-        BadSample: they are something else.
-    """
+    """Return the messages of a conversation; each has text, or calls of tools."""
     if not isinstance(messages, list) or not messages:
         raise BadSample(f"{field!r} is not a list of messages")
     for number, message in enumerate(messages, start=1):
@@ -80,9 +76,6 @@ def read_tools(tools: object, field: str) -> list[Any] | None:
     Args:
         tools: a list of definitions, or a list in JSON, as tables have it.
         field: the name of the row's field, for messages.
-
-    Raises:
-        BadSample: they are something else.
     """
     if tools is None or tools in ("", []):
         return None

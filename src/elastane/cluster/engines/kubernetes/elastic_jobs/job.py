@@ -88,10 +88,8 @@ def describe_job(
     """Return the job of a resource. The controller checks its spec like that of any job.
 
     Args:
-        name: of the job.
         team: that owns it.
         engine: in which it runs.
-        pools: of this engine.
 
     Raises:
         BadField: a field of the resource has a wrong value.
