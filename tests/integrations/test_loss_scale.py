@@ -11,7 +11,7 @@ from tests.lazy_modules import LazyModule
 from .conftest import read_history, read_norms, read_weights
 
 elastic = LazyModule("elastane.integrations.transformers")
-loss_scale = LazyModule("elastane.integrations.transformers.loss_scale")
+loss_scale = LazyModule("elastane.integrations.transformers.training_plan")
 training_plan = LazyModule("elastane.integrations.transformers.training_plan")
 transformers = LazyModule("transformers")
 pytestmark = pytest.mark.usefixtures("libraries")

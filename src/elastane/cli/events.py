@@ -9,7 +9,7 @@ import typer
 from elastane.cli.command import NAME, AsJob, AsJson, open_console, print_json
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.run_lookup import find_run_or_job
-from elastane.cli.runs.run_polling import poll_run
+from elastane.cli.runs.requests import poll_run
 from elastane.cli.timestamps import format_timestamp
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.history import Event

@@ -25,8 +25,7 @@ from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.claims import claims
 from elastane.cli.operators.config import config, policy
 from elastane.cli.operators.dashboard import dashboard
-from elastane.cli.operators.doctor import doctor
-from elastane.cli.operators.engine import engine
+from elastane.cli.operators.engine import doctor, engine
 from elastane.cli.operators.kubernetes import kubernetes
 from elastane.cli.operators.node import node
 from elastane.cli.operators.notify import notify

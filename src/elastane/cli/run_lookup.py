@@ -7,9 +7,10 @@ from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.rest import Job
 from elastane.common.connections.controller_context import find_context
 from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
+from elastane.common.home import find_runs_home
 from elastane.run.machines.visits.run_finder import find_run
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.run_files import read_record
+from elastane.run.observability.run_files import list_run_names, read_record
 
 
 def find_run_or_job(name: str, *, job: bool) -> RunDir | None:
@@ -75,3 +76,8 @@ def find_active_job(run_dir: RunDir) -> Job | None:
         return None  # no cluster is configured here, or it has no such job
     here = bool(job.run_dir) and Path(job.run_dir).resolve() == run_dir.root.resolve()
     return job if here and job.state not in ENDED else None
+
+
+def list_runs() -> list[RunDir]:
+    """Return all runs that have a name, sorted by name."""
+    return [RunDir((find_runs_home() / name).resolve()) for name in list_run_names()]

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastane.cli.run_names import list_runs
+from elastane.cli.run_lookup import list_runs
 from elastane.common.errors import BadInput
 from elastane.run.attempts import run_directory
 from elastane.run.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory

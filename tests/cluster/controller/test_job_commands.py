@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from elastane.cli.jobs import job_polling
+from elastane.cli.jobs import control
 from elastane.cli.main import app
-from elastane.cli.runs import run_polling
+from elastane.cli.runs import requests
 from elastane.cluster.client import code_upload, job_handle
 from elastane.cluster.client.context import StartedController, save_running
 from elastane.cluster.controller.code_files import CodeFiles
@@ -549,7 +549,7 @@ def looked(monkeypatch):
         looks.release()
         sleep(seconds)
 
-    for module in (job_handle, job_polling, run_polling):
+    for module in (job_handle, control, requests):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=counted))
 
     def look():

@@ -9,13 +9,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastane.cluster.controller.metrics import definitions
-from elastane.cluster.controller.metrics.bounded_names import (
+from elastane.cluster.controller.metrics.meters import (
+    COUNTED_EVENTS,
+    MOST_JOBS,
     MOST_POOLS,
     MOST_TEAMS,
     OTHERS,
     BoundedNames,
 )
-from elastane.cluster.controller.metrics.meters import COUNTED_EVENTS, MOST_JOBS
 from elastane.cluster.nouns.controller import Check
 from elastane.cluster.nouns.job_records import ENDED, State
 from elastane.cluster.nouns.pools import NodeWanted

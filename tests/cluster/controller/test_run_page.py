@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from elastane.cluster.controller.metrics.run_page import fetch_run_page
+from elastane.cluster.controller.rest.metrics import fetch_run_page
 from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.rundir import RunDir
 from tests.waiting import WAIT_S

@@ -74,7 +74,7 @@ def open_cluster(
     # A cluster of one machine may look more often than a large one.
     monkeypatch.setattr("elastane.cluster.controller.loop.LOOK_S", 0.2)
     monkeypatch.setattr("elastane.cluster.controller.jobs.observation_record.PROGRESS_S", 0.2)
-    monkeypatch.setattr("elastane.cli.jobs.job_polling.LOOK_S", 0.1)
+    monkeypatch.setattr("elastane.cli.jobs.control.LOOK_S", 0.1)
     monkeypatch.setattr("elastane.cluster.client.job_handle.LOOK_S", 0.1)
     store = Store(f"sqlite:///{tmp_path}/store.db")
     with store.begin_write() as tx:

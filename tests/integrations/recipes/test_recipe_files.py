@@ -7,7 +7,6 @@ import pytest
 
 from elastane.common.errors import BadField, BadInput
 from elastane.integrations.recipes.optimization import make_warmup_cosine
-from elastane.integrations.recipes.overrides import parse_override
 from elastane.integrations.recipes.recipe import Recipe, count_training_steps
 from elastane.integrations.recipes.recipe_checks import check_recipe
 from elastane.integrations.recipes.recipe_files import (
@@ -20,7 +19,7 @@ from elastane.integrations.recipes.recipe_files import (
     merge_documents,
     read_recipe,
 )
-from elastane.integrations.recipes.resolution import SCRIPTS, load_recipe, resolve_recipe
+from elastane.integrations.recipes.resolution import SCRIPTS, load_recipe, parse_override, resolve_recipe
 
 TINY = [name for name in list_recipes() if "-tiny" in name]
 

@@ -1,15 +1,16 @@
 """``elastane pause``, ``resume`` and ``cancel``: hold, continue or end jobs."""
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from elastane.cli.command import AsJson, JobNames, open_console, print_json
-from elastane.cli.jobs.job_polling import wait_for_job
 from elastane.cli.stop_times import describe_job_stop_time
 from elastane.cli.terminal import write_paragraphs
+from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.rest import Job
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 RESUMES = "resumes as soon as its minimum of workers fits"
 
 Wait = Annotated[bool, typer.Option("--wait", help="Return once the job has the new state.")]
+LOOK_S = 0.5
 
 
 def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -112,3 +114,23 @@ def print_state(job: Job, meanwhile: str, *, as_json: bool) -> None:
     if job.state == "running" and job.wanted == "run":
         meanwhile = f"runs with {job.workers} worker{'s' * (job.workers != 1)}"
     open_console().print(settled.get(job.state, f"{job.name} {meanwhile}"), markup=False)
+
+
+def wait_for_job(
+    cluster: "Cluster", asked: Job, done: Callable[[Job], bool], report: Callable[[str], None]
+) -> Job:
+    """Poll a job until a condition holds or the job has ended, and return it.
+
+    Meanwhile, report why the job waits, each time that the reasons change. A job that is to stop only waits
+    for a commit, so nothing is reported for it. The reasons of ``asked``, the job at the time of the request,
+    are already known and not reported.
+    """
+    shown = asked.explained.sentences
+    while True:
+        job = cluster.jobs.get(asked.name)
+        if done(job) or job.state in ENDED:
+            return job
+        if job.wanted == "run" and job.explained.sentences != shown:
+            shown = job.explained.sentences
+            report(localize_timestamps(" ".join(shown)))
+        time.sleep(LOOK_S)

@@ -9,8 +9,12 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
-from elastane.cli.operators.addresses import make_absolute, parse_listen_address
-from elastane.cli.operators.service_process import start_service, wait_for_service
+from elastane.cli.operators.service_process import (
+    make_absolute,
+    parse_listen_address,
+    start_service,
+    wait_for_service,
+)
 from elastane.cli.options import expand_options
 from elastane.cluster.client.context import StartedDashboard, save_dashboard
 from elastane.cluster.nouns.dashboard import DashboardReady, DashboardSettings

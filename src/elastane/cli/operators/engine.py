@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, wrap_command
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import (
     Name,
     add_document_commands,
@@ -14,10 +14,12 @@ from elastane.cli.operators.declarations import (
     make_group,
 )
 from elastane.cli.options import KUBERNETES, SLURM, expand_options, replace_given
+from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind
 from elastane.cluster.nouns.option_forms import EngineOption
 from elastane.common.errors import BadInput
+from elastane.common.exit_codes import ExitCode
 from elastane.common.safe_text import fold_text
 
 OF_ENGINES = {option.name: option for table in OPTIONS.values() for option in table.engine}
@@ -35,6 +37,7 @@ OptionList: TypeAlias = Annotated[
         help="An option of the kind of engine, see docs/engines.md; repeatable. NAME= removes it.",
     ),
 ]
+EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")]
 
 
 def make_flag(option: EngineOption, panel: str = SLURM) -> Any:
@@ -120,3 +123,23 @@ add_document_commands(
     ("engine", "kind", "options"),
     lambda engine: (engine.name, engine.kind, format_options(engine.options)),
 )
+
+
+def doctor(engine: EngineName, as_json: AsJson = False) -> None:
+    """Find out whether ENGINE has all that it needs, before the first job does.
+
+    The controller looks on its own machine, and starts nothing. The exit code is
+    1 if something is missing.
+    """
+    with connect() as cluster:
+        found = cluster.examine_engine(engine)
+    if as_json:
+        print_json(found)
+    else:
+        console = open_console(as_json=False)
+        for finding in found:
+            console.print(f"{'ok' if finding.ok else 'wrong':<7}{finding.what}", markup=False, soft_wrap=True)
+            if finding.do:
+                console.print(f"{'':<7}do: {finding.do}", markup=False, soft_wrap=True)
+    if not all(finding.ok for finding in found):
+        raise typer.Exit(ExitCode.FAILED)

@@ -1,4 +1,4 @@
-"""The processes of services: start one, wait until it listens, and end it. See `elastane.common.services`."""
+"""The processes of services: where one listens, its start, and its end. See `elastane.common.services`."""
 
 import contextlib
 import os
@@ -17,6 +17,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 GONE_S = 20.0
 """Seconds within which a service ends."""
+LAST_PORT = 65535
 
 
 def start_service(
@@ -93,3 +94,18 @@ def wait_for_service(process: "subprocess.Popen[bytes]") -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, forward_signals)
     return process.wait()
+
+
+def parse_listen_address(listen: str) -> tuple[str, int]:
+    """Return the host and the port of ``--listen``."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > LAST_PORT:
+        raise BadInput(
+            f"invalid --listen: {listen!r} is not HOST:PORT", do="write for example 127.0.0.1:7425"
+        )
+    return host.strip("[]"), int(port)
+
+
+def make_absolute(path: str) -> str:
+    """Return the absolute path of a file; empty if none was typed."""
+    return os.path.abspath(path) if path else ""  # noqa: PTH100 - links stay as they are

@@ -13,7 +13,6 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
-from elastane.cli.operators.addresses import make_absolute, parse_listen_address
 from elastane.cli.operators.controller_process import (
     check_no_controller_runs,
     explain_write_errors,
@@ -21,7 +20,14 @@ from elastane.cli.operators.controller_process import (
     record_controller,
 )
 from elastane.cli.operators.dashboard import start_dashboard
-from elastane.cli.operators.service_process import GONE_S, end_service, start_service, wait_for_service
+from elastane.cli.operators.service_process import (
+    GONE_S,
+    end_service,
+    make_absolute,
+    parse_listen_address,
+    start_service,
+    wait_for_service,
+)
 from elastane.cli.options import expand_options
 from elastane.cluster.client.context import read_run_as
 from elastane.cluster.engines.local.user_isolation import PASSAGE

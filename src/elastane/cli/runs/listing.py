@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from elastane.cli.command import AsJson, open_console, print_json
-from elastane.cli.run_names import list_runs
+from elastane.cli.run_lookup import list_runs
 from elastane.cli.timestamps import localize_timestamps
 from elastane.common.errors import ElastaneError
 from elastane.common.home import find_runs_home

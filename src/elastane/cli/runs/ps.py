@@ -10,7 +10,7 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
-from elastane.cli.run_names import list_runs
+from elastane.cli.run_lookup import list_runs
 from elastane.cli.runs.requests import send_request
 from elastane.common.errors import ElastaneError, NoSuchRun
 from elastane.common.safe_text import escape_line

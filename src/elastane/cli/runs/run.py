@@ -65,8 +65,7 @@ from elastane.run.observability.run_files import read_record
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastane.cli.runs.script_watcher import ScriptWatcher
-    from elastane.cli.runs.watcher import Watcher
+    from elastane.cli.runs.watcher import ScriptWatcher, Watcher
 
 
 class RunCommand(CommandWithListen, LauncherCommand):
@@ -393,7 +392,7 @@ class RunTerminal:
 
     def view(self, record: RunRecord) -> "Watcher | ScriptWatcher":
         if record.spec.contract is not None:
-            from elastane.cli.runs.script_watcher import ScriptWatcher
+            from elastane.cli.runs.watcher import ScriptWatcher
 
             return ScriptWatcher(self._run_dir, record.spec, self._console)
         from elastane.cli.runs.watcher import Watcher

@@ -1,4 +1,4 @@
-"""Live view of a run, from its files: a panel on a terminal, or plain lines."""
+"""Live views from files: of a run, a panel or plain lines; of an unmodified script, what rank 0 prints."""
 
 import asyncio
 import time
@@ -11,6 +11,7 @@ from rich.text import Text
 from elastane.cli.runs.panel import render_panel
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, add_event, add_line
 from elastane.cli.runs.run_display import combine_restored_events, describe_run_event, describe_run_progress
+from elastane.cli.terminal import split_log_line
 from elastane.common.errors import ElastaneError
 from elastane.run.nouns.records import OUTCOMES, PRINTED, EventLine
 from elastane.run.nouns.rundir import RunDir
@@ -18,6 +19,7 @@ from elastane.run.nouns.spec import RunSpec
 from elastane.run.observability.attempts import RESTORED, RESUMED
 from elastane.run.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.run.observability.tail import Tail
+from elastane.run.scripts.agent.rank_processes import name_rank_log
 
 LOOK_S = 0.1
 INTERVALS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -26,6 +28,8 @@ INTERVALS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 People read the log of a run of ten days too, services that collect logs charge for each line, and some CI
 services end a job after ten silent minutes.
 """
+STARTED = "generation.started"
+NOT_SHOWN = frozenset({"coordinator.started"})
 
 
 class Watcher:
@@ -150,3 +154,67 @@ class LogSchedule(msgspec.Struct, frozen=True):
         """Return the schedule after a line was printed now, on the monotonic clock."""
         interval_s = INTERVALS_S[min(self.lines, len(INTERVALS_S) - 1)]
         return LogSchedule(self.lines + 1, now_s + interval_s)
+
+
+class ScriptWatcher:
+    """View of a run under a contract; the output of an earlier attempt is not shown again."""
+
+    def __init__(self, run_dir: RunDir, spec: RunSpec, console: Console) -> None:
+        self._run_dir = run_dir
+        self._processes = 1 if spec.contract is None else spec.contract.processes
+        self._console = console
+        self._events = Tail(run_dir.files, run_dir.events)
+        self._events.read_new_lines()
+        self._logs: dict[int, Tail] = {}
+        self._shown_worker: int | None = None
+        for log in run_dir.list_logs():
+            kind, _, worker = log.partition("-")
+            if kind == "worker" and (worker := worker.split("-")[0]).isdigit():
+                self._follow_worker(int(worker)).read_new_lines(at_end=True)
+
+    async def follow(self) -> None:
+        """Show the run until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def close(self, *, update: bool) -> None:
+        """Show the last output, if wanted."""
+        if update:
+            self.look(last=True)
+
+    def say(self, line: str) -> None:
+        """Show a sentence of Elastane."""
+        self._console.print(Text(line))
+
+    def look(self, *, last: bool = False) -> None:
+        """Show the new output and the new events of the run."""
+        events = [decode_event_line(line) for line in self._events.read_new_lines()]
+        starts = [event for event in events if event.kind == STARTED]
+        # A change was announced after this output.
+        self._show_output(last=last and not starts)
+        for event in events:
+            self._show_event(event)
+        if starts:
+            self._show_output(last=last)
+
+    def _show_event(self, event: EventLine) -> None:
+        if event.kind == STARTED:
+            self._shown_worker = event.workers[0]
+            for worker in event.workers:
+                self._follow_worker(worker)
+        if event.kind not in NOT_SHOWN:
+            self._console.print(describe_run_event(event, timed=True))
+
+    def _follow_worker(self, worker: int) -> Tail:
+        log = self._run_dir.log(name_rank_log(worker, 0, self._processes))
+        return self._logs.setdefault(worker, Tail(self._run_dir.files, log))
+
+    def _show_output(self, *, last: bool) -> None:
+        """Show what rank 0 has printed; the output of the other processes stays in their logs."""
+        for worker, tail in self._logs.items():
+            lines = tail.read_new_lines(at_end=last)
+            if worker == self._shown_worker:
+                for line in lines:
+                    for part in split_log_line(line.decode(errors="replace")):
+                        self._console.print(Text(part))

@@ -15,12 +15,11 @@ from starlette.routing import Mount, Route
 from elastane.cluster.dashboard.calendar_page import build_policy_page
 from elastane.cluster.dashboard.feed import ClusterFeed, ClusterFeeds
 from elastane.cluster.dashboard.guards import LARGEST_BODY_BYTES, Guard, list_host_names
-from elastane.cluster.dashboard.pages import PAGES, build_page, describe_reader, list_navigation
+from elastane.cluster.dashboard.pages import PAGES, build_page, describe_reader, list_navigation, stream_page
 from elastane.cluster.dashboard.rendering import find_environment, render_page
 from elastane.cluster.dashboard.requests import CHANGES, Form, apply_change
 from elastane.cluster.dashboard.run_page import RunFeed, RunFeeds
 from elastane.cluster.dashboard.sessions import Session, Sessions
-from elastane.cluster.dashboard.streams import stream_page
 from elastane.cluster.dashboard.usage_page import read_usage_csv
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.common.connections.controller_connection import NotFound, RequestRefused

@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 
 from elastane.cluster.client.cluster import Cluster
-from elastane.cluster.dashboard.drawn_pages import DrawnPages
 from elastane.cluster.dashboard.job_records import WatchedJob
 from elastane.cluster.dashboard.job_table import JobTable, summarize
+from elastane.cluster.dashboard.rendering import DrawnPages
 from elastane.cluster.dashboard.use_history import DayUses, UseHistory
 from elastane.cluster.nouns.config import PriorityClass, Reservation, Team
 from elastane.cluster.nouns.controller import Health

@@ -1,7 +1,12 @@
-"""Pages from templates. The template engine escapes every text; it is given no markup but that of charts."""
+"""Pages from templates. The template engine escapes every text; it is given no markup but that of charts.
+
+Of all open pages with one address, one draws.
+"""
 
 import hashlib
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -22,6 +27,8 @@ from elastane.common.safe_text import escape_line, escape_text
 from elastane.run.observability.quantities import format_ms, format_size
 
 LONGEST_TEXT = 4000
+FRESH_S = 0.6
+KEPT = 64
 
 
 class PageContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,3 +129,34 @@ def render_page(content: PageContent, around: Mapping[str, Any]) -> str:
 
     template = find_environment().get_template(content.template)
     return template.render({**content.facts, **around, "title": content.title, "part": render_part})
+
+
+class DrawnPages:
+    """The parts of the pages of one feed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._drawn: dict[str, tuple[int, float, tuple[PagePart, ...]]] = {}
+
+    def draw(self, key: str, version: int, build: Callable[[], PageContent]) -> tuple[PagePart, ...]:
+        """Return the parts of a page as they are now; only one of its readers draws it.
+
+        Args:
+            key: its address.
+            version: of what it shows.
+            build: returns the page.
+        """
+        with self._lock:
+            if len(self._locks) > KEPT:
+                self._locks.clear()
+                self._drawn.clear()
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            now_s = time.monotonic()
+            known = self._drawn.get(key)
+            if known is not None and known[0] == version and now_s - known[1] < FRESH_S:
+                return known[2]
+            parts = render_parts(build())
+            self._drawn[key] = (version, now_s, parts)
+            return parts

@@ -7,9 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from elastane.cluster.dashboard.drawn_pages import DrawnPages
 from elastane.cluster.dashboard.job_records import KEEP_WORKERS_S
-from elastane.cluster.dashboard.rendering import PageContent
+from elastane.cluster.dashboard.rendering import DrawnPages, PageContent
 from elastane.cluster.dashboard.run_pictures import RunPictures
 from elastane.cluster.dashboard.run_records import RunRecords
 from elastane.cluster.dashboard.worker_rows import ACTIVITY_WORDS, group_workers

@@ -1,7 +1,10 @@
 """The training loader of a Fabric script: one iteration for each microbatch that this worker computes."""
 
+import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
 
 from torch.utils.data import DataLoader
 
@@ -9,6 +12,8 @@ from elastane.common.errors import BadInput
 from elastane.integrations.lightning.fabric_schedules import FabricSchedules
 from elastane.integrations.lightning.training_data import TrainingData, read_training_loader
 from elastane.integrations.lightning.training_run import TrainingRun
+from elastane.run.worker.session import Run
+from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.step import TrainingStep
 
 
@@ -95,3 +100,44 @@ class MicrobatchLoader:
                 )
             self._schedules.end_microbatch()
         self._schedules.complete_step()
+
+
+class RecordedRun:
+    """Stands in for a run that has the records of the epoch: values, lines and files are not made again."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def keep(self) -> RunKeep:
+        return self._run.keep
+
+    @property
+    def step(self) -> int:
+        return self._run.step
+
+    def log(self, **values: object) -> None:
+        """Do nothing."""
+
+    def print(self, *values: object) -> None:
+        """Do nothing."""
+
+    def checkpoint(self, **metrics: float) -> None:
+        """Do nothing."""
+
+    def stop(self, reason: str) -> None:
+        """Do nothing: the run has decided after the epoch."""
+
+    @contextmanager
+    def artifact(self, name: str) -> Iterator[Path]:
+        """Yield a path of a file that is dropped."""
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / name
+
+    def evaluate(self, *_args: object, **_options: object) -> NoReturn:
+        """Refuse an evaluation, which the other workers have made already."""
+        raise BadInput(
+            "run.evaluate was called in an epoch that the run has made before",
+            means="a process that joins or resumes makes the earlier epochs of the script without batches",
+            do="begin at the epoch of the run: for epoch in fabric.strategy.epochs(20)",
+        )

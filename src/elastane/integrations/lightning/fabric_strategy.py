@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from elastane.common.errors import BadInput
 from elastane.integrations.lightning.checkpoint_files import AtomicCheckpointIO
-from elastane.integrations.lightning.earlier_epochs import RecordedRun
-from elastane.integrations.lightning.fabric_loader import MicrobatchLoader
+from elastane.integrations.lightning.fabric_loader import MicrobatchLoader, RecordedRun
 from elastane.integrations.lightning.fabric_schedules import FabricSchedules
 from elastane.integrations.lightning.training_data import TrainingData, choose_microbatch
 from elastane.integrations.lightning.training_run import TrainingRun, choose_device

@@ -10,9 +10,8 @@ import torch
 from elastane.common.errors import BadInput
 from elastane.integrations.transformers.callbacks import CallbackWatch, build_change_warning
 from elastane.integrations.transformers.logged_values import name_for_ledger
-from elastane.integrations.transformers.loss_scale import LossScale, choose_scale, is_divided
 from elastane.integrations.transformers.progress import describe_progress, restore_progress
-from elastane.integrations.transformers.training_plan import TrainingPlan
+from elastane.integrations.transformers.training_plan import LossScale, TrainingPlan, choose_scale, is_divided
 from elastane.run.worker.data.determinism import preserve_generators
 from elastane.run.worker.reporter import get_reporter
 from elastane.run.worker.session import Run

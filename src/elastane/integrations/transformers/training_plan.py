@@ -123,3 +123,43 @@ class SampleOrder:
                 do="return a DataLoader with batch_size=self.args.per_device_train_batch_size",
             )
         return [index for batch in batches for index in batch]
+
+
+class LossScale(msgspec.Struct, frozen=True):
+    """The numbers that make the loss of a microbatch a term of the step's loss.
+
+    Args:
+        accumulation: the number of batches in the step, as the Trainer knows it.
+        divisor: divides the loss, and the number of items in the step that the loss is given.
+    """
+
+    accumulation: float
+    divisor: float
+
+
+def is_divided(loss: float, of_twice_as_many: float) -> bool:
+    """Return whether a loss is divided by the number of items, or of batches, in the step.
+
+    Args:
+        of_twice_as_many: of the same, in a step that is said to have twice as many items and batches.
+    """
+    return loss == 2 * of_twice_as_many
+
+
+def choose_scale(batches: int, share: Fraction, *, divided: bool) -> LossScale:
+    """Return the scale with which the terms of all virtual ranks have the sum that the Trainer has.
+
+    Args:
+        batches: the number of the Trainer's batches in the step.
+        share: the part of a batch that the virtual rank computes.
+        divided: see `is_divided`.
+    """
+    if divided:
+        return LossScale(_to_number(batches / share), 1)
+    # Terms that the loss divides by the items keep their value: both numbers are divided.
+    return LossScale(batches, _to_number(1 / share))
+
+
+def _to_number(fraction: Fraction) -> float:
+    """Return an int if it is one, with which the Trainer's own arithmetic has the bits that it always had."""
+    return fraction.numerator if fraction.denominator == 1 else float(fraction)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.cluster.engines.slurm.job_names import find_agent_of_job, name_job
 from elastane.cluster.engines.slurm.job_queue import (
     COLUMNS,
     GONE,
@@ -17,6 +16,7 @@ from elastane.cluster.engines.slurm.job_queue import (
     parse_accounting,
     parse_queue,
 )
+from elastane.cluster.engines.slurm.submission import find_agent_of_job, name_job
 
 COMPLETED = (
     "1                   |COMPLETED               |0               |2026-11-30T02:12:40     |n1"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.cluster.engines.slurm.submission_errors import explain_refusal
+from elastane.cluster.engines.slurm.programs import explain_refusal
 
 FAILED = "sbatch: error: Batch job submission failed: "
 SUBMIT_LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit"

@@ -7,20 +7,23 @@ expects of a process.
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.cluster.uses import measure_occupancy
-from elastane.cluster.controller.metrics import definitions, gauges
-from elastane.cluster.controller.metrics.bounded_names import BoundedNames
+from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.controller.metrics import definitions
 from elastane.cluster.controller.snapshot import measure_pools
 from elastane.cluster.controller.store import documents, history, meter_rows, nodes
 from elastane.cluster.controller.store.condition import Condition
-from elastane.cluster.nouns.config import Config
+from elastane.cluster.controller.store.meter_rows import JobCount
+from elastane.cluster.nouns.config import Config, Team
 from elastane.cluster.nouns.controller import Check
+from elastane.cluster.nouns.pools import Node
+from elastane.cluster.nouns.usage import Occupancy, Use
 from elastane.cluster.scheduler.calendar import find_reservation_peak
 from elastane.common.exposition import (
     HistogramCounter,
@@ -51,6 +54,11 @@ COUNTED_EVENTS = (
 )
 """Events of jobs that are counted, without their prefix."""
 CHECKS: tuple[Check, ...] = get_args(Check)
+MOST_TEAMS = 50
+MOST_POOLS = 15
+OTHERS = "_others"
+"""Label of all further teams, or pools. No team and no pool can have this name."""
+Gauges: TypeAlias = dict[MetricDefinition, dict[LabelValues, float]]
 
 
 class Meters:
@@ -147,7 +155,7 @@ class Meters:
             self._costs[team,] += row.cost
         self._used_until_s = now_s
 
-    def _read_gauges(self, tx: Connection, config: Config, *, with_jobs: bool) -> gauges.Gauges:
+    def _read_gauges(self, tx: Connection, config: Config, *, with_jobs: bool) -> Gauges:
         now_s, reservations = self._clock(), config.reservations or ()
         pools, known = measure_pools(tx, config, now_s), nodes.list_nodes(tx)
         uses = tuple(meter_rows.list_uses(tx))
@@ -155,14 +163,14 @@ class Meters:
         occupancy = measure_occupancy(pools, known, [(use,) for _, use in uses], reserved)
         counts = meter_rows.count_jobs(tx)
         found = {
-            **gauges.measure_job_gauges(counts, self._names, now_s),
-            **gauges.measure_pool_gauges(occupancy, known, self._names),
-            **gauges.measure_team_gauges(uses, config.teams or (), self._names),
+            **measure_job_gauges(counts, self._names, now_s),
+            **measure_pool_gauges(occupancy, known, self._names),
+            **measure_team_gauges(uses, config.teams or (), self._names),
         }
         if with_jobs:
             running = sum(count.jobs for count in counts if count.state == "running")
             some = meter_rows.list_running_jobs(tx, MOST_JOBS)
-            found |= gauges.measure_running_jobs(some, running, self._names)
+            found |= measure_running_jobs(some, running, self._names)
         return found
 
 
@@ -173,3 +181,108 @@ def read_health(condition: Condition) -> Readings:
         definitions.INFO: {(version("elastane"),): 1.0},
         definitions.CHECK_FAILING: {(check,): float(check in failing) for check in CHECKS},
     }
+
+
+class BoundedNames:
+    """The teams and the pools with labels of their own: the first ones; all later ones share `OTHERS`.
+
+    A name that has a label keeps it, so that no counter goes back. Thread-safe only for readers.
+    """
+
+    def __init__(self) -> None:
+        self._teams: set[str] = set()
+        self._pools: set[str] = set()
+
+    def bound_team(self, name: str) -> str:
+        """Return the label of a team."""
+        return _bound(name, self._teams, MOST_TEAMS)
+
+    def bound_pool(self, name: str) -> str:
+        """Return the label of a pool."""
+        return _bound(name, self._pools, MOST_POOLS)
+
+
+def _bound(name: str, known: set[str], most: int) -> str:
+    if name not in known:
+        if len(known) >= most:
+            return OTHERS
+        known.add(name)
+    return name
+
+
+def measure_job_gauges(counts: Iterable[JobCount], names: BoundedNames, now_s: float) -> Gauges:
+    """Return the jobs by team and state, and for how long the first of each queue waits."""
+    found: Gauges = _make_gauges()
+    for count in counts:
+        team = names.bound_team(count.team)
+        found[definitions.JOBS][team, count.state] += count.jobs
+        if count.state == "queued":
+            waits = found[definitions.OLDEST_QUEUED]
+            waits[team,] = max(waits[team,], now_s - count.oldest_s)
+    return found
+
+
+def measure_pool_gauges(pools: Iterable[Occupancy], nodes: Iterable[Node], names: BoundedNames) -> Gauges:
+    """Return the devices and the nodes of each pool."""
+    found: Gauges = _make_gauges()
+    for pool in pools:
+        name = (names.bound_pool(pool.pool),)
+        found[definitions.POOL_DEVICES][name] += pool.devices
+        found[definitions.POOL_FREE][name] += pool.free
+        found[definitions.POOL_LEAVING][name] += pool.leaving
+        found[definitions.POOL_RESERVED][name] += pool.reserved
+        if name != (OTHERS,):
+            found[definitions.POOL_PRICE][name] = pool.price
+    for node in nodes:
+        found[definitions.NODES][names.bound_pool(node.pool), node.wanted] += 1
+    return found
+
+
+def measure_team_gauges(
+    uses: Iterable[tuple[str, Use]], teams: Iterable[Team], names: BoundedNames
+) -> Gauges:
+    """Return the devices that teams use and own, and on which terms those of each pool are used.
+
+    Args:
+        uses: each with the team of its job.
+        teams: that are declared.
+    """
+    found: Gauges = _make_gauges()
+    for team, use in uses:
+        pool = names.bound_pool(use.pool)
+        found[definitions.TEAM_USED][names.bound_team(team), pool] += use.devices
+        found[definitions.POOL_USED][pool, use.terms] += use.devices
+    for declared in teams:
+        for quota in declared.quotas:
+            owner = names.bound_team(declared.name), names.bound_pool(quota.pool)
+            found[definitions.TEAM_QUOTA][owner] += quota.nominal_quota
+    return found
+
+
+def measure_running_jobs(jobs: Sequence[StoredJob], running: int, names: BoundedNames) -> Gauges:
+    """Return the series of running jobs.
+
+    Args:
+        jobs: those that have series of their own.
+        running: number of all jobs that run.
+    """
+    found: Gauges = _make_gauges()
+    for job in jobs:
+        labels, seen = (job.name, names.bound_team(job.team)), job.observed
+        found[definitions.JOB_WORKERS][labels] = sum(
+            part.workers - part.absent for part in seen.held.values()
+        )
+        found[definitions.JOB_WANTED][labels] = job.workers
+        # An unmodified script reports no steps.
+        if seen.step:
+            found[definitions.JOB_STEP][labels] = seen.step
+        if seen.samples_per_s:
+            found[definitions.JOB_SPEED][labels] = seen.samples_per_s
+        if seen.unsaved_s:
+            found[definitions.JOB_CHECKPOINT][labels] = seen.seen_s - seen.unsaved_s
+    found[definitions.JOBS_LEFT_OUT][()] = max(0.0, running - len(jobs))
+    return found
+
+
+def _make_gauges() -> Gauges:
+    return defaultdict(lambda: defaultdict(float))

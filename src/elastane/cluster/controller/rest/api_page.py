@@ -1,6 +1,7 @@
-"""The page on which people read the API and try it: Swagger UI, from a package that brings its files.
+"""The pages at the address of the API for people: the first one, and one to read the API and try it.
 
-Nothing comes from another server, and the page runs no script but these files.
+The second is Swagger UI, from a package that brings its files. Nothing comes from another server, and it runs
+no script but these files.
 """
 
 from importlib.util import find_spec
@@ -8,7 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from fastapi import APIRouter, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse
+
+from elastane.cluster.client.context import find_dashboard_url, read_running
 
 router = APIRouter(include_in_schema=False)
 
@@ -38,6 +41,26 @@ START = """SwaggerUIBundle({
   url: "/v1/openapi.json", dom_id: "#api", validatorUrl: null, deepLinking: true, docExpansion: "list",
 });
 """
+WORDS = """\
+This is the API of an Elastane cluster.
+
+No dashboard is known here. Start one:
+
+    elastane dashboard
+
+or, with the controller: elastane up --dashboard
+
+Read and try the API at /docs; its description is at /v1/openapi.json.
+"""
+
+
+@router.get("/")
+def get_front_page() -> Response:
+    """Send the browser to the dashboard of this cluster, or say how to start it."""
+    # The address comes from files of the controller's user, never from the request.
+    running = read_running()
+    url = "" if running is None else find_dashboard_url(running.url)
+    return RedirectResponse(url, 303) if url else PlainTextResponse(WORDS)
 
 
 @router.get("/docs")

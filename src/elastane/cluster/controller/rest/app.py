@@ -18,7 +18,6 @@ from elastane.cluster.controller.rest import (
     documents,
     engines,
     event_streams,
-    front_page,
     jobs,
     metrics,
     nodes,
@@ -49,7 +48,6 @@ ROUTERS = (
     code,
     tokens,
     readings,
-    front_page,
     metrics,
     api_page,
 )

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from elastane.cluster.engines.commands import CommandAnswer, judge_command, run_command
 from elastane.cluster.engines.slurm import machines
 from elastane.cluster.engines.slurm.containers import PYXIS
-from elastane.cluster.engines.slurm.job_names import PREFIX
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
 from elastane.cluster.engines.slurm.programs import SlurmPrograms
-from elastane.cluster.engines.slurm.submission import build_submission
+from elastane.cluster.engines.slurm.submission import PREFIX, build_submission
 from elastane.cluster.nouns.agents import AgentAsk, Away, EngineFinding, StartRefusal
 from elastane.common.errors import BadInput
 

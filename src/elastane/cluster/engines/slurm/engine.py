@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from elastane.cluster.engines.commands import CommandAnswer
 from elastane.cluster.engines.slurm import job_queue, machines
-from elastane.cluster.engines.slurm.job_names import name_job
 from elastane.cluster.engines.slurm.job_queue import QueuedJob
 from elastane.cluster.engines.slurm.options import SlurmOptions, decode_pool_options
 from elastane.cluster.engines.slurm.programs import ROWS, SlurmPrograms
-from elastane.cluster.engines.slurm.submission import build_submission
+from elastane.cluster.engines.slurm.submission import build_submission, name_job
 from elastane.cluster.nouns.agents import (
     AgentAsk,
     AgentEnd,

@@ -7,9 +7,8 @@ import shlex
 import msgspec
 
 from elastane.cluster.engines.slurm.containers import AgentCommand, build_container_command
-from elastane.cluster.engines.slurm.job_names import name_job
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
-from elastane.cluster.nouns.agents import AgentAsk, is_ticket_word
+from elastane.cluster.nouns.agents import AGENT_ID, AgentAsk, AgentId, belongs_to, is_ticket_word
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 
@@ -24,6 +23,8 @@ _LOG = re.compile(r"/[^\x00-\x1f\x7f\\]{0,4000}")
 """A backslash would switch off the patterns of Slurm."""
 MINUTE_S = 60.0
 MEBIBYTE = 1 << 20
+PREFIX = "elastane-"
+_JOB_NAME = re.compile(rf"{PREFIX}({AGENT_ID})")
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -150,3 +151,14 @@ def _build_device_words(ask: AgentAsk, pool: SlurmPool) -> tuple[str, ...]:
     if memory_bytes := ask.memory_bytes or ask.devices * (pool.memory_bytes_per_device or 0):
         words.append(f"--mem={math.ceil(memory_bytes / MEBIBYTE)}M")
     return tuple(words)
+
+
+def name_job(agent: AgentId) -> str:
+    """Return the name of an agent's job."""
+    return f"{PREFIX}{agent}"
+
+
+def find_agent_of_job(name: str, cluster: str) -> AgentId | None:
+    """Return the agent of a cluster that a job belongs to; None: to none."""
+    match = _JOB_NAME.fullmatch(name)
+    return match[1] if match is not None and belongs_to(match[1], cluster) else None
