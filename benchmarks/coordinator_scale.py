@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from secrets import token_hex
 from statistics import median
 from typing import Self
 
@@ -45,7 +46,7 @@ from processes import exit_on_sigterm, read_cpu_s
 from spread import format_spread
 from text import format_table
 
-SECRET = "0123456789abcdef"  # noqa: S105 - of a run in a temporary directory
+SECRET = token_hex(8)
 AGENT_REPORT_S = 1.0
 ON_A_MACHINE = 8
 NUMBERS = 100

@@ -1,10 +1,10 @@
 """Parts that all commands share: exit codes, output, and common arguments."""
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, ParamSpec, TypeAlias, cast
 
 import msgspec
@@ -65,7 +65,7 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
 def check_working_directory() -> None:
     """Check that the working directory exists, because names of scripts and of runs are looked up in it."""
     try:
-        os.getcwd()  # noqa: PTH109 - for its error
+        Path.cwd()
     except OSError as error:
         raise BadInput(
             f"the working directory cannot be found: {error.strerror}",

@@ -1,5 +1,6 @@
-"""Paths on this machine, for options in which a user may have typed the URL of a store."""
+"""Paths on this machine, as users type them; they may have typed the URL of a store."""
 
+import os
 import re
 from pathlib import Path
 
@@ -27,3 +28,8 @@ def refuse_url(path: Path, option: str, *, do: str) -> None:
         means=f"a local folder with the name {scheme} would have been made; nothing was written",
         do=do,
     )
+
+
+def make_absolute(path: str) -> str:
+    """Return the absolute path of a file; empty if none was typed."""
+    return os.path.abspath(path) if path else ""  # noqa: PTH100 - links stay as they are

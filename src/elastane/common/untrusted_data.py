@@ -151,3 +151,8 @@ def _is_too_deep(text: bytes | bytearray) -> bool:
         brackets = brackets.replace(b"[]", b"")
     # The decoder refuses a text with brackets without partners; it is at most twice as deep as the limit.
     return b"[]" in brackets or brackets.count(b"[") > DEEPEST
+
+
+def read_number(text: str, most_digits: int) -> int | None:
+    """Return a number that a stranger wrote in digits; None: it is not one, or has more of them."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else None

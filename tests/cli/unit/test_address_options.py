@@ -16,6 +16,7 @@ from elastane.common.errors import BadInput
 from elastane.run.nouns.machine_address import MachineAddress, publish_address, read_machine_address
 from elastane.run.nouns.rundir import RunDir
 
+ANY = "0.0.0.0"  # noqa: S104 - refused, or translated
 VALUED = {"--listen", "--name", "--ports"}
 
 
@@ -60,8 +61,8 @@ def test_a_machine_without_a_route_is_told_to_name_its_address(monkeypatch) -> N
 
 def test_every_interface_needs_an_advertised_address() -> None:
     with pytest.raises(BadInput, match="names every interface"):
-        build_machine_address("0.0.0.0", None, None)  # noqa: S104 - refused
-    address = build_machine_address("0.0.0.0", "203.0.113.9", None)  # noqa: S104 - translated
+        build_machine_address(ANY, None, None)
+    address = build_machine_address(ANY, "203.0.113.9", None)
     assert address.reached_at == "203.0.113.9"
     with pytest.raises(BadInput, match="--advertise gateway is not an address"):
         build_machine_address("127.0.0.1", "gateway", None)

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -37,7 +38,7 @@ def catalog(finished_run):
 
 def damage(catalog, step):
     path = f"{catalog.storage.url}/{format_checkpoint_name(step)}/part-0.distcp"
-    with open(path, "r+b") as file:  # noqa: PTH123
+    with Path(path).open("r+b") as file:
         file.write(b"y")
 
 

@@ -48,7 +48,7 @@ def publish(catalog, step, resumed=0):
 
 
 def damage(catalog, step):
-    with open(f"{catalog.storage.url}/{format_checkpoint_name(step)}/part-0.distcp", "r+b") as file:  # noqa: PTH123
+    with Path(f"{catalog.storage.url}/{format_checkpoint_name(step)}/part-0.distcp").open("r+b") as file:
         file.write(b"y")
 
 

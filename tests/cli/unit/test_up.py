@@ -171,7 +171,7 @@ def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):
     pid = msgspec.json.decode(ready, type=ControllerReady).pid
     os.killpg(terminal.pid, signal.SIGINT)
     terminal.communicate(timeout=WAIT_S)
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "its controller has ended")  # noqa: PTH110
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its controller has ended")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 import threading
+from secrets import token_hex
 
 import msgspec
 import pytest
@@ -30,7 +31,7 @@ from .receiver import Receiver
 
 pytestmark = pytest.mark.processes
 
-SECRET = "s3cr3tPassw0rd"  # noqa: S105 - no service has it
+SECRET = token_hex(7)
 TARGETS = "/notification-targets"
 SLACK = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 from collections import Counter
 from random import Random
 from types import SimpleNamespace
@@ -200,7 +201,7 @@ def test_every_link_with_resolved_values_leads_to_a_successful_request(cluster, 
         assert 200 <= following.status_code < 300, (link.full_name, following.text)
         followed[link.full_name] += 1
     with capsys.disabled():
-        print(f"\n{len(followed)} of {len(outgoing())} links followed with resolved values")  # noqa: T201
+        sys.stdout.write(f"\n{len(followed)} of {len(outgoing())} links followed with resolved values\n")
     assert len(followed) == len(outgoing())
 
 
@@ -229,9 +230,9 @@ def test_random_walks_over_the_links_break_nothing(cluster, capsys):
             (followed if answer.status_code < 300 else refused)[link.full_name] += 1
             known.append((case, answer, link.target.label))
     with capsys.disabled():
-        print(  # noqa: T201
+        sys.stdout.write(
             f"\nseed {SEED}: {len(followed)} links followed {followed.total()} times, refused "
-            f"{refused.total()} times, such as with an ETag that is out of date"
+            f"{refused.total()} times, such as with an ETag that is out of date\n"
         )
     assert len(followed) > len(leads) // 2
     assert refused

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from contextlib import suppress
+from secrets import token_hex
 
 import pytest
 
@@ -12,7 +13,7 @@ from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.rundir import RunDir
 from tests.waiting import WAIT_S
 
-SECRET = "0123456789abcdef"  # noqa: S105 - of a run in a temporary directory
+SECRET = token_hex(8)
 PAGE = b"# HELP elastane_run_step Last committed step\nelastane_run_step 7.0\n"
 
 

@@ -134,7 +134,10 @@ class Job:
 
     def finish(self) -> None:
         """Wait for the end of the job, and compare its bytes with those of a run on one machine."""
-        state = lambda: read_json(self._run, "describe", "far")["state"]  # noqa: E731
+
+        def state():
+            return read_json(self._run, "describe", "far")["state"]
+
         while state() not in ("finished", "failed"):
             step = self.read_step()
             wait_until(

@@ -155,7 +155,10 @@ def wait_for_members(
 def wait_for_state(
     run_elastane: Callable, name: str, wanted: str, state: Callable[[], object] | None = None
 ) -> None:
-    read_state = lambda: read_json(run_elastane, "describe", name)["state"]  # noqa: E731
+
+    def read_state():
+        return read_json(run_elastane, "describe", name)["state"]
+
     wait_until(lambda: read_state() == wanted, f"{name} is {wanted}", state=state)
 
 

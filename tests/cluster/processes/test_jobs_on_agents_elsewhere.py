@@ -287,7 +287,10 @@ def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(
     never = ("--checkpoint-every", "never")
     submit_training(run_elastane, "far", "--workers", "2", *never, args=(f"--steps={STEPS}", "--seconds=0.1"))
     wait_for_members(run_elastane, "far", 2)
-    ask_step = lambda: ask_coordinator(RunDir(tmp_path / "home/runs/far"), AskStatus()).step  # noqa: E731
+
+    def ask_step():
+        return ask_coordinator(RunDir(tmp_path / "home/runs/far"), AskStatus()).step
+
     away.set()
     begin = ask_step()
     wait_until(lambda: ask_step() >= begin + 20, "20 steps that are kept nowhere else")

@@ -219,7 +219,7 @@ def test_the_run_is_not_there_before_fit():
     from elastane.integrations.lightning import ElastaneStrategy
 
     with pytest.raises(BadInput, match="no run yet"):
-        ElastaneStrategy().run  # noqa: B018 - the property raises
+        _ = ElastaneStrategy().run
 
 
 def test_the_name_elastane_is_that_of_both_strategies():

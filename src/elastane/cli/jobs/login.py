@@ -1,7 +1,6 @@
 """``elastane login``: choose the cluster that the commands use."""
 
 import getpass
-import os
 import sys
 from http import HTTPStatus
 from typing import Annotated
@@ -14,6 +13,7 @@ from elastane.cluster.nouns.rest import Me
 from elastane.common.connections.controller_context import Context, check_url, save_context
 from elastane.common.errors import BadInput
 from elastane.common.home import find_home
+from elastane.common.local_paths import make_absolute
 
 
 def login(
@@ -41,7 +41,7 @@ def login(
     token = sys.stdin.readline().strip() if token_stdin else prompt_token()
     if not token:
         raise BadInput("no token was given", do="ask an operator for a token: elastane token create")
-    certificate = os.path.abspath(ca) if ca else ""  # noqa: PTH100 - links stay as they are
+    certificate = make_absolute(ca or "")
     context = Context(url=url.rstrip("/"), token=token, certificate=certificate)
     me = check_token(context)
     save_context(Context(url=context.url, token=token, certificate=certificate, team=find_own_team(me)))

@@ -18,6 +18,8 @@ from elastane.cluster.scheduler.calendar import list_reservation_times
 from elastane.common.durations import format_duration
 from elastane.common.errors import BadInput
 
+SHORTEST_ROW = 3
+"""Two days are a list."""
 SOON_S = 8 * 24 * 3600.0
 """A span that contains the next time of every weekly reservation."""
 
@@ -140,7 +142,7 @@ def format_days(days: Iterable[Day]) -> str:
     """Return days as text: ``mon-fri``."""
     wanted = [day for day in DAYS if day in set(days)]
     numbers = [DAYS.index(day) for day in wanted]
-    row = len(wanted) > 2 and numbers[-1] - numbers[0] == len(wanted) - 1  # noqa: PLR2004 - two are a list
+    row = len(wanted) >= SHORTEST_ROW and numbers[-1] - numbers[0] == len(wanted) - 1
     return f"{wanted[0]}-{wanted[-1]}" if row else ",".join(wanted)
 
 

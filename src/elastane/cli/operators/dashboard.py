@@ -10,7 +10,6 @@ import typer
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
 from elastane.cli.operators.service_process import (
-    make_absolute,
     parse_listen_address,
     start_service,
     wait_for_service,
@@ -20,6 +19,7 @@ from elastane.cluster.client.context import StartedDashboard, save_dashboard
 from elastane.cluster.nouns.dashboard import DashboardReady, DashboardSettings
 from elastane.common.connections.controller_context import check_context, find_context
 from elastane.common.home import find_home, make_home
+from elastane.common.local_paths import make_absolute
 from elastane.common.process_identity import read_start_time
 from elastane.run.machines.visits.run_finder import find_run
 

@@ -104,8 +104,3 @@ def parse_listen_address(listen: str) -> tuple[str, int]:
             f"invalid --listen: {listen!r} is not HOST:PORT", do="write for example 127.0.0.1:7425"
         )
     return host.strip("[]"), int(port)
-
-
-def make_absolute(path: str) -> str:
-    """Return the absolute path of a file; empty if none was typed."""
-    return os.path.abspath(path) if path else ""  # noqa: PTH100 - links stay as they are

@@ -23,7 +23,6 @@ from elastane.cli.operators.dashboard import start_dashboard
 from elastane.cli.operators.service_process import (
     GONE_S,
     end_service,
-    make_absolute,
     parse_listen_address,
     start_service,
     wait_for_service,
@@ -36,6 +35,7 @@ from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.run_as import RunAs, parse_run_as
 from elastane.common.errors import BadInput, RunFailed
 from elastane.common.home import find_home, make_home
+from elastane.common.local_paths import make_absolute
 from elastane.common.permissions import RIGHTS_OF_WORLD, restrict_permissions
 
 if TYPE_CHECKING:

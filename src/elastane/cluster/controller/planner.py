@@ -104,7 +104,8 @@ class Planner:
 
 
 def _get_pipes(process: "subprocess.Popen[bytes]") -> tuple[BinaryIO, BinaryIO]:
-    assert process.stdin is not None and process.stdout is not None  # noqa: PT018 - both are pipes
+    assert process.stdin is not None
+    assert process.stdout is not None
     return process.stdin, process.stdout  # type: ignore[return-value]
 
 

@@ -252,10 +252,13 @@ def write_refusals(controller: Controller, ending: threading.Event) -> None:
 
 
 def _write_last_refusals(controller: Controller) -> None:
+    why = ""
     try:
         controller.refusals.write_ended(controller.clock(), all_of_them=True)
     except StoreError as error:
-        logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - no traceback
+        why = error.what
+    if why:
+        logger.error("the audit log misses the last refusals: %s", why)
 
 
 def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Config:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -175,12 +176,12 @@ class Dashboard:
     def _show_error(
         self, request: Request, session: Session, error: ElastaneError, status: int = 0
     ) -> Response:
-        if isinstance(error, RequestRefused) and error.problem.status == 401:  # noqa: PLR2004
+        if isinstance(error, RequestRefused) and error.problem.status == HTTPStatus.UNAUTHORIZED:
             return self._ask_to_sign_in(request)
         status = status or (404 if isinstance(error, NotFound | NoSuchRun) else 502)
         template = find_environment().get_template("error.html")
         page = template.render(
-            title="Not found" if status == 404 else "No answer",  # noqa: PLR2004
+            title="Not found" if status == HTTPStatus.NOT_FOUND else "No answer",
             error=error,
             path=request.url.path,
             live="",

@@ -6,8 +6,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LARGEST_BODY_BYTES = 1 << 20
-"""The largest form: a configuration to check, and a few words around it."""
+from elastane.common.untrusted_data import read_number
+
+LARGEST_BODY_BYTES, LONGEST_SIZE = 1 << 20, 9
+"""The largest form: a configuration to check, and a few words around it; and the digits of a size."""
+HTTP_PORT = 80
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -64,8 +67,8 @@ class Guard:
             origin is not None and origin.partition("://")[2] != host
         ):
             return PlainTextResponse("a page of another server asked for a change; nothing was done\n", 403)
-        size = headers.get("content-length", "")
-        if not size.isdigit() or int(size) > LARGEST_BODY_BYTES:
+        size = read_number(headers.get("content-length", ""), LONGEST_SIZE)
+        if size is None or size > LARGEST_BODY_BYTES:
             return PlainTextResponse(f"a form may have {LARGEST_BODY_BYTES} bytes\n", 413)
         return None
 
@@ -73,4 +76,5 @@ class Guard:
 def list_host_names(host: str, port: int) -> frozenset[str]:
     """Return the values of the Host header for a server on loopback."""
     names = {host, "localhost", "127.0.0.1", "[::1]", f"[{host}]"}
-    return frozenset(f"{name}:{port}" for name in names) | (frozenset(names) if port == 80 else frozenset())  # noqa: PLR2004
+    with_port = frozenset(f"{name}:{port}" for name in names)
+    return with_port | names if port == HTTP_PORT else with_port

@@ -9,8 +9,10 @@ import msgspec
 
 from elastane.cluster.nouns.job_words import find_shown_state
 from elastane.cluster.nouns.rest import JobSummary
+from elastane.common.untrusted_data import read_number
 
 PAGE_ROWS = 50
+LONGEST_PAGE = 6
 SortKey: TypeAlias = Literal[
     "newest", "name", "team", "state", "workers", "step", "loss", "speed", "age", "next"
 ]
@@ -77,14 +79,14 @@ class FilteredJobs(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_filter(params: Mapping[str, str]) -> JobFilter:
     """Return the choice of an address; a value that means nothing counts as none."""
-    sort, page = params.get("sort", ""), params.get("page", "")
+    sort = params.get("sort", "")
     return JobFilter(
         q=params.get("q", "")[:100].strip(),
         state=params.get("state", "")[:20],
         team=params.get("team", "")[:100],
         sort=sort if sort in get_args(SortKey) else "newest",  # type: ignore[arg-type]
         down=params.get("down") == "1",
-        page=max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 7 else 1,  # noqa: PLR2004
+        page=max(1, read_number(params.get("page", ""), LONGEST_PAGE) or 1),
     )
 
 

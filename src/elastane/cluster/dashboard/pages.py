@@ -21,11 +21,13 @@ from elastane.cluster.dashboard.rendering import PageContent, PagePart
 from elastane.cluster.dashboard.run_page import RunFeed, build_run_page
 from elastane.cluster.dashboard.usage_page import build_usage_page
 from elastane.common.errors import ElastaneError, NoSuchRun
+from elastane.common.untrusted_data import read_number
 
 PAGES = ("/", "/jobs", "/jobs/{job}", "/usage", "/calendar", "/policy", "/audit")
 FOR_ADMINS = ("team-admin", "operator")
 _JOB = re.compile(r"/jobs/([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 PAGE_ROWS = 100
+LONGEST_ID = 17
 COLUMNS = (
     ("name", "Job"),
     ("team", "Team"),
@@ -112,8 +114,7 @@ def describe_reader(feed: ClusterFeed | RunFeed) -> str:
 
 def build_audit_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageContent:
     """Return a page of the audit log."""
-    text = params.get("before", "")
-    before = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None  # noqa: PLR2004
+    before = read_number(params.get("before", ""), LONGEST_ID)
     found = feed.ask(lambda cluster: list(islice(cluster.audit(before=before), PAGE_ROWS + 1)))
     return PageContent(
         title="Audit log",

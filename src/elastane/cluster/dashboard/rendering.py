@@ -27,6 +27,7 @@ from elastane.common.safe_text import escape_line, escape_text
 from elastane.run.observability.quantities import format_ms, format_size
 
 LONGEST_TEXT = 4000
+MANY_HOURS = 10
 FRESH_S = 0.6
 KEPT = 64
 
@@ -78,7 +79,7 @@ def find_environment() -> Environment:
 def format_hours(seconds: float) -> str:
     """Return seconds as hours: three digits of few, one decimal place of many."""
     hours = seconds / 3600
-    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"  # noqa: PLR2004
+    return f"{hours:,.1f}" if hours >= MANY_HOURS else f"{hours:.3g}"
 
 
 def render_moment(time_s: float | None) -> Markup:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.dashboard.feed import ClusterFeed
 from elastane.common.errors import BadField
+from elastane.common.untrusted_data import read_number
 
 Form = Mapping[str, str]
-LARGEST = 1_000_000
+LARGEST, LONGEST = 1_000_000, 8
 
 
 def apply_change(feed: ClusterFeed, job: str, action: str, form: Form) -> tuple[str, ...]:
@@ -59,7 +60,7 @@ CHANGES: Mapping[str, Callable[[Cluster, str, Form], str]] = {
 
 def read_count(form: Form, field: str) -> int:
     """Return a number of workers."""
-    text = form.get(field, "").strip()
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= LARGEST and len(text) < 9):  # noqa: PLR2004
+    count = read_number(form.get(field, "").strip(), LONGEST)
+    if count is None or not 0 < count <= LARGEST:
         raise BadField(field, "this is not a number of workers", means="nothing was changed", do="write 4")
-    return int(text)
+    return count

@@ -17,6 +17,8 @@ WRITE = (
     "write some of failed, ended, reclaimed, stuck, stuck:1h, waits:2h and budget:80%, with commas between"
 )
 MOST_OCCASIONS = 16
+WHOLE = 100
+"""Per cent."""
 STUCK_S = 1800.0
 """A job is stuck after this time without a step, unless its target names another one."""
 SHORTEST_S, LONGEST_S = 60.0, 366 * 86400.0
@@ -156,7 +158,7 @@ def _parse_limit_s(text: str, limit: str) -> float:
 def _parse_percentage(text: str, limit: str) -> float:
     number = limit.removesuffix("%").strip()
     found = int(number) if re.fullmatch(r"\d{1,3}", number, re.ASCII) else 0
-    if not limit.endswith("%") or not 0 < found <= 100:  # noqa: PLR2004 - per cent
+    if not limit.endswith("%") or not 0 < found <= WHOLE:
         raise BadField(
             "on", f"{text[:100]!r} does not name a part of a budget", do="write budget:1% to budget:100%"
         )

@@ -2,6 +2,9 @@
 
 from datetime import UTC, datetime
 
+LEAST_SHOWN = 0.01
+"""What two decimals can show."""
+
 
 def format_count(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 device``, ``2 devices``."""
@@ -15,7 +18,7 @@ def choose_is_or_are(number: int) -> str:
 
 def format_money(cost: float) -> str:
     """Return money with two decimals; a small amount with as many as show that it is not nothing."""
-    return f"{cost:.2g}" if 0 < cost < 0.01 else f"{cost:.2f}"  # noqa: PLR2004 - what two decimals can show
+    return f"{cost:.2g}" if 0 < cost < LEAST_SHOWN else f"{cost:.2f}"
 
 
 def format_time(at_s: float) -> str:

@@ -8,58 +8,56 @@ scripts that use `elastane.join` do not. A change of the number of processes res
 
 from typing import Any, NoReturn
 
-from elastane.common.extras import require
+from elastane.common.extras import require_for_import
 
-require("torch", "elastane.integrations.horovod")
-
-# The import of torch must come after the check.
-from elastane.integrations.horovod import elastic  # noqa: E402
-from elastane.integrations.horovod.collectives import (  # noqa: E402
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    poll,
-    reducescatter,
-    synchronize,
-)
-from elastane.integrations.horovod.compression import Compression  # noqa: E402
-from elastane.integrations.horovod.optimizer import DistributedOptimizer  # noqa: E402
-from elastane.integrations.horovod.parameters import (  # noqa: E402
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
-from elastane.integrations.horovod.refused_names import build_name_error  # noqa: E402
-from elastane.integrations.horovod.world import (  # noqa: E402
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
+with require_for_import("torch", "elastane.integrations.horovod"):
+    from elastane.integrations.horovod import elastic
+    from elastane.integrations.horovod.collectives import (
+        Adasum,
+        Average,
+        Max,
+        Min,
+        Product,
+        Sum,
+        allgather,
+        allgather_async,
+        allreduce,
+        allreduce_,
+        allreduce_async,
+        allreduce_async_,
+        barrier,
+        broadcast,
+        broadcast_,
+        broadcast_async,
+        broadcast_async_,
+        grouped_allgather,
+        grouped_allreduce,
+        grouped_allreduce_,
+        poll,
+        reducescatter,
+        synchronize,
+    )
+    from elastane.integrations.horovod.compression import Compression
+    from elastane.integrations.horovod.optimizer import DistributedOptimizer
+    from elastane.integrations.horovod.parameters import (
+        allgather_object,
+        broadcast_object,
+        broadcast_optimizer_state,
+        broadcast_parameters,
+    )
+    from elastane.integrations.horovod.refused_names import build_name_error
+    from elastane.integrations.horovod.world import (
+        cross_rank,
+        cross_size,
+        init,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+    )
 
 __all__ = [
     "Adasum",
@@ -115,44 +113,17 @@ __all__ = [
 ]
 
 
-def gloo_built() -> bool:
+def _is_built() -> bool:
     return True
 
 
-def gloo_enabled() -> bool:
-    return True
-
-
-def mpi_built() -> bool:
+def _is_not_built() -> bool:
     return False
 
 
-def mpi_enabled() -> bool:
-    return False
-
-
-def nccl_built() -> int:
-    return 0
-
-
-def mpi_threads_supported() -> bool:
-    return False
-
-
-def ccl_built() -> bool:
-    return False
-
-
-def cuda_built() -> bool:
-    return False
-
-
-def ddl_built() -> bool:
-    return False
-
-
-def rocm_built() -> bool:
-    return False
+gloo_built = gloo_enabled = _is_built
+mpi_built = mpi_enabled = mpi_threads_supported = nccl_built = _is_not_built
+ccl_built = cuda_built = ddl_built = rocm_built = _is_not_built
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -62,7 +62,7 @@ class TrainerState:
         trainer.fit_loop.epoch_loop._batches_that_stepped = state["stepped"]
         connector._first_loop_iter, trainer.fit_loop.epoch_loop.last_hook = state["first"], state["hook"]
         for name, entries in zip(METRICS, state["metrics"], strict=True):
-            setattr(connector, name, {key: value for key, value in entries})  # noqa: C416 - from lists
+            setattr(connector, name, dict(entries))
         restore_results(trainer.fit_loop.epoch_loop.own_results, state["results"], trainer.strategy.reduce)
         self._values.known = {key: tuple(options) for key, *options in state["options"]}
         self._files.names = set(state["files"])

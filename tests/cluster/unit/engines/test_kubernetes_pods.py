@@ -23,6 +23,7 @@ from elastane.cluster.engines.kubernetes.pods import (
 from elastane.cluster.nouns.agents import AgentAsk
 from elastane.common.errors import BadInput
 
+REGISTRY = "registry"
 NOW_S = 1_800_000_000.0
 OPTIONS = KubernetesOptions(image="train:1")
 LABELS = {CLUSTER_LABEL: "here", AGENT_LABEL: "here-1"}
@@ -209,7 +210,7 @@ def test_a_pod_has_all_that_its_pool_and_its_engine_say_and_no_ticket():
     )
     options = KubernetesOptions(
         image="train:1",
-        image_pull_secret="registry",  # noqa: S106 - a name
+        image_pull_secret=REGISTRY,
         service_account="agents",
         volumes=(("home", "/shared"), ("home", "/again"), ("data", "/data")),
         user=(1000, None),

@@ -21,6 +21,7 @@ from elastane.cluster.engines.ray.sightings import (
 from elastane.cluster.nouns.agents import SeenNode
 
 NOW_S = 1000.0
+POOL = RayPool()
 GPU = {"GPU": 1.0, "CPU": 1.0}
 anything = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=9),
@@ -43,7 +44,7 @@ def describe(actor, *nodes):
     return agent
 
 
-def count_devices(*actors, nodes=(), pool=RayPool(), now_s=NOW_S):  # noqa: B008 - it is frozen
+def count_devices(*actors, nodes=(), pool=POOL, now_s=NOW_S):
     found = list_ray_nodes("a", pool, Sight(actors, nodes or (a_node(),)), now_s)
     return {node.name: node.devices for node in found}
 

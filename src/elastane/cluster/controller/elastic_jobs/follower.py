@@ -178,12 +178,14 @@ class ElasticJobFollower:
             try:
                 client = self._open_client(document)
             except ElastaneError as error:
-                if self._unusable.get(name) != str(error):
-                    self._unusable[name] = str(error)
-                    logger.error("ElasticJobs of engine %s are not followed: %s", name, error)  # noqa: TRY400
+                why = str(error)
+            else:
+                self._unusable.pop(name, None)
+                self._engines[name] = FollowedEngine(document, client, document.options["elasticJobs"])
                 continue
-            self._unusable.pop(name, None)
-            self._engines[name] = FollowedEngine(document, client, document.options["elasticJobs"])
+            if self._unusable.get(name) != why:
+                self._unusable[name] = why
+                logger.error("ElasticJobs of engine %s are not followed: %s", name, why)
 
     async def _close_engine(self, engine: FollowedEngine) -> None:
         task = self._looks.pop(engine.name, None)

@@ -67,7 +67,7 @@ def read_service(url: str) -> Service:
         MissingExtra: apprise is not installed.
     """
     scheme = url.partition("://")[0].lower()
-    shown = scheme if scheme.isalnum() and scheme.isascii() and len(scheme) < 20 else ""  # noqa: PLR2004
+    shown = scheme if re.fullmatch("[a-z0-9]{1,19}", scheme) else ""
     if len(url) > LONGEST_URL or not url.isprintable():
         raise BadField(
             "url", f"has more than {LONGEST_URL} characters, or ones that cannot be printed", do="shorten it"

@@ -84,5 +84,6 @@ def get_page_file(file: Literal["swagger-ui.css", "swagger-ui-bundle.js"]) -> Re
 def _find_files() -> Path:
     # Its own module would build applications of FastAPI.
     spec = find_spec("fastapi_offline")
-    assert spec is not None and spec.origin is not None, "the extra `controller` brings it"  # noqa: PT018
+    assert spec is not None, "the extra `controller` brings it"
+    assert spec.origin is not None, "it has files"
     return Path(spec.origin).parent / "static"

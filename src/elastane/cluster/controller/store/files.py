@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -92,7 +93,7 @@ def find_damage(path: str, *, thorough: bool = False, create: bool = False) -> s
     Raises:
         sqlite3.Error: it could not be read to its end, for a reason other than its content.
     """
-    if create and not os.path.exists(path):  # noqa: PTH110
+    if create and not Path(path).exists():
         return ""
     try:
         with closing(_open(path)) as connection:

@@ -123,13 +123,14 @@ def decode_job(row: Row[Any]) -> StoredJob:
 def _read_plain(columns: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
     """Return the fields of columns without JSON, and add those that cannot be read to ``wrong``."""
     fields: dict[str, Any] = {}
-    for column, value in columns.items():
+    for column, stored in columns.items():
         if column not in PLAIN:
             continue
         is_possible, replacement = PLAIN[column]
-        if not is_possible(value):
-            wrong.append(f"{column}: {escape_line(repr(value), SHOWN)} is not a possible value")
-            value = replacement  # noqa: PLW2901 - the value that counts
+        value = stored
+        if not is_possible(stored):
+            value = replacement
+            wrong.append(f"{column}: {escape_line(repr(stored), SHOWN)} is not a possible value")
         # SQLite may return a float as an integer.
         fields[FIELDS.get(column, column)] = float(value) if column in FLOATS and value is not None else value
     return fields

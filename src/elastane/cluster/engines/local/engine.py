@@ -53,6 +53,7 @@ from elastane.run.nouns.control import Answer
 from elastane.run.nouns.rundir import RunDir
 
 CANNOT_START = 2
+OWN_USER = RunAs()
 AWAIT_END_S = 1.0
 """How long to wait for the end of an agent that has left its run directory. Usually it ends at once; without
 the wait it could remain as a zombie."""
@@ -131,7 +132,7 @@ class LocalEngine:
         own: Mapping[str, str] = os.environ,
         agent: Sequence[str] = AGENT_COMMAND,
         node: ObservedNode | None = None,
-        run_as: RunAs = RunAs(),  # noqa: B008 - frozen
+        run_as: RunAs = OWN_USER,
     ) -> None:
         self._directories = EngineDirectories(home.absolute())
         self._own = own

@@ -251,7 +251,7 @@ def ensure_run_directory(root: Path, account: Account) -> None:
         root.mkdir(mode=0o700)
     found = root.lstat()
     # A controller was killed after it made the directory and before it changed the owner.
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not os.listdir(root):  # noqa: PTH208 - names only
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not any(root.iterdir()):
         os.chown(root, account.uid, account.gid, follow_symlinks=False)
         return
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.uid:

@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ def load_tokenizer(spec: DataSpec, task: Task) -> "PreTrainedTokenizerFast":
         BadInput: there is no tokenizer, or no text to train one on.
     """
     with require_for_import("recipes", "a recipe needs transformers"):
-        import transformers  # noqa: F401
+        import_module("transformers")
     check_data(spec, task)
     if spec.tokenizer:
         tokenizer = read_tokenizer(spec.tokenizer)
