@@ -15,7 +15,7 @@ import pytest
 
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.cluster.engines.slurm.engine import SlurmEngine
-from elastane.cluster.engines.slurm.options import decode_engine_options
+from elastane.cluster.engines.slurm.options import decode_slurm_options
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
 from tests.cluster.processes.small_cluster import (
@@ -108,7 +108,7 @@ def run_elastane(stage, tmp_path, monkeypatch, slurm, container, programs):
         "answer": f"{min(WAIT_S, 60):g}s",
         "setup": f"export PATH={programs}:{os.environ['PATH']} PYTHONPATH=/of/the/machine",
     }
-    options = decode_engine_options(declared | own)
+    options = decode_slurm_options(declared | own)
     with open_cluster(
         stage,
         tmp_path,

@@ -9,7 +9,7 @@ import pytest
 
 from elastane.cluster.engines.slurm.doctor import examine_slurm
 from elastane.cluster.engines.slurm.engine import SlurmEngine
-from elastane.cluster.engines.slurm.options import SlurmOptions, decode_pool_options
+from elastane.cluster.engines.slurm.options import SlurmOptions, decode_slurm_pool
 from elastane.cluster.engines.slurm.programs import SlurmPrograms
 from elastane.cluster.engines.slurm.submission import build_submission
 from elastane.cluster.nouns.agents import AgentEnd, AgentEngine
@@ -190,7 +190,7 @@ def test_a_command_or_a_folder_that_a_machine_lacks_is_named(site, tmp_path):
 def test_a_job_that_slurm_accepts_after_the_time_for_an_answer_is_found_by_its_name(site):
     engine, hasty = site.build_engine("here"), site.build_options(answer_s=HASTY_S)
     ask = ask_for_agent(site)
-    submission = build_submission(ask, decode_pool_options(ask.pool), hasty, time.time())
+    submission = build_submission(ask, decode_slurm_pool(ask.pool), hasty, time.time())
     with site.silence():
         refusal = site.run(SlurmPrograms(hasty).submit(submission))
     assert refusal.why == "sbatch did not end within 0.5 s"
@@ -205,7 +205,7 @@ def test_a_job_that_slurm_accepted_late_beside_a_second_one_is_cancelled(site):
     engine = site.build_engine("here")
     ask = ask_for_agent(site)
     options = site.build_options()
-    submission = build_submission(ask, decode_pool_options(ask.pool), options, time.time())
+    submission = build_submission(ask, decode_slurm_pool(ask.pool), options, time.time())
     for _ in range(2):
         assert site.run(SlurmPrograms(options).submit(submission)) is None
     assert site.run(engine.start_agents([ask])) == {}

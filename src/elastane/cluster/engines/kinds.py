@@ -19,9 +19,9 @@ def open_engine(document: DeclaredEngine, cluster: str) -> AgentEngine:
     match document.kind:
         case "slurm":
             from elastane.cluster.engines.slurm.engine import SlurmEngine
-            from elastane.cluster.engines.slurm.options import decode_engine_options
+            from elastane.cluster.engines.slurm.options import decode_slurm_options
 
-            return SlurmEngine(cluster, decode_engine_options(document.options))
+            return SlurmEngine(cluster, decode_slurm_options(document.options))
         case "kubernetes":
             from elastane.cluster.engines.kubernetes.engine import KubernetesEngine
             from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options
@@ -48,9 +48,9 @@ async def examine_engine(
     match document.kind:
         case "slurm":
             from elastane.cluster.engines.slurm.doctor import examine_slurm
-            from elastane.cluster.engines.slurm.options import decode_engine_options
+            from elastane.cluster.engines.slurm.options import decode_slurm_options
 
-            found = await examine_slurm(decode_engine_options(document.options), pools)
+            found = await examine_slurm(decode_slurm_options(document.options), pools)
         case "kubernetes":
             from elastane.cluster.engines.kubernetes.doctor import examine_kubernetes
             from elastane.cluster.engines.kubernetes.options import decode_kubernetes_options

@@ -37,12 +37,23 @@ LONGEST_KEY = 100
 LINE_BREAKS = str.maketrans("", "", "\n\t")
 
 
-def is_time_limit(text: str) -> bool:
-    """Return whether the text is a duration of at least a second, or a time limit as Slurm writes it."""
+def parse_time_limit_s(text: str) -> float:
+    """Return the seconds of a duration, or of a time limit as Slurm writes it: ``1-12:00:00``.
+
+    Raises:
+        ValueError: the text is neither.
+        OverflowError: the duration is longer than any float.
+    """
     if match := re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}):(\d{2}):(\d{2})", text, re.ASCII):
-        return any(map(int, match.groups("0")))
+        days, hours, minutes, seconds = map(int, match.groups("0"))
+        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return parse_duration_s(text)
+
+
+def is_time_limit(text: str) -> bool:
+    """Return whether the text is a time limit of at least a second."""
     try:
-        return parse_duration_s(text) >= 1
+        return parse_time_limit_s(text) >= 1
     except (ValueError, OverflowError):
         return False
 

@@ -8,7 +8,7 @@ import pytest
 
 from elastane.cluster.engines.commands import CommandAnswer
 from elastane.cluster.engines.slurm.doctor import judge_container, judge_pyxis
-from elastane.cluster.engines.slurm.options import SlurmOptions, decode_engine_options
+from elastane.cluster.engines.slurm.options import SlurmOptions, decode_slurm_options
 from elastane.cluster.engines.slurm.submission import build_script
 from elastane.cluster.nouns.agents import AgentAsk, Away
 from elastane.common.errors import BadField, BadInput
@@ -18,7 +18,7 @@ DIGEST = f"sha256:{'0a' * 32}"
 
 
 def build(container: str, image: str, **fields) -> str:
-    options = decode_engine_options({"container": container, "containerMounts": "/data,/a:/b:ro"})
+    options = decode_slurm_options({"container": container, "containerMounts": "/data,/a:/b:ro"})
     ask = AgentAsk(
         id="c1-7", job="demo", pool={}, devices=1, grace_s=1.0, ticket="secret", image=image, **fields
     )
@@ -67,7 +67,7 @@ def test_an_image_that_cannot_run_is_refused_in_words():
         build("apptainer", "a:1", home="/home/a,b")
     for name, value in (("container", "docker"), ("containerMounts", "data"), ("containerMounts", "/a:/b:x")):
         with pytest.raises(BadField):
-            decode_engine_options({name: value})
+            decode_slurm_options({name: value})
 
 
 @pytest.fixture

@@ -5,17 +5,17 @@ import pytest
 from elastane.cluster.engines.slurm.options import (
     SlurmOptions,
     SlurmPool,
-    decode_engine_options,
-    decode_pool_options,
+    decode_slurm_options,
+    decode_slurm_pool,
 )
 from elastane.cluster.nouns.agents import ELASTANE_COMMAND
 from elastane.common.errors import BadField
 
 
 def test_without_options_everything_is_left_to_slurm():
-    assert decode_pool_options({}) == SlurmPool()
-    assert decode_engine_options({}) == SlurmOptions()
-    assert decode_engine_options({}).command == ELASTANE_COMMAND
+    assert decode_slurm_pool({}) == SlurmPool()
+    assert decode_slurm_options({}) == SlurmOptions()
+    assert decode_slurm_options({}).command == ELASTANE_COMMAND
 
 
 def test_all_options_of_a_pool_are_decoded():
@@ -31,7 +31,7 @@ def test_all_options_of_a_pool_are_decoded():
         "cpusPerDevice": "8",
         "memoryPerDevice": "64G",
     }
-    pool = decode_pool_options(options)
+    pool = decode_slurm_pool(options)
     assert pool.time_s == 5400
     assert pool.memory_bytes_per_device == 64 << 30
     assert (pool.partition, pool.constraint, pool.gres) == ("gpu,gpu-long", "a100&nvlink", "gpu:a100")
@@ -50,7 +50,7 @@ def test_processors_are_devices_unless_there_are_others(gres, per_device, cpus):
     [("2h", 7200), ("1-12:00:00", 129600), ("00:10:00", 600), ("1d 2h", 93600), ("100:00:00", 360000)],
 )
 def test_time_limits_are_durations_or_as_slurm_writes_them(text, seconds):
-    assert decode_pool_options({"time": text}).time_s == seconds
+    assert decode_slurm_pool({"time": text}).time_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_time_limits_are_durations_or_as_slurm_writes_them(text, seconds):
 )
 def test_another_value_or_name_is_refused_and_named(name, value):
     with pytest.raises(BadField) as caught:
-        decode_pool_options({name: value})
-    assert caught.value.field == name
+        decode_slurm_pool({name: value})
+    assert caught.value.field == f"options.{name}"
     assert caught.value.do
 
 
@@ -103,7 +103,7 @@ def test_all_options_of_the_engine_are_decoded():
         "answer": "5s",
         "accounting": "yes",
     }
-    found = decode_engine_options(options)
+    found = decode_slurm_options(options)
     assert found.command == ("/opt/venv/bin/elastane", "--flag", "two words")
     assert found.setup == options["setup"]
     assert (found.programs, found.answer_s, found.accounting) == ("/opt/slurm/bin", 5.0, True)
@@ -130,6 +130,6 @@ def test_all_options_of_the_engine_are_decoded():
 )
 def test_another_option_of_the_engine_is_refused_and_named(name, value):
     with pytest.raises(BadField) as caught:
-        decode_engine_options({name: value})
-    assert caught.value.field == name
+        decode_slurm_options({name: value})
+    assert caught.value.field == f"options.{name}"
     assert caught.value.do

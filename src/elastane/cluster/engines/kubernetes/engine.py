@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from elastane.cluster.engines.decoded_options import decode_pools
 from elastane.cluster.engines.kubernetes import nodes
 from elastane.cluster.engines.kubernetes.api_server import ApiServer
 from elastane.cluster.engines.kubernetes.followed_list import FollowedList
@@ -139,12 +140,7 @@ class KubernetesEngine:
             return away
         listed_nodes, requests_of_pods = self._listed_nodes.items.values(), self._requests.items.values()
         found: list[SeenNode] = []
-        for name, options in pools.items():
-            try:
-                pool = decode_kubernetes_pool(options)
-            except BadInput:
-                # `elastane.cluster.engines.kubernetes.doctor` explains it. Other pools go on.
-                continue
+        for name, pool in decode_pools(pools, decode_kubernetes_pool).items():
             found += nodes.list_nodes_of_pool(
                 name, pool, listed_nodes, requests_of_pods, self._cluster, self._namespace
             )

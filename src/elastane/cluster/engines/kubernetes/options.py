@@ -1,20 +1,16 @@
-"""The options of the engine and of its pools, as an operator writes them."""
+"""The options of the engine and of its pools, decoded."""
 
 import re
-import shlex
 from collections.abc import Mapping
 
 import msgspec
 
-from elastane.cluster.nouns.engine_options import check_options
-from elastane.cluster.nouns.kubernetes_options import KUBERNETES
+from elastane.cluster.engines.decoded_options import Readers, decode_engine, decode_pool, parse_labels
 from elastane.cluster.nouns.option_forms import HOME, OWN_HOME
-from elastane.common.durations import parse_duration_s
 
 ANSWER_S = 5.0
 """How long the API server may take for one answer, unless the options say otherwise."""
 CPU, MEMORY = "cpu", "memory"
-_UNITS_BYTES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TOLERATION = re.compile(r"([^=:]+)(?:(=)([^:]*))?(?::(.+))?")
 
 
@@ -93,52 +89,30 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_kubernetes_pool(options: Mapping[str, str]) -> KubernetesPool:
     """Return the options of a pool."""
-    check_options("options", "a pool of an engine of kind kubernetes", options, KUBERNETES.pool)
-    resource = options.get("resource", CPU)
-    return KubernetesPool(
-        resource=resource,
-        image=options.get("image", ""),
-        cpus_per_device=int(options.get("cpusPerDevice", int(resource == CPU))),
-        memory_bytes_per_device=_parse_size(options.get("memoryPerDevice", "")),
-        node_selector=dict(part.split("=") for part in _split(options, "nodeSelector")),
-        tolerations=tuple(map(_parse_toleration, _split(options, "toleration"))),
-        priority_class=options.get("priorityClassName", ""),
-        runtime_class=options.get("runtimeClassName", ""),
-        queue=options.get("queue", ""),
-        workload_priority_class=options.get("workloadPriorityClassName", ""),
-        growth_priority_class=options.get("growthPriorityClassName", ""),
-    )
+    readers: Readers = {
+        "nodeSelector": ("node_selector", parse_labels),
+        "toleration": ("tolerations", lambda text: tuple(map(_parse_toleration, text.split(",")))),
+        "priorityClassName": ("priority_class", str),
+        "runtimeClassName": ("runtime_class", str),
+        "workloadPriorityClassName": ("workload_priority_class", str),
+        "growthPriorityClassName": ("growth_priority_class", str),
+    }
+    each = {"cpusPerDevice": "1"} if options.get("resource", CPU) == CPU else {}
+    return decode_pool("kubernetes", KubernetesPool, each | dict(options), readers)
 
 
 def decode_kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
     """Return the options of the engine."""
-    check_options("options", "an engine of kind kubernetes", options, KUBERNETES.engine)
-    return KubernetesOptions(
-        context=options.get("context", ""),
-        kubeconfig=options.get("kubeconfig", ""),
-        namespace=options.get("namespace", ""),
-        image=options.get("image", ""),
-        image_pull_secret=options.get("imagePullSecret", ""),
-        service_account=options.get("serviceAccount", ""),
-        volumes=tuple((claim, path) for claim, _, path in map(_cut, _split(options, "volume"))),
-        user=_parse_user(options["user"]) if "user" in options else None,
-        command=tuple(shlex.split(options.get("command", "elastane"))),
-        shares_home=options.get(HOME.name) != OWN_HOME,
-        elastic_jobs=options.get("elasticJobs", ""),
-        answer_s=parse_duration_s(options["answer"]) if "answer" in options else ANSWER_S,
-    )
+    readers: Readers = {
+        "volume": ("volumes", _parse_volumes),
+        "user": ("user", _parse_user),
+        HOME.name: ("shares_home", lambda text: text != OWN_HOME),
+    }
+    return decode_engine("kubernetes", KubernetesOptions, options, readers)
 
 
-def _split(options: Mapping[str, str], name: str) -> list[str]:
-    return options[name].split(",") if name in options else []
-
-
-def _cut(volume: str) -> tuple[str, str, str]:
-    return volume.partition(":")
-
-
-def _parse_size(text: str) -> int:
-    return int(text[:-1]) * _UNITS_BYTES[text[-1]] if text else 0
+def _parse_volumes(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple((claim, path) for claim, _, path in (volume.partition(":") for volume in text.split(",")))
 
 
 def _parse_user(text: str) -> tuple[int, int | None]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from elastane.cluster.engines.decoded_options import decode_pools
 from elastane.cluster.engines.ray.actor_order import ActorOrder, build_order, encode_orders
 from elastane.cluster.engines.ray.driver_process import RayDriver
 from elastane.cluster.engines.ray.options import RayOptions, decode_ray_pool
@@ -140,12 +141,7 @@ class RayEngine:
         if isinstance(sight, Away):
             return sight
         found: list[SeenNode] = []
-        for name, options in pools.items():
-            try:
-                pool = decode_ray_pool(options)
-            except BadInput:
-                # `elastane.cluster.engines.ray.doctor` explains it. Other pools go on.
-                continue
+        for name, pool in decode_pools(pools, decode_ray_pool).items():
             found += list_ray_nodes(name, pool, sight, self._now())
         return found
 

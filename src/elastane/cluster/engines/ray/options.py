@@ -1,19 +1,15 @@
 """The options of the engine and of its pools, decoded."""
 
-import shlex
 from collections.abc import Mapping
 
 import msgspec
 
+from elastane.cluster.engines.decoded_options import decode_engine, decode_pool, parse_labels
 from elastane.cluster.nouns.agents import ELASTANE_COMMAND
-from elastane.cluster.nouns.engine_options import check_options
-from elastane.cluster.nouns.ray_options import RAY
-from elastane.common.durations import parse_duration_s
 
 ANSWER_S = 5.0
 """How long Ray may take to answer, unless the options say otherwise."""
 CPU, MEMORY = "CPU", "memory"
-UNITS_BYTES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class RayPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,26 +69,9 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_ray_pool(options: Mapping[str, str]) -> RayPool:
     """Return the options of a pool."""
-    check_options("options", "a pool in an engine of kind ray", options, RAY.pool)
-    memory = options.get("memoryPerDevice", "")
-    labels = (label.partition("=") for label in options.get("labels", "").split(",") if label)
-    return RayPool(
-        resource=options.get("resource", RayPool().resource),
-        cpus_per_device=int(options.get("cpusPerDevice", "1")),
-        memory_bytes_per_device=int(memory[:-1]) * UNITS_BYTES[memory[-1]] if memory else 0,
-        accelerator=options.get("accelerator", ""),
-        labels={name: value for name, _, value in labels},
-    )
+    return decode_pool("ray", RayPool, options, {"labels": ("labels", parse_labels)})
 
 
 def decode_ray_options(options: Mapping[str, str]) -> RayOptions:
     """Return the options of the engine."""
-    check_options("options", "an engine of kind ray", options, RAY.engine)
-    default = RayOptions()
-    return RayOptions(
-        address=options.get("address", default.address),
-        python=options.get("python", default.python),
-        command=tuple(shlex.split(options["command"])) if "command" in options else default.command,
-        setup=options.get("setup", ""),
-        answer_s=parse_duration_s(options["answer"]) if "answer" in options else ANSWER_S,
-    )
+    return decode_engine("ray", RayOptions, options, {})

@@ -2,5 +2,5 @@
 
 The state is Slurm's: a job is found again by its name, which has the id of its agent. `engine.SlurmEngine`
 runs the programs of Slurm. The meaning of their output is decided in `job_queue`, `machines` and
-`submission_errors`, and the job that is submitted in `submission`.
+`programs`, and the job that is submitted in `submission`.
 """

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from elastane.cluster.engines.commands import CommandAnswer, judge_command, run_command
 from elastane.cluster.engines.slurm import machines
 from elastane.cluster.engines.slurm.containers import PYXIS
-from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_pool_options
+from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool, decode_slurm_pool
 from elastane.cluster.engines.slurm.programs import SlurmPrograms
 from elastane.cluster.engines.slurm.submission import PREFIX, build_submission
 from elastane.cluster.nouns.agents import AgentAsk, Away, EngineFinding, StartRefusal
@@ -58,7 +58,7 @@ async def examine_slurm(
 
 async def _examine_pool(programs: SlurmPrograms, name: str, options: Mapping[str, str]) -> EngineFinding:
     try:
-        pool = decode_pool_options(options)
+        pool = decode_slurm_pool(options)
     except BadInput as error:
         return EngineFinding(False, f"pool {name}: {error.what}", error.do)
     listed = await programs.list_machines(pool)

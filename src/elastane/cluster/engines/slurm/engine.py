@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from elastane.cluster.engines.commands import CommandAnswer
+from elastane.cluster.engines.decoded_options import decode_pools
 from elastane.cluster.engines.slurm import job_queue, machines
 from elastane.cluster.engines.slurm.job_queue import QueuedJob
-from elastane.cluster.engines.slurm.options import SlurmOptions, decode_pool_options
+from elastane.cluster.engines.slurm.options import SlurmOptions, decode_slurm_pool
 from elastane.cluster.engines.slurm.programs import ROWS, SlurmPrograms
 from elastane.cluster.engines.slurm.submission import build_submission, name_job
 from elastane.cluster.nouns.agents import (
@@ -107,13 +108,7 @@ class SlurmEngine:
 
         A machine in two pools is listed, and its devices are counted, in both.
         """
-        decoded = {}
-        for name, options in pools.items():
-            try:
-                decoded[name] = decode_pool_options(options)
-            except BadInput:
-                # `elastane.cluster.engines.slurm.doctor` explains it. Other pools go on.
-                continue
+        decoded = decode_pools(pools, decode_slurm_pool)
         jobs = await self._list_jobs()
         if isinstance(jobs, Away):
             return jobs
@@ -176,7 +171,7 @@ class SlurmEngine:
         if not belongs_to(ask.id, self._cluster):
             return StartRefusal(f"{ask.id} is not an agent of cluster {self._cluster}", for_ever=True)
         try:
-            pool = decode_pool_options(ask.pool)
+            pool = decode_slurm_pool(ask.pool)
             submission = build_submission(ask, pool, self._options, self._now())
         except BadInput as error:
             return StartRefusal(error.what, for_ever=True)
