@@ -2,10 +2,10 @@
 
 import functools
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeAlias, cast
+from typing import Annotated, Any, ParamSpec, TypeAlias, cast
 
 import msgspec
 import typer
@@ -97,6 +97,26 @@ def print_json(value: object) -> None:
     print(escape_json(msgspec.json.encode(value), encoding), flush=True)
 
 
+def print_answer(value: object, words: str, *, as_json: bool) -> None:
+    """Print what a command has done: the value with ``--json``, otherwise a line of words."""
+    if as_json:
+        print_json(value)
+    else:
+        open_console().print(words, markup=False)
+
+
 def open_console(*, as_json: bool = False) -> Terminal:
     """Return the console for messages: stdout, or stderr with ``--json``."""
     return Terminal(stderr=as_json)
+
+
+def make_group(
+    name: str, help_: str, commands: Mapping[str, Callable[..., None]], **context: Any
+) -> typer.Typer:
+    """Return a group of commands, such as ``elastane team``; ``context`` has settings of all of them."""
+    group = typer.Typer(
+        name=name, help=help_, no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
+    )
+    for word, command in commands.items():
+        group.command(word, context_settings=context)(wrap_command(command))
+    return group

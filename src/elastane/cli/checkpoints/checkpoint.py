@@ -14,7 +14,7 @@ from elastane.cli.checkpoints.selection import (
     open_catalog,
     select_checkpoint,
 )
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.command import AsJson, make_group, open_console, print_json
 from elastane.cli.runs.results import (
     DType,
     Format,
@@ -268,16 +268,15 @@ def read_max_shard_bytes(run: str) -> int:
         return MAX_SHARD_BYTES
 
 
-checkpoint = typer.Typer(
-    name="checkpoint",
-    help=HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
+checkpoint = make_group(
+    "checkpoint",
+    HELP,
+    {
+        "now": write_checkpoint_now,
+        "list": list_checkpoints,
+        "show": show_checkpoint,
+        "verify": verify_checkpoint,
+        "export": export_checkpoint,
+        "prune": prune_checkpoints,
+    },
 )
-checkpoint.command("now")(wrap_command(write_checkpoint_now))
-checkpoint.command("list")(wrap_command(list_checkpoints))
-checkpoint.command("show")(wrap_command(show_checkpoint))
-checkpoint.command("verify")(wrap_command(verify_checkpoint))
-checkpoint.command("export")(wrap_command(export_checkpoint))
-checkpoint.command("prune")(wrap_command(prune_checkpoints))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, JobName, open_console, print_json
+from elastane.cli.command import AsJson, JobName, print_answer
 from elastane.cli.jobs.submission import format_limits
 from elastane.cluster.client.context import connect
 from elastane.common.errors import BadInput
@@ -54,13 +54,9 @@ def scale(
         )
     with connect() as cluster:
         found = cluster.jobs.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
-    if as_json:
-        print_json(found)
-        return
     has = f"; it has {found.workers} now" if found.state == "running" else ""
-    open_console().print(
-        f"{job} may have {format_limits(found.min_workers, found.max_workers)}{has}", markup=False
-    )
+    words = f"{job} may have {format_limits(found.min_workers, found.max_workers)}{has}"
+    print_answer(found, words, as_json=as_json)
 
 
 def parse_limits(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:

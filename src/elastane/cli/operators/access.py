@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.tables import print_table
+from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
+from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.teams import warn_undeclared_team
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import Team
+from elastane.cluster.nouns.history import AuditLine
 from elastane.cluster.nouns.tokens import ROLES, NewToken, Role, Token
 
 
@@ -73,24 +73,19 @@ def show_tokens(
         found = cluster.tokens.list()
     now_s = time.time()
     shown = [token for token in found if every or find_token_state(token, now_s) == "valid"]
-    if as_json:
-        print_json(shown)
-        return
-    print_table(
-        ("token", "user", "role", "team", "created", "expires", "state", "note"),
-        [
-            (
-                token.id,
-                token.user,
-                token.role,
-                token.team,
-                format_minute(token.created_s),
-                format_minute(token.expires_s),
-                find_token_state(token, now_s),
-                token.note,
-            )
-            for token in shown
-        ],
+    print_rows(
+        shown,
+        {
+            "token": lambda token: token.id,
+            "user": lambda token: token.user,
+            "role": lambda token: token.role,
+            "team": lambda token: token.team,
+            "created": lambda token: format_minute(token.created_s),
+            "expires": lambda token: format_minute(token.expires_s),
+            "state": lambda token: find_token_state(token, now_s),
+            "note": lambda token: token.note,
+        },
+        as_json=as_json,
     )
 
 
@@ -101,10 +96,7 @@ def revoke(
     """Revoke TOKEN. The controller refuses it from now on."""
     with connect() as cluster:
         cluster.tokens.revoke(token)
-    if as_json:
-        print_json({"revoked": token})
-        return
-    open_console().print(f"{token} revoked", markup=False)
+    print_answer({"revoked": token}, f"{token} revoked", as_json=as_json)
 
 
 def find_token_state(token: Token, now_s: float) -> str:
@@ -140,10 +132,8 @@ other users, see --run-as in elastane up --help.
 
   $ elastane token create --user ada --role submitter --team vision --valid 30d
 """,
+    {"create": create_token, "list": show_tokens, "revoke": revoke},
 )
-token.command("create")(wrap_command(create_token))
-token.command("list")(wrap_command(show_tokens))
-token.command("revoke")(wrap_command(revoke))
 
 
 def audit(
@@ -163,17 +153,19 @@ def audit(
         for line in found:
             print_json(line)
         return
-    print_table(
-        ("time", "user", "team", "action", "result", "target"),
-        [
-            (
-                format_minute(line.time_s),
-                line.user,
-                line.team,
-                line.action,
-                "" if line.allowed else "refused" + (f" {line.times} times" if line.times > 1 else ""),
-                f"{line.target}: {line.detail}" if line.detail else line.target,
-            )
-            for line in found
-        ],
+    print_rows(
+        found,
+        {
+            "time": lambda line: format_minute(line.time_s),
+            "user": lambda line: line.user,
+            "team": lambda line: line.team,
+            "action": lambda line: line.action,
+            "result": _format_result,
+            "target": lambda line: f"{line.target}: {line.detail}" if line.detail else line.target,
+        },
+        as_json=False,
     )
+
+
+def _format_result(line: AuditLine) -> str:
+    return "" if line.allowed else "refused" + (f" {line.times} times" if line.times > 1 else "")

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, wrap_command
-from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
+from elastane.cli.command import AsJson, make_group
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.options import expand_options, replace_given
 from elastane.cluster.nouns.config import DAYS, Day, Once, Reservation, Weekly
@@ -213,20 +213,19 @@ When a reservation is announced, jobs begin to shrink and give back its devices.
   $ elastane calendar set repair --pool h100 --devices 8
       --start 2026-12-01T08:00 --end 2026-12-01T12:00 --zone Europe/Berlin
 """,
+    {"set": set_reservation},
 )
-calendar.command("set")(wrap_command(set_reservation))
 add_document_commands(
     calendar,
     "reservation",
     Reservation,
-    ("reservation", "pool", "devices", "announced", "next", "when"),
-    lambda reservation: (
-        reservation.name,
-        reservation.pool,
-        str(reservation.devices),
-        f"{format_duration(reservation.announced_ahead_s, parts=4)} before",
-        format_next(reservation, clock.time()),
-        format_schedule(reservation.when),
-    ),
+    {
+        "reservation": lambda reservation: reservation.name,
+        "pool": lambda reservation: reservation.pool,
+        "devices": lambda reservation: str(reservation.devices),
+        "announced": lambda reservation: f"{format_duration(reservation.announced_ahead_s, parts=4)} before",
+        "next": lambda reservation: format_next(reservation, clock.time()),
+        "when": lambda reservation: format_schedule(reservation.when),
+    },
     numbers=("devices",),
 )

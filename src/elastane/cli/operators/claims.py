@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.tables import print_table
+from elastane.cli.command import AsJson, make_group, print_answer
+from elastane.cli.operators.tables import print_rows
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.common.errors import BadInput
@@ -21,21 +20,16 @@ def show_claim_lists(as_json: AsJson = False) -> None:
     """List the claim lists of your team, or of all teams for an operator."""
     with connect() as cluster:
         found = list(cluster.claims.list())
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ("list", "team", "user", "size", "last used"),
-        [
-            (
-                claim_list.name,
-                claim_list.team,
-                claim_list.user,
-                format_size(claim_list.content_bytes),
-                format_minute(claim_list.used_s),
-            )
-            for claim_list in found
-        ],
+    print_rows(
+        found,
+        {
+            "list": lambda row: row.name,
+            "team": lambda row: row.team,
+            "user": lambda row: row.user,
+            "size": lambda row: format_size(row.content_bytes),
+            "last used": lambda row: format_minute(row.used_s),
+        },
+        as_json=as_json,
         numbers=("size",),
     )
 
@@ -53,10 +47,8 @@ def delete_claim_list(
     with connect() as cluster:
         found = _find_list(cluster, name, team)
         cluster.claims.forget(found.team, found.name)
-    if as_json:
-        print_json({"deleted": f"{found.team}/{found.name}"})
-        return
-    open_console().print(f"claim list {found.name} of team {found.team} deleted", markup=False)
+    words = f"claim list {found.name} of team {found.team} deleted"
+    print_answer({"deleted": f"{found.team}/{found.name}"}, words, as_json=as_json)
 
 
 def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
@@ -92,6 +84,5 @@ the lists of your team have used up their 64 MiB.
 
   $ elastane claims delete train-0123456789ab
 """,
+    {"list": show_claim_lists, "delete": delete_claim_list},
 )
-claims.command("list")(wrap_command(show_claim_lists))
-claims.command("delete")(wrap_command(delete_claim_list))

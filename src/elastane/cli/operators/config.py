@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.tables import print_table
+from elastane.cli.command import AsJson, make_group, open_console, print_json
+from elastane.cli.operators.tables import print_rows
 from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.client.config_file import format_config, read_config
 from elastane.cluster.client.context import connect
@@ -96,17 +95,15 @@ def print_forecast(foreseen: Forecast) -> None:
         console.print("no job would change its size now")
         return
     console.print()
-    print_table(
-        ("job", "team", "workers", "reason"),
-        [
-            (
-                change.job,
-                change.team,
-                f"{change.before} -> {change.after}",
-                localize_timestamps(" ".join(change.sentences)),
-            )
-            for change in foreseen.jobs
-        ],
+    print_rows(
+        foreseen.jobs,
+        {
+            "job": lambda change: change.job,
+            "team": lambda change: change.team,
+            "workers": lambda change: f"{change.before} -> {change.after}",
+            "reason": lambda change: localize_timestamps(" ".join(change.sentences)),
+        },
+        as_json=False,
         numbers=("workers",),
     )
 
@@ -139,12 +136,11 @@ Show, compare and apply the configuration: all declared documents as one YAML fi
   $ elastane policy check cluster.yaml   [dim]which jobs would grow or shrink[/dim]
   $ elastane config apply cluster.yaml
 """,
+    {"show": print_config, "diff": compare_config, "apply": apply_config},
 )
-config.command("show")(wrap_command(print_config))
-config.command("diff")(wrap_command(compare_config))
-config.command("apply")(wrap_command(apply_config))
 
-policy = make_group("policy", "Forecast the effect of a configuration before it is applied.")
-policy.command("check")(wrap_command(forecast_config))
+policy = make_group(
+    "policy", "Forecast the effect of a configuration before it is applied.", {"check": forecast_config}
+)
 # Typer drops the name of a group with only one command, unless the group has a callback.
 policy.callback()(lambda: None)

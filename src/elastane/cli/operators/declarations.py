@@ -1,13 +1,13 @@
 """Commands that all kinds of declared documents share: set, list, show, remove."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.tables import print_table
+from elastane.cli.command import AsJson, open_console, print_answer, print_json, wrap_command
+from elastane.cli.operators.tables import print_rows
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import Cohort, DeclaredEngine, PriorityClass, Reservation, Team, Trigger
 from elastane.cluster.nouns.differences import (
@@ -25,13 +25,6 @@ D = TypeVar("D", Cohort, Team, PriorityClass, DeclaredEngine, Pool, Reservation,
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.")]
 
 
-def make_group(name: str, help_: str) -> typer.Typer:
-    """Return a group of commands, such as ``elastane team``."""
-    return typer.Typer(
-        name=name, help=help_, no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
-    )
-
-
 def change_document(
     noun: str, kind: type[D], name: str, change: Callable[[D | None], D], *, as_json: bool
 ) -> D:
@@ -44,10 +37,7 @@ def change_document(
 
     with connect() as cluster:
         before, after = cluster.documents.amend(kind, name, change_and_check)
-    if as_json:
-        print_json(after)
-    else:
-        open_console().print(format_change(noun, name, before, after), markup=False)
+    print_answer(after, format_change(noun, name, before, after), as_json=as_json)
     return after
 
 
@@ -70,25 +60,22 @@ def add_document_commands(
     app: typer.Typer,
     noun: str,
     kind: type[D],
-    titles: Sequence[str],
-    row: Callable[[D], Sequence[str]],
-    numbers: Sequence[str] = (),
+    columns: Mapping[str, Callable[[D], str]],
+    numbers: Collection[str] = (),
     order: Callable[[D], float] | None = None,
 ) -> None:
     """Add the commands ``list``, ``show`` and ``remove`` to a group.
 
-    ``row`` returns the cells of a document; ``numbers`` are the titles of the right-aligned columns. Without
+    ``columns`` have the cell of a document by their titles; ``numbers`` are the right-aligned ones. Without
     the sort key ``order`` the list is as the controller sorts it, by name.
     """
 
     def list_documents(as_json: AsJson = False) -> None:
         with connect() as cluster:
             found = cluster.documents.list(kind)
-        if as_json:
-            print_json(found)
-            return
-        shown = found if order is None else sorted(found, key=order)
-        print_table(titles, map(row, shown), numbers=numbers, empty=f"no {noun} is declared")
+        if order is not None and not as_json:
+            found = tuple(sorted(found, key=order))
+        print_rows(found, columns, as_json=as_json, numbers=numbers, empty=f"no {noun} is declared")
 
     list_documents.__doc__ = f"List every {noun}."
     app.command("list")(wrap_command(list_documents))
@@ -109,10 +96,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
     def remove_document(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
             cluster.documents.remove(kind, name)
-        if as_json:
-            print_json({"removed": name})
-            return
-        open_console().print(f"{noun} {name} removed", markup=False)
+        print_answer({"removed": name}, f"{noun} {name} removed", as_json=as_json)
 
     show_document.__doc__ = f"Show one {noun} in the format of a configuration file."
     remove_document.__doc__ = f"Remove {add_article(noun)}; refused while something else depends on it."

@@ -6,12 +6,11 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.command import AsJson, make_group, open_console, print_json
 from elastane.cli.operators.declarations import (
     Name,
     add_document_commands,
     change_document,
-    make_group,
 )
 from elastane.cli.options import KUBERNETES, SLURM, expand_options, replace_given
 from elastane.cluster.client.context import connect
@@ -114,14 +113,17 @@ Manage engines: systems such as Slurm, Kubernetes and Ray, which start the agent
 
   $ elastane engine set ray --kind ray --option address=10.0.0.5:6379
 """,
+    {"set": set_engine},
 )
-engine.command("set")(wrap_command(set_engine))
 add_document_commands(
     engine,
     "engine",
     DeclaredEngine,
-    ("engine", "kind", "options"),
-    lambda engine: (engine.name, engine.kind, format_options(engine.options)),
+    {
+        "engine": lambda engine: engine.name,
+        "kind": lambda engine: engine.kind,
+        "options": lambda engine: format_options(engine.options),
+    },
 )
 
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.declarations import make_group
+from elastane.cli.command import AsJson, make_group, open_console, print_json
 from elastane.cluster.engines.kubernetes.installation.objects import (
     HOME,
     NAME,
@@ -105,6 +104,5 @@ Install a controller in a cluster of Kubernetes.
 
   $ elastane kubernetes install team/train:1 training
 """,
+    {"install": install_controller, "manifests": print_manifests},
 )
-kubernetes.command("install")(wrap_command(install_controller))
-kubernetes.command("manifests")(wrap_command(print_manifests))

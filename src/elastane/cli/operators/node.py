@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.tables import print_table
+from elastane.cli.command import AsJson, make_group, print_answer
+from elastane.cli.operators.tables import print_rows
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.pools import Node
@@ -25,23 +24,18 @@ def show_nodes(as_json: AsJson = False) -> None:
     """List the nodes that engines have seen."""
     with connect() as cluster:
         found = cluster.nodes.list()
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ("node", "pool", "devices", "state", "last seen", "taken away", "reason"),
-        [
-            (
-                node.name,
-                node.pool,
-                str(node.devices),
-                STATES[node.wanted],
-                format_minute(node.heard_s),
-                format_minute(node.gone_at_s),
-                node.why,
-            )
-            for node in found
-        ],
+    print_rows(
+        found,
+        {
+            "node": lambda node: node.name,
+            "pool": lambda node: node.pool,
+            "devices": lambda node: str(node.devices),
+            "state": lambda node: STATES[node.wanted],
+            "last seen": lambda node: format_minute(node.heard_s),
+            "taken away": lambda node: format_minute(node.gone_at_s),
+            "reason": lambda node: node.why,
+        },
+        as_json=as_json,
         numbers=("devices",),
         empty="no engine has seen a node; pools have their declared devices",
     )
@@ -66,20 +60,14 @@ def remove_node(node: NodeName, as_json: AsJson = False) -> None:
     """Remove NODE from the list, if no engine has seen it for five minutes."""
     with connect() as cluster:
         cluster.nodes.forget(node)
-    if as_json:
-        print_json({"node": node, "forgotten": True})
-        return
-    open_console().print(f"node {node} removed from the list", markup=False)
+    print_answer({"node": node, "forgotten": True}, f"node {node} removed from the list", as_json=as_json)
 
 
 def _change(request: Callable[["Cluster"], Node], *, as_json: bool) -> None:
     with connect() as cluster:
         after = request(cluster)
-    if as_json:
-        print_json(after)
-        return
     words = f"node {after.name} is {STATES[after.wanted]}: {after.devices} devices of {after.pool}"
-    open_console().print(words + (f", {after.why}" if after.why else ""), markup=False)
+    print_answer(after, words + (f", {after.why}" if after.why else ""), as_json=as_json)
 
 
 node = make_group(
@@ -90,9 +78,5 @@ List, drain and restore nodes: the machines that engines have seen.
   $ elastane node drain n17 --why "new disk"   [dim]jobs leave, no step is lost[/dim]
   $ elastane node use n17
 """,
+    {"list": show_nodes, "drain": drain_node, "fail": fail_node, "use": use_node, "forget": remove_node},
 )
-node.command("list")(wrap_command(show_nodes))
-node.command("drain")(wrap_command(drain_node))
-node.command("fail")(wrap_command(fail_node))
-node.command("use")(wrap_command(use_node))
-node.command("forget")(wrap_command(remove_node))

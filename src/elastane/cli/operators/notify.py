@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.tables import print_table
+from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
+from elastane.cli.operators.tables import print_rows
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.notifications import (
@@ -75,23 +74,18 @@ def show_targets(as_json: AsJson = False) -> None:
     """List the targets of your team, or of all teams for an operator, without their URLs."""
     with connect() as cluster:
         found = cluster.notifications.list()
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ("target", "team", "service", "on", "waiting", "last sent", "state"),
-        [
-            (
-                target.id,
-                target.team,
-                _format_service(target),
-                ", ".join(target.on),
-                str(target.waiting or ""),
-                format_minute(target.sent_s),
-                _format_state(target),
-            )
-            for target in found
-        ],
+    print_rows(
+        found,
+        {
+            "target": lambda target: target.id,
+            "team": lambda target: target.team,
+            "service": _format_service,
+            "on": lambda target: ", ".join(target.on),
+            "waiting": lambda target: str(target.waiting or ""),
+            "last sent": lambda target: format_minute(target.sent_s),
+            "state": _format_state,
+        },
+        as_json=as_json,
         numbers=("waiting",),
     )
 
@@ -100,10 +94,7 @@ def remove_target(target: TargetArgument, as_json: AsJson = False) -> None:
     """Remove TARGET. Its messages that were not sent are dropped."""
     with connect() as cluster:
         cluster.notifications.remove(target)
-    if as_json:
-        print_json({"removed": target})
-        return
-    open_console().print(f"{target} removed", markup=False)
+    print_answer({"removed": target}, f"{target} removed", as_json=as_json)
 
 
 def send_test(target: TargetArgument, as_json: AsJson = False) -> None:
@@ -159,8 +150,5 @@ such as mail servers and webhooks, can only be added by an operator.
 
   $ elastane notify add --team vision --on failed,waits:2h - < slack-url
 """,
+    {"add": add_target, "list": show_targets, "remove": remove_target, "test": send_test},
 )
-notify.command("add")(wrap_command(add_target))
-notify.command("list")(wrap_command(show_targets))
-notify.command("remove")(wrap_command(remove_target))
-notify.command("test")(wrap_command(send_test))

@@ -6,15 +6,14 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
 from elastane.cli.operators.declarations import (
     Name,
     add_document_commands,
     change_document,
     format_change,
-    make_group,
 )
-from elastane.cli.operators.tables import print_table
+from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import UNLIMITED, read_limit
 from elastane.cli.options import expand_options, replace_given
 from elastane.cluster.client.context import connect
@@ -124,25 +123,36 @@ Manage teams: the owners of jobs and quotas.
   $ elastane team set vision --cohort research --weight 2
   $ elastane quota set vision --pool h100 --nominal 8
 """,
+    {"set": set_team},
 )
-team.command("set")(wrap_command(set_team))
 add_document_commands(
     team,
     "team",
     Team,
-    ("team", "cohort", "weight", "owns"),
-    lambda team: (team.name, team.cohort, f"{team.weight:g}", format_quotas(team.quotas)),
+    {
+        "team": lambda team: team.name,
+        "cohort": lambda team: team.cohort,
+        "weight": lambda team: f"{team.weight:g}",
+        "owns": lambda team: format_quotas(team.quotas),
+    },
     numbers=("weight",),
 )
 
-cohort = make_group("cohort", "Manage cohorts: groups of teams that lend devices to each other first.")
-cohort.command("set")(wrap_command(set_cohort))
+cohort = make_group(
+    "cohort",
+    "Manage cohorts: groups of teams that lend devices to each other first.",
+    {"set": set_cohort},
+)
 add_document_commands(
     cohort,
     "cohort",
     Cohort,
-    ("cohort", "parent", "weight", "owns"),
-    lambda cohort: (cohort.name, cohort.parent, f"{cohort.weight:g}", format_quotas(cohort.quotas)),
+    {
+        "cohort": lambda cohort: cohort.name,
+        "parent": lambda cohort: cohort.parent,
+        "weight": lambda cohort: f"{cohort.weight:g}",
+        "owns": lambda cohort: format_quotas(cohort.quotas),
+    },
     numbers=("weight",),
 )
 
@@ -229,19 +239,17 @@ def show_quotas(
     if as_json:
         print_json([{"owner": node.name, "kind": _name_kind(node), "quota": quota} for node, quota in found])
         return
-    print_table(
-        ("owner", "kind", "pool", "owns", "may borrow", "lends"),
-        [
-            (
-                node.name,
-                _name_kind(node),
-                quota.pool,
-                str(quota.nominal_quota),
-                _format_limit(quota.borrowing_limit),
-                _format_limit(quota.lending_limit),
-            )
-            for node, quota in found
-        ],
+    print_rows(
+        found,
+        {
+            "owner": lambda row: row[0].name,
+            "kind": lambda row: _name_kind(row[0]),
+            "pool": lambda row: row[1].pool,
+            "owns": lambda row: str(row[1].nominal_quota),
+            "may borrow": lambda row: _format_limit(row[1].borrowing_limit),
+            "lends": lambda row: _format_limit(row[1].lending_limit),
+        },
+        as_json=False,
         numbers=("owns", "may borrow", "lends"),
         empty="no quotas are declared; every job borrows from the cluster",
     )
@@ -271,10 +279,7 @@ def _change_quotas(
                 means="nothing was changed",
                 do=f"declare it first: elastane team set {owner}, or elastane cohort set {owner}",
             )
-    if as_json:
-        print_json(after)
-    else:
-        open_console().print(format_change(_name_kind(after), owner, before, after), markup=False)
+    print_answer(after, format_change(_name_kind(after), owner, before, after), as_json=as_json)
 
 
 def _name_kind(node: Team | Cohort) -> str:
@@ -297,7 +302,5 @@ Idle devices of an owner are lent too, and returned when the owner needs them.
   $ elastane quota set speech --pool h100 --nominal 8 --lend 4
   $ elastane quota list
 """,
+    {"set": set_quota, "list": show_quotas, "remove": remove_quota},
 )
-quota.command("set")(wrap_command(set_quota))
-quota.command("list")(wrap_command(show_quotas))
-quota.command("remove")(wrap_command(remove_quota))

@@ -6,16 +6,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.command import AsJson, make_group, open_console, print_json
 from elastane.cli.operators.declarations import (
     Name,
     add_document_commands,
     add_show_and_remove,
     change_document,
-    make_group,
 )
 from elastane.cli.operators.engine import OF_POOLS, OptionList, change_options, make_flag
-from elastane.cli.operators.tables import print_table
+from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import read_labels
 from elastane.cli.options import expand_options, replace_given
 from elastane.cluster.client.context import connect
@@ -148,40 +147,24 @@ def show_pools(as_json: AsJson = False) -> None:
             ]
         )
         return
-    print_table(
-        (
-            "pool",
-            "device",
-            "nodes",
-            "devices",
-            "leaving",
-            "reserved",
-            "used",
-            "free",
-            "terms",
-            "price/h",
-            "site",
-            "engine",
-            "labels",
-        ),
-        [
-            (
-                row.pool,
-                row.device,
-                str(row.nodes),
-                str(row.devices),
-                str(row.leaving or ""),
-                str(row.reserved or ""),
-                str(row.used),
-                str(row.free),
-                "spot" if row.spot else "on demand",
-                f"{row.price:g}",
-                row.site,
-                declared[row.pool].engine,
-                " ".join(f"{key}={value}" for key, value in declared[row.pool].labels.items()),
-            )
-            for row in now
-        ],
+    print_rows(
+        now,
+        {
+            "pool": lambda row: row.pool,
+            "device": lambda row: row.device,
+            "nodes": lambda row: str(row.nodes),
+            "devices": lambda row: str(row.devices),
+            "leaving": lambda row: str(row.leaving or ""),
+            "reserved": lambda row: str(row.reserved or ""),
+            "used": lambda row: str(row.used),
+            "free": lambda row: str(row.free),
+            "terms": lambda row: "spot" if row.spot else "on demand",
+            "price/h": lambda row: f"{row.price:g}",
+            "site": lambda row: row.site,
+            "engine": lambda row: declared[row.pool].engine,
+            "labels": lambda row: " ".join(f"{k}={v}" for k, v in declared[row.pool].labels.items()),
+        },
+        as_json=False,
         numbers=("nodes", "devices", "leaving", "reserved", "used", "free", "price/h"),
         empty="no pool is declared",
     )
@@ -198,9 +181,8 @@ Manage pools: devices of one kind, at one site and in one engine, on the same te
   $ elastane pool set spot --price 0.9      [dim]other fields stay as they are[/dim]
   $ elastane pool set a100 --device a100 --engine hpc --partition gpu
 """,
+    {"set": set_pool, "list": show_pools},
 )
-pool.command("set")(wrap_command(set_pool))
-pool.command("list")(wrap_command(show_pools))
 add_show_and_remove(pool, "pool", Pool)
 
 
@@ -254,13 +236,17 @@ Manage triggers: rules that limit a pool while a reported metric is high or low.
   $ elastane trigger set busy --metric qps --above 1000 --pool h100 --limit 32
   $ elastane tell metric qps 1250      [dim]repeat this while you measure[/dim]
 """,
+    {"set": set_trigger},
 )
-trigger.command("set")(wrap_command(set_trigger))
 add_document_commands(
     trigger,
     "trigger",
     Trigger,
-    ("trigger", "condition", "pool", "limit"),
-    lambda trigger: (trigger.name, format_condition(trigger), trigger.pool, str(trigger.limit)),
+    {
+        "trigger": lambda trigger: trigger.name,
+        "condition": format_condition,
+        "pool": lambda trigger: trigger.pool,
+        "limit": lambda trigger: str(trigger.limit),
+    },
     numbers=("limit",),
 )

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, wrap_command
-from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
+from elastane.cli.command import AsJson, make_group
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document
 from elastane.cli.options import replace_given
 from elastane.cluster.nouns.config import PriorityClass
 
@@ -45,20 +45,20 @@ Manage priority classes: names for the importance of jobs.
   $ elastane priority set urgent 1000
   $ elastane priority set usual 100 --default
 """,
+    {"set": set_priority},
+    # A negative value is an argument, not an option.
+    ignore_unknown_options=True,
 )
-# A negative value is an argument, not an option.
-priority.command("set", context_settings={"ignore_unknown_options": True})(wrap_command(set_priority))
 add_document_commands(
     priority,
     "priority",
     PriorityClass,
-    ("priority", "value", "default", "description"),
-    lambda priority: (
-        priority.name,
-        str(priority.value),
-        "yes" if priority.default else "",
-        priority.description,
-    ),
+    {
+        "priority": lambda priority: priority.name,
+        "value": lambda priority: str(priority.value),
+        "default": lambda priority: "yes" if priority.default else "",
+        "description": lambda priority: priority.description,
+    },
     numbers=("value",),
     order=lambda priority: -priority.value,
 )

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
-from elastane.cli.operators.declarations import make_group
+from elastane.cli.command import AsJson, make_group, print_answer, wrap_command
 from elastane.cli.option_values import read_duration_s
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.pools import Capacity, Metric, Notice, Price, Report
@@ -73,10 +72,7 @@ def _send_report(report: Report, words: str, *, as_json: bool) -> None:
     check_finite_fields(report)
     with connect() as cluster:
         cluster.report(report)
-    if as_json:
-        print_json(report)
-        return
-    open_console().print(words, markup=False)
+    print_answer(report, words, as_json=as_json)
 
 
 tell = make_group(
@@ -91,9 +87,7 @@ The newest report about each subject counts. A reporter's token is enough.
   $ elastane tell price spot 0.7 --for 1h      [dim]a device costs 0.7 per hour[/dim]
   $ elastane tell metric qps 1250 --for 5min   [dim]see elastane trigger --help[/dim]
 """,
+    {"capacity": report_capacity, "notice": report_notice, "price": report_price},
 )
-tell.command("capacity")(wrap_command(report_capacity))
-tell.command("notice")(wrap_command(report_notice))
-tell.command("price")(wrap_command(report_price))
 # A negative value is an argument, not an option.
 tell.command("metric", context_settings={"ignore_unknown_options": True})(wrap_command(report_metric))

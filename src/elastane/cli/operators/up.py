@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.command import AsJson, open_console, print_answer, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.operators.controller_process import (
     check_no_controller_runs,
@@ -236,7 +236,5 @@ def down(as_json: AsJson = False) -> None:
             raise RunFailed(f"process {pid} has not ended within {GONE_S:g} s", do=f"kill -9 {pid}")
     finally:
         os.close(process)
-    if as_json:
-        print_json({"pid": pid, "ended": True})
-        return
-    open_console().print("the controller has ended; jobs continue", markup=False)
+    words = "the controller has ended; jobs continue"
+    print_answer({"pid": pid, "ended": True}, words, as_json=as_json)

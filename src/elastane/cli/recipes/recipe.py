@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.command import AsJson, make_group, open_console, print_json, wrap_command
 from elastane.cli.recipes.arguments import (
     Changes,
     RecipeName,
@@ -104,15 +104,7 @@ def eject_files(
     console.print(f"  elastane run {script}", markup=False)
 
 
-recipe = typer.Typer(
-    name="recipe",
-    help=HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-)
-recipe.command("list")(wrap_command(list_catalog))
-recipe.command("show")(wrap_command(show_recipe))
+recipe = make_group("recipe", HELP, {"list": list_catalog, "show": show_recipe})
 recipe.command("run", cls=CommandWithListen)(wrap_command(recipe_run))
 recipe.command("submit")(wrap_command(recipe_submit))
 recipe.command("plan")(wrap_command(plan_sizes))

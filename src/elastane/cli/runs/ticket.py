@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, RunName, open_console, print_json, wrap_command
+from elastane.cli.command import AsJson, RunName, make_group, open_console, print_json
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.runs.requests import send_request
 from elastane.cli.timestamps import format_minute
@@ -143,9 +143,6 @@ def _find_shared(run: str) -> RunDir:
     return run_dir
 
 
-ticket = typer.Typer(
-    name="ticket", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
+ticket = make_group(
+    "ticket", HELP, {"create": create_run_ticket, "list": list_run_tickets, "revoke": revoke_run_ticket}
 )
-ticket.command("create")(wrap_command(create_run_ticket))
-ticket.command("list")(wrap_command(list_run_tickets))
-ticket.command("revoke")(wrap_command(revoke_run_ticket))

@@ -50,7 +50,7 @@ class ElasticTrainer(transformers.Trainer):
 
     Attributes:
         values: numbers that a subclass collects in microbatches.
-        divides_loss: see `training_plan.is_divided`; None: not measured, because each batch is a virtual rank.
+        divides_loss: see `training_plan.is_divided`; None: not measured: each batch is a virtual rank.
 
     Raises:
         BadInput: an argument cannot be kept exactly.
