@@ -21,7 +21,6 @@ GLOBAL_SCOPES = ("00", "10")
 
 
 def find_family(host: str) -> socket.AddressFamily:
-    """Return the family of a numeric address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 

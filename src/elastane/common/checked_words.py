@@ -13,7 +13,6 @@ CHECK_BYTES = 4
 
 
 def encode_word(prefix: str, packed: bytes) -> str:
-    """Return bytes as a word."""
     checked = packed + hashlib.sha256(packed).digest()[:CHECK_BYTES]
     return prefix + base64.urlsafe_b64encode(checked).decode().rstrip("=")
 

@@ -85,7 +85,6 @@ def amend(job: JobName, *, options: AmendOptions, as_json: AsJson = False) -> No
 
 
 def _read_bounds(options: AmendOptions) -> Bounds:
-    """Return the bounds that the options change."""
     # --by belongs to the loss.
     by = NONE if options.loss == NONE and options.by is None else options.by
     return Bounds(

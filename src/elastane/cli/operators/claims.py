@@ -52,7 +52,6 @@ def delete_claim_list(
 
 
 def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:
-    """Return the claim list of this name."""
     found = [
         claim_list
         for claim_list in cluster.claims.list()

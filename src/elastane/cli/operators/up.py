@@ -154,7 +154,6 @@ def _start_dashboard_beside(settings: ControllerSettings, ready: ControllerReady
 
 
 def _build_settings(options: UpOptions) -> ControllerSettings:
-    """Return the settings of the controller."""
     host, port = parse_listen_address(options.listen)
     count, kind = count_devices()
     return ControllerSettings(

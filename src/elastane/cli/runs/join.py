@@ -130,7 +130,6 @@ def _read_ticket() -> str:
 
 
 def _find_directory(run: str) -> RunDir:
-    """Return the directory of a run."""
     run_dir = find_run(run)
     if is_mirror(run_dir):
         raise BadInput(

@@ -132,7 +132,6 @@ def revoke_run_ticket(
 
 
 def _find_shared(run: str) -> RunDir:
-    """Return the directory of a run."""
     run_dir = find_run(run)
     if is_mirror(run_dir):
         raise BadInput(

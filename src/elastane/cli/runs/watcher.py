@@ -108,7 +108,6 @@ class Watcher:
         self.show_event(event)
 
     def show_event(self, event: EventLine) -> None:
-        """Show a single event."""
         self.progress = add_event(self.progress, event)
         if self._live is None and event.kind not in QUIET:
             # Print the last step before the end, so that the log does not look cut off.

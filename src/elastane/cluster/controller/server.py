@@ -262,7 +262,6 @@ def _write_last_refusals(controller: Controller) -> None:
 
 
 def configure_server(app: FastAPI, settings: ControllerSettings) -> uvicorn.Config:
-    """Return the configuration of uvicorn."""
     return uvicorn.Config(
         app,
         # The API has no WebSockets. The application refuses such requests.

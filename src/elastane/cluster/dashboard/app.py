@@ -204,7 +204,6 @@ class Dashboard:
         return self.feeds.find(session.token)
 
     def _find_cluster_feed(self, session: Session) -> ClusterFeed:
-        """Return the feed of a cluster."""
         feed = self._find_feed(session)
         if isinstance(feed, ClusterFeed):
             return feed

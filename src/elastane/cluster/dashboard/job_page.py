@@ -28,7 +28,6 @@ def may_change(me: Me, job: Job) -> bool:
 
 
 def build_job_page(feed: ClusterFeed, name: str, params: Mapping[str, str]) -> PageContent:
-    """Return the page of a job."""
     watched = feed.watch_job(name)
     sight = watched.look()
     job, now_s = sight.job, time.time()

@@ -48,7 +48,6 @@ BEAT_S = 15.0
 
 
 def build_page(feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str]) -> PageContent:
-    """Return the page of an address."""
     if isinstance(feed, RunFeed):
         if path == "/":
             return build_run_page(feed)
@@ -113,7 +112,6 @@ def describe_reader(feed: ClusterFeed | RunFeed) -> str:
 
 
 def build_audit_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageContent:
-    """Return a page of the audit log."""
     before = read_number(params.get("before", ""), LONGEST_ID)
     found = feed.ask(lambda cluster: list(islice(cluster.audit(before=before), PAGE_ROWS + 1)))
     return PageContent(

@@ -110,7 +110,6 @@ class RunFeeds:
 
 
 def build_run_page(feed: RunFeed) -> PageContent:
-    """Return the page of the run."""
     run, workers = feed.look()
     drawn = feed.pictures.draw(run)
     machines = group_workers(workers, drawn["worker_shares"], drawn["virtual_ranks"])

@@ -24,7 +24,6 @@ def read_choice(params: Mapping[str, str]) -> tuple[By, int]:
 
 
 def build_usage_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageContent:
-    """Return the page of the usage."""
     by, days = read_choice(params)
     now_s = time.time()
     usage = feed.ask(lambda cluster: cluster.usage(by, from_s=now_s - days * DAY_S))

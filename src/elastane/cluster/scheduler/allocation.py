@@ -60,7 +60,6 @@ class Allocation:
         self._next_rank = 0
 
     def grant(self, job: PlannedJob, node: int, parts: Parts, *, growth: bool) -> WorkerGrant:
-        """Grant workers to a job, on the quota of a node."""
         grant = WorkerGrant(job, node, parts, growth, self._next_rank)
         self._next_rank += 1
         self._by_node.setdefault(node, []).append(grant)
@@ -69,7 +68,6 @@ class Allocation:
         return grant
 
     def take_back(self, grant: WorkerGrant) -> None:
-        """Undo a grant."""
         grant.taken_back = True
         self.taken_back += 1
         self._taken_back_by_node[grant.node] = self._taken_back_by_node.get(grant.node, 0) + 1

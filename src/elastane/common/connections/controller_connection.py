@@ -367,7 +367,6 @@ def _check_token(token: str) -> str:
 
 
 def _encode_body(body: object) -> bytes:
-    """Return a body as JSON."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError as error:

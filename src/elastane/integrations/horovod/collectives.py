@@ -284,7 +284,6 @@ def barrier() -> None:
 
 
 def check_op(op: ReduceOp) -> ReduceOp:
-    """Return the operation."""
     if op not in _IN_TORCH:
         raise BadInput(
             f"hvd.{op.name} is not supported",

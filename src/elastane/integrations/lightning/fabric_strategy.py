@@ -221,7 +221,6 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
             )
 
     def clip_gradients_value(self, module: nn.Module, optimizer: Optimizer, clip_val: float) -> None:
-        """Refuse to clip by value."""
         raise BadInput(
             f"fabric.clip_gradients was given clip_val={describe_value(clip_val)}",
             means="a run clips the whole gradient of a step by its norm",

@@ -187,7 +187,6 @@ class ModuleContainers:
         self._lengths: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a microbatch."""
         self._lengths = self._measure()
 
     def _measure(self) -> dict[str, int]:

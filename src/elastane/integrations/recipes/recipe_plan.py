@@ -195,7 +195,6 @@ def parse_nodes(count: int, link: str | None, devices: DeviceGroup) -> NodeGroup
 
 
 def list_headings(plan: RecipePlan) -> tuple[str, ...]:
-    """Return the headings of the columns of a plan."""
     return HEADINGS if plan.nodes.count == 1 else HEADINGS + NODE_HEADINGS
 
 

@@ -62,5 +62,4 @@ def read_agent_job(job: StoredJob, home: Path) -> AgentJob | None:
 
 
 def locate_run_dir(home: Path, job: str) -> Path:
-    """Return the run directory of a job."""
     return home / "runs" / job

@@ -23,8 +23,6 @@ from elastane.run.nouns.attempts import AttemptOutcome
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """The end of a job."""
-
     how: Literal["finished", "failed", "cancelled"]
     why: str = ""
     traceback: str = ""
@@ -69,7 +67,6 @@ class JobLifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_lifecycle(job: StoredJob) -> JobLifecycle:
-    """Return the lifecycle of a stored job that has not ended."""
     return JobLifecycle(
         job=job.name,
         spec=job.spec,

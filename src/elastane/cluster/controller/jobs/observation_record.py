@@ -68,7 +68,6 @@ def close_job(job: StoredJob, now_s: float) -> StoredJob:
 
 
 def choose_state(job: StoredJob, after: JobLifecycle, *, present: bool) -> State:
-    """Return the state of the job after an observation."""
     if after.ended is not None:
         return after.ended.how
     if after.granted or present:
@@ -99,7 +98,6 @@ def changes_the_plan(job: StoredJob, after: StoredJob) -> bool:
 
 
 def list_events(job: StoredJob, after: StoredJob) -> tuple[EventText, ...]:
-    """Return the events of the difference."""
     name = job.name
     events: list[EventText] = []
     if _count_arrived(after.observed) and not _count_arrived(job.observed):

@@ -45,7 +45,6 @@ def choose_order(lifecycle: JobLifecycle, seen: Observation, now_s: float) -> Or
 
 
 def choose_order_after_end(job: StoredJob, seen: Observation, now_s: float) -> Order | None:
-    """Return the order for a job after its end is stored."""
     if not seen.present:
         return SettleJob(job=job.name)
     over = max(job.attempts, seen.attempt - 1)

@@ -39,7 +39,6 @@ class SizeHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_decision(before: SizeHistory, decision: Decision, now_s: float) -> SizeHistory:
-    """Return the history after a decision."""
     setbacks = before.setbacks
     # To give way to another job costs no more than a resize, unless the job is stopped.
     harmless = WISHED if decision.action == "preempt" else (*WISHED, GivesWay)

@@ -194,11 +194,9 @@ class BoundedNames:
         self._pools: set[str] = set()
 
     def bound_team(self, name: str) -> str:
-        """Return the label of a team."""
         return _bound(name, self._teams, MOST_TEAMS)
 
     def bound_pool(self, name: str) -> str:
-        """Return the label of a pool."""
         return _bound(name, self._pools, MOST_POOLS)
 
 

@@ -37,8 +37,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one attempt."""
-
     target: StoredTarget
     messages: tuple[StoredNotification, ...]
 

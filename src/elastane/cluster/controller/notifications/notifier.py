@@ -250,7 +250,6 @@ class Notifier:
 
 
 def start_sender(order: SendMessage) -> "subprocess.Popen[bytes]":
-    """Start the process that sends a message."""
     process = subprocess.Popen(
         [sys.executable, *SENDER],
         stdin=subprocess.PIPE,

@@ -34,7 +34,6 @@ NODE_CHANGES = ("/drain", "/fail", "/use")
 
 
 def list_links() -> Iterator[Link]:
-    """Yield all links."""
     yield from _list_job_links()
     yield from _list_document_links()
     yield from _list_node_links()

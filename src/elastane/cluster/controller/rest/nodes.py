@@ -76,7 +76,6 @@ def delete_node(caller: EditorParameter, node: Name) -> Response:
 
 
 def _find_known_node(tx: Connection, name: str) -> Node:
-    """Return the node."""
     found = nodes.find_node(tx, name)
     if found is None:
         raise make_missing_error(f"node {name}")

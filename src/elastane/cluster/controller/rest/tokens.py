@@ -81,7 +81,6 @@ def delete_token(caller: ChangerParameter, token: Annotated[str, Path(pattern=TO
 
 
 def _check_new_token(new: NewToken) -> None:
-    """Check the fields of a new token."""
     if not re.fullmatch(USER, new.user):
         raise BadField(
             "user",

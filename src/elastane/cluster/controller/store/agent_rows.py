@@ -92,7 +92,6 @@ def insert_agent(tx: Connection, agent: StoredAgent) -> StoredAgent:
 
 
 def write_agents(tx: Connection, changed: Iterable[StoredAgent]) -> None:
-    """Store changed agents."""
     for agent in changed:
         values = msgspec.structs.asdict(agent)
         del values["number"]

@@ -92,7 +92,6 @@ def insert_claim(tx: Connection, run: str, slot: int, content: bytes) -> bool:
 
 
 def has_claim(tx: Connection, run: str, slot: int) -> bool:
-    """Return whether a slot is held."""
     return bool(tx.execute(select(claims.c.slot).where(claims.c.run == run, claims.c.slot == slot)).first())
 
 

@@ -61,7 +61,6 @@ def forget_code(tx: Connection, team: str, digest: str) -> bool:
 
 
 def list_digests(tx: Connection) -> Container[str]:
-    """Return the digests of all code."""
     return frozenset(tx.execute(select(code.c.digest)).scalars())
 
 

@@ -65,7 +65,6 @@ def find_document(tx: Connection, kind: Kind, name: str) -> Versioned | None:
 
 
 def require_document(found: Versioned, kind: str, name: str) -> Document:
-    """Return the document."""
     if found.value is None:
         raise _make_unreadable_error(UnreadableDocument(kind, name, found.why))
     return found.value

@@ -59,7 +59,6 @@ def find_token_by_digest(tx: Connection, digest: bytes, now_s: float) -> Token |
 
 
 def is_token_valid(tx: Connection, id_: str, now_s: float) -> bool:
-    """Return whether the token is valid at this time."""
     query = select(tokens.c.id).where(tokens.c.id == id_, *_list_validity_conditions(now_s))
     return tx.execute(query).one_or_none() is not None
 
@@ -104,7 +103,6 @@ def list_team_tokens(tx: Connection, team: str, now_s: float) -> tuple[str, ...]
 
 
 def count_valid_tokens(tx: Connection, team: str, now_s: float) -> int:
-    """Return the number of valid tokens of this team."""
     query = select(func.count()).where(tokens.c.team == team, *_list_validity_conditions(now_s))
     return tx.execute(query).scalar_one()
 

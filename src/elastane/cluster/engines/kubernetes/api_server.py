@@ -190,7 +190,6 @@ class ApiServer:
         return Away(f"the API server at {self.access.server} did not answer within {self.answer_s:g} s")
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._http is not None:
             await self._http.aclose()
             self._http = None

@@ -204,7 +204,6 @@ async def _examine_pools(
 
 
 def judge_api_server(server: str, answer: bytes | ApiRefusal | Away) -> EngineFinding:
-    """Say whether the API server answers."""
     if isinstance(answer, Away):
         do = (
             "try kubectl version by hand; the option context names another cluster, answer gives it more time"

@@ -88,7 +88,6 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_kubernetes_pool(options: Mapping[str, str]) -> KubernetesPool:
-    """Return the options of a pool."""
     readers: Readers = {
         "nodeSelector": ("node_selector", parse_labels),
         "toleration": ("tolerations", lambda text: tuple(map(_parse_toleration, text.split(",")))),
@@ -102,7 +101,6 @@ def decode_kubernetes_pool(options: Mapping[str, str]) -> KubernetesPool:
 
 
 def decode_kubernetes_options(options: Mapping[str, str]) -> KubernetesOptions:
-    """Return the options of the engine."""
     readers: Readers = {
         "volume": ("volumes", _parse_volumes),
         "user": ("user", _parse_user),

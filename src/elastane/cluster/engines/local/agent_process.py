@@ -126,7 +126,6 @@ def open_log(run_dir: RunDir, name: str) -> BinaryIO:
 
 
 def build_agent_options(run_dir: RunDir, order: StartAttempt) -> tuple[str, ...]:
-    """Return the options of the agent for this attempt."""
     low, high = order.spec.elastic_policy.limits
     return (
         str(run_dir.root),

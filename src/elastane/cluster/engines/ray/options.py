@@ -68,10 +68,8 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_ray_pool(options: Mapping[str, str]) -> RayPool:
-    """Return the options of a pool."""
     return decode_pool("ray", RayPool, options, {"labels": ("labels", parse_labels)})
 
 
 def decode_ray_options(options: Mapping[str, str]) -> RayOptions:
-    """Return the options of the engine."""
     return decode_engine("ray", RayOptions, options, {})

@@ -83,12 +83,10 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_slurm_pool(options: Mapping[str, str]) -> SlurmPool:
-    """Return the options of a pool."""
     return decode_pool("slurm", SlurmPool, options, {"time": ("time_s", parse_time_limit_s)})
 
 
 def decode_slurm_options(options: Mapping[str, str]) -> SlurmOptions:
-    """Return the options of the engine."""
     readers: Readers = {
         "containerMounts": ("mounts", _complete_mounts),
         "bin": ("programs", str),

@@ -154,7 +154,6 @@ def _build_device_words(ask: AgentAsk, pool: SlurmPool) -> tuple[str, ...]:
 
 
 def name_job(agent: AgentId) -> str:
-    """Return the name of an agent's job."""
     return f"{PREFIX}{agent}"
 
 

@@ -66,7 +66,6 @@ def check_tool_support(
 
 
 def has_calls(message: Mapping[str, Any]) -> bool:
-    """Return whether a message calls tools."""
     return bool(message.get("tool_calls"))
 
 

@@ -77,7 +77,6 @@ class ElasticJobClient:
         return await self._change("PATCH", self._find_path(resource, "status"), body)
 
     async def remove(self, resource: ElasticJob) -> str:
-        """Delete a resource."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": resource.uid}}
         return await self._change("DELETE", self._find_path(resource), options)
 
@@ -114,7 +113,6 @@ class ElasticJobClient:
         return answer.words if isinstance(answer, ApiRefusal) and answer.is_failure else ""
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._list.close()
         await self._server.close()
 

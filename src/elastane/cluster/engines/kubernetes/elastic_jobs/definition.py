@@ -97,7 +97,6 @@ COLUMNS = (
 
 
 def build_definition() -> dict[str, Any]:
-    """Return the definition of `ElasticJob`."""
     columns = [{"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS]
     version = {
         "name": VERSION,

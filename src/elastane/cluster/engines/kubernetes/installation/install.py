@@ -97,7 +97,6 @@ async def install(access: ApiAccess, installation: Installation) -> AsyncIterato
 
 
 async def wait_until_available(access: ApiAccess, namespace: str) -> None:
-    """Wait until the controller is available."""
     server = ApiServer(access, ANSWER_S)
     until_s = time.monotonic() + AVAILABLE_S
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}"
