@@ -12,12 +12,15 @@ from elastane.cluster.controller.cluster.capacity import (
     find_restrictions,
     limit_pools,
 )
+from elastane.cluster.controller.cluster.uses import measure_occupancy
 from elastane.cluster.controller.jobs.scheduler_state import SchedulerJob, read_scheduler_job
 from elastane.cluster.controller.store import documents, jobs, nodes, reports
 from elastane.cluster.controller.store.database import read_change
 from elastane.cluster.nouns.cluster import Draining, JobState, Snapshot
 from elastane.cluster.nouns.config import Config, SchedulingRules
 from elastane.cluster.nouns.pools import Pool, Restriction
+from elastane.cluster.nouns.usage import Occupancy, Use
+from elastane.cluster.scheduler.calendar import find_reservation_peak
 
 
 class TakenSnapshot(msgspec.Struct, frozen=True):
@@ -73,6 +76,15 @@ def measure_pools(tx: Connection, config: Config, now_s: float) -> tuple[Pool, .
     seen, triggers = nodes.list_nodes(tx), config.triggers or ()
     found = limit_pools(config.pools or (), seen, valid.capacities, valid.metrics, triggers, now_s=now_s)
     return apply_prices(found, valid.prices)
+
+
+def measure_cluster_occupancy(
+    tx: Connection, config: Config, uses: Iterable[tuple[Use, ...]], now_s: float
+) -> tuple[Occupancy, ...]:
+    """Return the occupancy of each declared pool by the uses of all jobs, with what the calendar reserves."""
+    pools, calendar = measure_pools(tx, config, now_s), config.reservations or ()
+    reserved = {pool.name: find_reservation_peak(calendar, pool.name, now_s)[0] for pool in pools}
+    return measure_occupancy(pools, nodes.list_nodes(tx), uses, reserved)
 
 
 def _list_binding(

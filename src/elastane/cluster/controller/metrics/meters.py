@@ -13,10 +13,9 @@ from typing import TypeAlias, get_args
 
 from sqlalchemy import Connection
 
-from elastane.cluster.controller.cluster.uses import measure_occupancy
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.metrics import definitions
-from elastane.cluster.controller.snapshot import measure_pools
+from elastane.cluster.controller.snapshot import measure_cluster_occupancy
 from elastane.cluster.controller.store import documents, history, meter_rows, nodes
 from elastane.cluster.controller.store.condition import Condition
 from elastane.cluster.controller.store.meter_rows import JobCount
@@ -24,7 +23,6 @@ from elastane.cluster.nouns.config import Config, Team
 from elastane.cluster.nouns.controller import Check
 from elastane.cluster.nouns.pools import Node
 from elastane.cluster.nouns.usage import Occupancy, Use
-from elastane.cluster.scheduler.calendar import find_reservation_peak
 from elastane.common.exposition import (
     HistogramCounter,
     HistogramValue,
@@ -156,11 +154,8 @@ class Meters:
         self._used_until_s = now_s
 
     def _read_gauges(self, tx: Connection, config: Config, *, with_jobs: bool) -> Gauges:
-        now_s, reservations = self._clock(), config.reservations or ()
-        pools, known = measure_pools(tx, config, now_s), nodes.list_nodes(tx)
-        uses = tuple(meter_rows.list_uses(tx))
-        reserved = {pool.name: find_reservation_peak(reservations, pool.name, now_s)[0] for pool in pools}
-        occupancy = measure_occupancy(pools, known, [(use,) for _, use in uses], reserved)
+        now_s, known, uses = self._clock(), nodes.list_nodes(tx), tuple(meter_rows.list_uses(tx))
+        occupancy = measure_cluster_occupancy(tx, config, [(use,) for _, use in uses], now_s)
         counts = meter_rows.count_jobs(tx)
         found = {
             **measure_job_gauges(counts, self._names, now_s),

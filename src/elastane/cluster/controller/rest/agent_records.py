@@ -11,6 +11,7 @@ from elastane.cluster.controller.agents.decisions import takes_part
 from elastane.cluster.controller.agents.kept_records import KeptRecords, RecordsRefused
 from elastane.cluster.controller.rest.agents import AgentCaller, AgentParameter
 from elastane.cluster.controller.rest.bodies import build_reply, build_response, parse_body, respond
+from elastane.cluster.controller.rest.claims import build_slot_page, make_gap_refusal
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import After, Record
 from elastane.cluster.controller.rest.problems import Refusal
@@ -18,7 +19,6 @@ from elastane.cluster.controller.store import agent_rows
 from elastane.cluster.controller.store.replies import Reply
 from elastane.common.bodies import Page
 from elastane.run.machines.claims.place import ClaimsUnavailable, ClaimsUnusable
-from elastane.run.machines.claims.records import Unreadable
 from elastane.run.machines.claims.slots import NewSlot, SlotAnswer, SlotContent
 from elastane.run.nouns.record_parts import ENDPOINT, KeptRecord, NewRecords, RecordContent
 
@@ -91,13 +91,7 @@ def get_agent_claims(caller: AgentParameter, after: After = None) -> Response:
     begin = (after or 0) + 1
     with _open_records(caller, changes=False) as records:
         found = records.place.read(begin)
-    items = tuple(
-        SlotContent(slot=slot, damage=content.why)
-        if isinstance(content, Unreadable)
-        else SlotContent(slot=slot, content=content)
-        for slot, content in enumerate(found[:PAGE_SLOTS], start=begin)
-    )
-    return respond(Page(items=items, after=str(items[-1].slot) if len(found) > PAGE_SLOTS else ""))
+    return respond(build_slot_page(found, begin, PAGE_SLOTS))
 
 
 @router.post(
@@ -107,12 +101,7 @@ def post_agent_claim(caller: AgentParameter, new: Annotated[NewSlot, parse_body(
     """Claim the next slot of the claim list of the run. The first content of a slot stays for ever."""
     with _open_records(caller, changes=True) as records:
         if new.slot > 1 and not records.place.read(new.slot - 1):
-            raise Refusal(
-                HTTPStatus.CONFLICT,
-                f"slot {new.slot} cannot be claimed: slot {new.slot - 1} is not held",
-                means="the list would have a gap, at which readers stop; nothing was claimed",
-                do="read the list to its end, and claim the slot after it",
-            )
+            raise make_gap_refusal(new.slot)
         written = records.place.create(new.slot, new.content)
     status = HTTPStatus.CREATED if written else HTTPStatus.OK
     return build_response(build_reply(SlotAnswer(written=written), status=status))

@@ -1,5 +1,6 @@
 """Claim lists of runs: claim a slot, read the held ones, delete a list; see `run.machines.claims`."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from elastane.cluster.controller.store import claim_lists
 from elastane.cluster.controller.store.claim_lists import StoredClaimList
 from elastane.cluster.controller.store.replies import Reply
 from elastane.common.bodies import Page
+from elastane.run.machines.claims.place import Content
 from elastane.run.machines.claims.records import Unreadable
 from elastane.run.machines.claims.slots import MOST_SLOTS, KeptClaimList, NewSlot, SlotAnswer, SlotContent
 
@@ -60,13 +62,28 @@ def get_claims(caller: CallerParameter, team: Name, run: Name, after: After = No
     if known is not None and caller.now_s - known.used_s > RECORD_USE_S:
         with caller.controller.store.begin_write() as tx:
             claim_lists.record_use(tx, key, caller.now_s)
+    return respond(build_slot_page(found, begin + 1, PAGE_SLOTS))
+
+
+def build_slot_page(found: Sequence[Content], first_slot: int, most: int) -> Page[SlotContent]:
+    """Return the contents of slots from ``first_slot`` on, at most this many."""
     items = tuple(
         SlotContent(slot=slot, damage=content.why)
         if isinstance(content, Unreadable)
         else SlotContent(slot=slot, content=content)
-        for slot, content in enumerate(found[:PAGE_SLOTS], start=begin + 1)
+        for slot, content in enumerate(found[:most], start=first_slot)
     )
-    return respond(Page(items=items, after=str(items[-1].slot) if len(found) > PAGE_SLOTS else ""))
+    return Page(items=items, after=str(items[-1].slot) if len(found) > most else "")
+
+
+def make_gap_refusal(slot: int, where: str = "") -> Refusal:
+    """Return the refusal of a claim in a slot after one that is not held."""
+    return Refusal(
+        HTTPStatus.CONFLICT,
+        f"slot {slot}{where} cannot be claimed: slot {slot - 1} is not held",
+        means="the list would have a gap, at which readers stop; nothing was claimed",
+        do="read the list to its end, and claim the slot after it",
+    )
 
 
 @router.post(
@@ -87,12 +104,7 @@ def post_claim(
         if claim_lists.has_claim(tx, key, new.slot):
             return build_reply(SlotAnswer(written=False))
         if new.slot > 1 and not claim_lists.has_claim(tx, key, new.slot - 1):
-            raise Refusal(
-                HTTPStatus.CONFLICT,
-                f"slot {new.slot} of claim list {run} cannot be claimed: slot {new.slot - 1} is not held",
-                means="the list would have a gap, at which readers stop; nothing was claimed",
-                do="read the list to its end, and claim the slot after it",
-            )
+            raise make_gap_refusal(new.slot, f" of claim list {run}")
         team_limits.check_claims(tx, team, len(new.content))
         if known is None:
             made = StoredClaimList(run=key, team=team, user=user, content_bytes=0, used_s=caller.now_s)

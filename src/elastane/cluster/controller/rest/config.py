@@ -52,10 +52,7 @@ def post_config_apply(caller: ChangerParameter, config: Wanted) -> Response:
 
     def do(tx: Connection) -> Reply:
         caller.require_right("documents.write", ALL)
-        standing, lost = documents.read_declared_documents(tx)
-        check_config(merge_configs(standing, config))
-        changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
-        check_unused(tx, changes, caller.now_s)
+        changes, _ = _find_changes(tx, config, caller.now_s)
         documents.write_documents(tx, changes, caller.now_s)
         descriptions = []
         for change in changes:
@@ -91,11 +88,15 @@ def _check_wanted(caller: Caller, config: Config) -> tuple[tuple[Change, ...], C
     """Return the changes of a configuration, and the configuration after them."""
     caller.require_right("config.read", ALL)
     with caller.begin_read() as tx:
-        standing, lost = documents.read_declared_documents(tx)
-        wanted = merge_configs(standing, config)
-        check_config(wanted)
-        changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
-        check_unused(tx, changes, caller.now_s)
+        return _find_changes(tx, config, caller.now_s)
+
+
+def _find_changes(tx: Connection, config: Config, now_s: float) -> tuple[tuple[Change, ...], Config]:
+    standing, lost = documents.read_declared_documents(tx)
+    wanted = merge_configs(standing, config)
+    check_config(wanted)
+    changes = (*diff_configs(standing, config), *documents.list_removals(lost, config))
+    check_unused(tx, changes, now_s)
     return changes, wanted
 
 
@@ -103,7 +104,7 @@ def list_resized_jobs(
     now: Plan, then: Plan, teams: dict[str, str], controller: Controller
 ) -> tuple[ResizedJob, ...]:
     """Return the jobs that have another size in the second plan, with the reasons."""
-    before = {decision.job: sum(decision.workers.values()) for decision in now.decisions}
+    before = {decision.job: _count_workers(decision) for decision in now.decisions}
     return tuple(
         ResizedJob(
             job=decision.job,

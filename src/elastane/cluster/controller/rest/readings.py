@@ -2,7 +2,6 @@
 
 import csv
 import io
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated, Literal
 
@@ -10,14 +9,13 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from elastane.cluster.controller.access.roles import Target
-from elastane.cluster.controller.cluster.uses import measure_occupancy
 from elastane.cluster.controller.figures import INTERVENTIONS, compute_cluster_figures
 from elastane.cluster.controller.rest.bodies import respond
 from elastane.cluster.controller.rest.caller import CallerParameter
 from elastane.cluster.controller.rest.description import describe_route
 from elastane.cluster.controller.rest.parameters import After, Limit
-from elastane.cluster.controller.snapshot import measure_pools
-from elastane.cluster.controller.store import documents, history, jobs, nodes
+from elastane.cluster.controller.snapshot import measure_cluster_occupancy, measure_pools
+from elastane.cluster.controller.store import documents, history, jobs
 from elastane.cluster.controller.store.condition import NO_ANSWER, Condition
 from elastane.cluster.controller.store.database import Store, read_change
 from elastane.cluster.controller.store.failures import StoreError, StoreUnusable
@@ -26,7 +24,7 @@ from elastane.cluster.nouns.controller import Health, HealthProblem
 from elastane.cluster.nouns.history import AuditLine
 from elastane.cluster.nouns.rest import Me, Version
 from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, Usage, UsageRow
-from elastane.cluster.scheduler.calendar import find_reservation_peak
+from elastane.cluster.scheduler.wording import format_time
 from elastane.common.bodies import Page
 from elastane.common.errors import BadField
 from elastane.common.safe_text import escape_line
@@ -78,14 +76,8 @@ def get_occupancy(caller: CallerParameter) -> Response:
     caller.require_right("documents.read", Target(name="pools"))
     with caller.begin_read() as tx:
         config = documents.read_declared_config(tx)
-        pools = measure_pools(tx, config, caller.now_s)
-        uses = jobs.map_uses(tx)
-        known = nodes.list_nodes(tx)
-    reserved = {
-        pool.name: find_reservation_peak(config.reservations or (), pool.name, caller.now_s)[0]
-        for pool in pools
-    }
-    return respond(Page(items=measure_occupancy(pools, known, uses.values(), reserved)))
+        found = measure_cluster_occupancy(tx, config, jobs.map_uses(tx).values(), caller.now_s)
+    return respond(Page(items=found))
 
 
 @router.get("/usage", tags=["usage"], **describe_route(Usage, or_as="text/csv; charset=utf-8"))
@@ -142,14 +134,10 @@ def _find_span(begin: float | None, until: float | None, now_s: float) -> tuple[
         end = "now" if until is None or until > now_s else "until"
         raise BadField(
             "from",
-            f"{_format_time(from_s)} is after {end}, {_format_time(until_s)}",
+            f"{format_time(from_s)} is after {end}, {format_time(until_s)}",
             do="write an earlier time",
         )
     return from_s, until_s
-
-
-def _format_time(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def format_usage_csv(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:

@@ -1,7 +1,6 @@
 """Refusals for the audit log: counted for each token, and written when they are due."""
 
 import threading
-from datetime import UTC, datetime
 
 import msgspec
 from sqlalchemy import Connection
@@ -17,6 +16,7 @@ from elastane.cluster.controller.access.roles import Principal
 from elastane.cluster.controller.store import history
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.failures import StoreError
+from elastane.cluster.scheduler.wording import format_time
 
 MOST_TALLIES = 10_000
 """Largest number of tallies. Beyond it, the pending refusals of the longest unused tally are written."""
@@ -111,7 +111,7 @@ def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, no
         team: of the target, if one refusal is pending.
     """
     last, several = tally.last, tally.pending > 1
-    since = f"{datetime.fromtimestamp(tally.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    since = format_time(tally.since_s)
     history.append_audit_line(
         tx,
         token=principal.token,
