@@ -15,7 +15,7 @@ from elastane.cluster.controller.code_files import CodeFiles
 from elastane.cluster.controller.rest import team_limits
 from elastane.cluster.controller.rest.context import Settings
 from elastane.cluster.controller.store import agent_rows, code_rows, jobs
-from elastane.cluster.engines.code_download import fetch_code
+from elastane.cluster.engines.agent_program import fetch_code
 from elastane.cluster.nouns.job_tickets import encode_credentials
 from elastane.common.connections.controller_connection import ControllerConnection, RequestRefused
 from elastane.common.errors import BadInput

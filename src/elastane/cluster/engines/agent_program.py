@@ -6,14 +6,15 @@ it arrives. While the controller is away the agent asks again, and holds nothing
 
 import os
 import socket
+import tempfile
 import time
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from elastane.cluster.engines.code_download import fetch_code
+from elastane.cluster.engines.local.job_code import place_code
 from elastane.cluster.engines.local.preflight import (
     check_job_files,
     claim_job_run,
@@ -53,6 +54,7 @@ from elastane.run.attempts.interrupts import Interrupts, watch_signals
 from elastane.run.attempts.job_attempt import AttemptRequest, judge_end, record_outcome, run_attempt
 from elastane.run.attempts.run_directory import reclaim_run_directory
 from elastane.run.machines.agents.node_agent import build_farewell
+from elastane.run.machines.joining.code_archive import LARGEST_ARCHIVE_BYTES
 from elastane.run.machines.joining.participation import JoinedMachine
 from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
 from elastane.run.machines.joining.shipped_code import CODE
@@ -297,3 +299,45 @@ def _enter(spec: JobSpec, working_dir: Path) -> None:
     """Let this process and its children have the environment and the directory of a job."""
     os.environ.update(spec.env)
     os.chdir(working_dir)
+
+
+def fetch_code(controller: ControllerConnection, agent: str, digest: str, into: Path) -> Path:
+    """Return the directory of the code of an agent's job, after it was fetched if it was missing.
+
+    Args:
+        controller: a connection with the key of the agent's ticket.
+        agent: its id.
+        digest: of the code; its directory in ``into`` has this name.
+        into: a folder of this user, in which no process uses another copy of this code; it may be missing.
+
+    Raises:
+        RequestRefused: the ticket is not valid any more, or the controller has lost the code.
+        ControllerUnreachable: it does not answer.
+        BadInput: it has sent other code, or there is a link in the place of the folder.
+        OSError: the code cannot be written.
+    """
+
+    def open_archive() -> IO[bytes]:
+        into.mkdir(mode=0o700, parents=True, exist_ok=True)
+        archive = tempfile.TemporaryFile(dir=into)  # noqa: SIM115 - the caller closes it
+        try:
+            _download(controller, agent, archive)
+        except BaseException:
+            archive.close()
+            raise
+        archive.seek(0)
+        return archive
+
+    return place_code(into, digest, open_archive)
+
+
+def _download(controller: ControllerConnection, agent: str, archive: IO[bytes]) -> None:
+    give_up_s = time.monotonic() + ALONE_S
+    while True:
+        try:
+            controller.download(f"/agents/{agent}/code", archive, LARGEST_ARCHIVE_BYTES)
+        except ControllerUnreachable:
+            if time.monotonic() > give_up_s:
+                raise
+        else:
+            return

@@ -108,11 +108,6 @@ def check_numbers(spec: JobSpec) -> None:
             )
 
 
-def count_retries_left(spec: JobSpec, crashes: int) -> int:
-    """Return how many restarts are left after this many crashes."""
-    return max(0, spec.run_policy.job_max_retry_count - crashes)
-
-
 def _check_program(spec: JobSpec) -> None:
     fields = {"script": spec.script, "module": spec.module, "command": spec.command}
     given = [name for name, value in fields.items() if value]

@@ -61,8 +61,7 @@ def estimate_activations(
         recompute: layers keep their inputs only, and one layer at a time computes the rest again.
     """
     tokens = sequences * context
-    full, rest = _count_saved_elements(shape, context)
-    layer = FULL_PRECISION_BYTES * full + element_bytes * rest
+    layer = count_saved_bytes(shape, context, element_bytes)
     layers = shape.layers * layer
     if recompute:
         layers = shape.layers * shape.width * element_bytes + layer

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from elastane.cli.main import app
 from elastane.cluster.engines.kubernetes.doctor import RIGHTS, RIGHTS_FOR_ELASTIC_JOBS
 from elastane.cluster.engines.kubernetes.installation import objects
-from elastane.cluster.engines.kubernetes.installation.chart import build_helm_chart
 from elastane.cluster.engines.kubernetes.installation.readiness import (
     Readiness,
     judge_deployment,
@@ -20,6 +19,7 @@ from elastane.cluster.engines.kubernetes.kueue import KUEUE
 from elastane.cluster.engines.kubernetes.refusals import ApiRefusal
 from elastane.cluster.nouns.agents import Away
 from elastane.common.documents import read_yaml
+from tools.helm_chart import build_helm_chart
 
 CHART = Path(__file__).parents[4] / "charts" / "elastane"
 DOCKERFILE = CHART.parents[1] / "Dockerfile"

@@ -18,7 +18,7 @@ from elastane.cluster.nouns.config import (
     Team,
     Weekly,
 )
-from elastane.cluster.nouns.job_checks import count_retries_left, make_job_document, parse_job_spec
+from elastane.cluster.nouns.job_checks import make_job_document, parse_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
@@ -171,11 +171,6 @@ def test_an_error_names_the_field_and_says_what_to_write(change, field, write):
 def test_an_error_names_the_missing_field():
     with pytest.raises(BadInput, match="team: is missing"):
         parse_job_spec({"name": "train", "script": "train.py"})
-
-
-def test_only_crashes_use_up_retries():
-    spec = parse_job_spec(JOB | {"runPolicy": {"jobMaxRetryCount": 2}})
-    assert [count_retries_left(spec, crashes) for crashes in (0, 1, 2, 3)] == [2, 1, 0, 0]
 
 
 POOL = Pool(name="a", device="h100", devices=8)

@@ -1,6 +1,7 @@
-"""The chart for Helm, made of the same objects as the manifests. Pure.
+"""The files of the chart for Helm in charts/, made of the same objects as the manifests.
 
-Values of the chart stand in the objects as expressions of Helm, so that both have one source.
+Values of the chart stand in the objects as expressions of Helm, so that both have one source. A test of the
+installation compares the files, and writes them with --rewrite.
 """
 
 import re
