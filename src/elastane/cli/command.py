@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from elastane.cli.completion import complete_jobs, complete_runs, complete_runs_and_jobs
+from elastane.cli.options import argument, flag
 from elastane.cli.terminal import Terminal, escape_json
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.exit_codes import ExitCode
@@ -18,11 +19,10 @@ from elastane.common.exit_codes import ExitCode
 P = ParamSpec("P")
 
 AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON on stdout; messages go to stderr.")
+    bool, flag("Print the result as JSON on stdout; messages go to stderr.", "--json")
 ]
 RunName: TypeAlias = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A run's name, directory or ticket.", autocompletion=complete_runs),
+    str, argument("RUN", "A run's name, directory or ticket.", autocompletion=complete_runs)
 ]
 NAME = typer.Argument(
     metavar="NAME",
@@ -31,16 +31,13 @@ NAME = typer.Argument(
 )
 Name: TypeAlias = Annotated[str, NAME]
 JobName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="JOB", help="The name of a job of the cluster.", autocompletion=complete_jobs)
+    str, argument("JOB", "The name of a job of the cluster.", autocompletion=complete_jobs)
 ]
 JobNames: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="JOB", help="The names of one or more jobs of the cluster.", autocompletion=complete_jobs
-    ),
+    list[str], argument("JOB", "The names of one or more jobs of the cluster.", autocompletion=complete_jobs)
 ]
 AsJob: TypeAlias = Annotated[
-    bool, typer.Option("--job", help="Use the cluster's job, even if a run here has the same name.")
+    bool, flag("Use the cluster's job, even if a run here has the same name.", "--job")
 ]
 
 

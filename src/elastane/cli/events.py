@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from elastane.cli.command import NAME, AsJob, AsJson, open_console, print_json
 from elastane.cli.option_values import read_duration_s
+from elastane.cli.options import flag, option
 from elastane.cli.run_lookup import find_run_or_job
 from elastane.cli.runs.requests import poll_run
 from elastane.cli.timestamps import format_timestamp
@@ -26,12 +25,9 @@ if TYPE_CHECKING:
 
 def events(
     name: Annotated[str | None, NAME] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new events until the run or job is over.")
-    ] = False,
+    follow: Annotated[bool, flag("Print new events until the run or job is over.", "--follow", "-f")] = False,
     since: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Only events of this time until now, such as 90s or 2h."),
+        str | None, option("DURATION", "Only events of this time until now, such as 90s or 2h.")
     ] = None,
     job: AsJob = False,
     as_json: AsJson = False,

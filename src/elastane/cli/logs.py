@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from elastane.cli.command import AsJob, AsJson, Name, print_json
+from elastane.cli.options import argument, flag, option
 from elastane.cli.run_lookup import find_run_or_job
 from elastane.cli.runs.requests import poll_run
 from elastane.cli.terminal import split_log_line
@@ -33,24 +32,18 @@ def logs(
     name: Name,
     process: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PROCESS",
-            help="A worker's number, agent, coordinator, fork-server or an agent's id. Default: all of them.",
+        argument(
+            "PROCESS",
+            "A worker's number, agent, coordinator, fork-server or an agent's id. Default: all of them.",
         ),
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option(
-            metavar="NODE", help="Only processes of this machine of a run; first: the one on which it began."
-        ),
+        option("NODE", "Only processes of this machine of a run; first: the one on which it began."),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new lines until the run or job is over.")
-    ] = False,
+    follow: Annotated[bool, flag("Print new lines until the run or job is over.", "--follow", "-f")] = False,
     job: AsJob = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print the output unchanged, with control characters.")
-    ] = False,
+    raw: Annotated[bool, flag("Print the output unchanged, with control characters.", "--raw")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the output of the processes of NAME.

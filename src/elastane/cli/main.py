@@ -35,7 +35,7 @@ from elastane.cli.operators.priority import priority
 from elastane.cli.operators.tell import tell
 from elastane.cli.operators.up import down, up
 from elastane.cli.operators.usage import usage
-from elastane.cli.options import spell_with_hyphens
+from elastane.cli.options import flag, spell_with_hyphens
 from elastane.cli.recipes.recipe import recipe
 from elastane.cli.runs.control import drain, resize, stop
 from elastane.cli.runs.join import join_run
@@ -126,7 +126,7 @@ def show_version(wanted: bool) -> None:
 @app.callback(help=HELP)
 def elastane(
     _version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=show_version, is_eager=True)
+        bool, flag("Print the version.", "--version", callback=show_version, is_eager=True)
     ] = False,
 ) -> None: ...
 

@@ -38,6 +38,21 @@ PANELS = (
 """The order of the groups in a command's help."""
 
 
+def option(metavar: str, help_: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """Return an option of a command with a value; ``names`` replace the one that its parameter has."""
+    return typer.Option(*names, metavar=metavar, help=help_, rich_help_panel=panel, **more)
+
+
+def flag(help_: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """Return an option of a command without a placeholder for its value, or without a value."""
+    return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
+
+
+def argument(metavar: str, help_: str, **more: Any) -> Any:
+    """Return an argument of a command."""
+    return typer.Argument(metavar=metavar, help=help_, **more)
+
+
 def expand_options(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
     """Replace the parameter ``options`` of a command, a struct, by one parameter per field of the struct.
 

@@ -15,6 +15,7 @@ from elastane.cli.checkpoints.selection import (
     select_checkpoint,
 )
 from elastane.cli.command import AsJson, make_group, open_console, print_json
+from elastane.cli.options import flag, option
 from elastane.cli.runs.results import (
     DType,
     Format,
@@ -133,24 +134,15 @@ def verify_checkpoint(run: Checkpoints, checkpoint: Checkpoint = None, as_json: 
 def prune_checkpoints(
     run: Checkpoints,
     *,
-    last: Annotated[
-        int | None, typer.Option("--last", min=1, metavar="N", help="Keep the newest N checkpoints.")
-    ] = None,
+    last: Annotated[int | None, option("N", "Keep the newest N checkpoints.", "--last", min=1)] = None,
     every: Annotated[
-        int | None,
-        typer.Option("--every", min=1, metavar="K", help="Keep the checkpoints of every K-th step."),
+        int | None, option("K", "Keep the checkpoints of every K-th step.", "--every", min=1)
     ] = None,
     best: Annotated[
         str | None,
-        typer.Option(
-            "--best",
-            metavar="METRIC:min|max",
-            help="Keep the best checkpoint by a metric, such as eval_loss:min.",
-        ),
+        option("METRIC:min|max", "Keep the best checkpoint by a metric, such as eval_loss:min.", "--best"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="List what would be deleted; delete nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("List what would be deleted; delete nothing.", "--dry-run", "-n")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete the checkpoints of RUN that no rule keeps.
@@ -235,13 +227,10 @@ def export_checkpoint(
     form: Format,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A new or empty directory. Default: CHECKPOINT-FORMAT in the working directory.",
-        ),
+        option("DIR", "A new or empty directory. Default: CHECKPOINT-FORMAT in the working directory."),
     ] = None,
     dtype: DType = None,
-    optimizer: Annotated[bool, typer.Option("--optimizer", help="Also write the optimizer state.")] = False,
+    optimizer: Annotated[bool, flag("Also write the optimizer state.", "--optimizer")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the model of a checkpoint of RUN in a format for other programs.

@@ -3,9 +3,8 @@
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.options import flag
 from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.runs.requests import send_request
 from elastane.common.errors import BadInput, NoSuchRun, RunFailed
@@ -26,7 +25,7 @@ PROBLEMS = frozenset({"checkpoint.failing", "checkpoint.abandoned"})
 
 def write_checkpoint_now(
     run: RunName,
-    wait: Annotated[bool, typer.Option("--wait", help="Return once the checkpoint exists.")] = False,
+    wait: Annotated[bool, flag("Return once the checkpoint exists.", "--wait")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint of RUN: the state after its current or next step.

@@ -2,9 +2,8 @@
 
 from typing import Annotated, TypeAlias
 
-import typer
-
 from elastane.cli.completion import complete_runs
+from elastane.cli.options import argument
 from elastane.cli.run_lookup import find_trained_run
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.run.checkpoints.catalog import Catalog
@@ -15,17 +14,12 @@ from elastane.run.observability.run_files import read_record
 
 Checkpoints: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN",
-        autocompletion=complete_runs,
-        help="A run's name or directory, or the path or URL of checkpoints.",
+    argument(
+        "RUN", "A run's name or directory, or the path or URL of checkpoints.", autocompletion=complete_runs
     ),
 ]
 Checkpoint: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="CHECKPOINT", help="A checkpoint's name or step. Default: the newest finished one."
-    ),
+    str | None, argument("CHECKPOINT", "A checkpoint's name or step. Default: the newest finished one.")
 ]
 
 

@@ -6,12 +6,11 @@ from datetime import datetime
 from typing import Annotated, TypeVar
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.jobs.submission import warn_late
 from elastane.cli.option_values import read_future_time
-from elastane.cli.options import expand_options
+from elastane.cli.options import expand_options, option
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.rest import Bounds, Job
 from elastane.cluster.scheduler.wording import format_money
@@ -25,31 +24,20 @@ class AmendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane amend`` as typed; None: not typed."""
 
     priority: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLASS", help="New priority class, one of those that elastane priority list shows."
-        ),
+        str | None, option("CLASS", "New priority class, one of those that elastane priority list shows.")
     ] = None
-    budget: Annotated[str | None, typer.Option(metavar="COST", help="The most that the job may cost.")] = None
+    budget: Annotated[str | None, option("COST", "The most that the job may cost.")] = None
     deadline: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHEN", help="Time by which the job should be done: a duration from now (+8h), or a time."
-        ),
+        option("WHEN", "Time by which the job should be done: a duration from now (+8h), or a time."),
     ] = None
-    loss: Annotated[
-        str | None, typer.Option(metavar="LOSS", help="The job finishes when it reaches this loss.")
-    ] = None
+    loss: Annotated[str | None, option("LOSS", "The job finishes when it reaches this loss.")] = None
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHEN",
-            help="Time by which the job should reach that loss: a duration from now (+8h), or a time.",
-        ),
+        option("WHEN", "Time by which the job should reach that loss: a duration from now (+8h), or a time."),
     ] = None
     throughput: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="The job does not grow beyond this many samples per second."),
+        str | None, option("N", "The job does not grow beyond this many samples per second.")
     ] = None
 
 

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
 from elastane.cli.command import AsJson, JobNames, open_console, print_json
+from elastane.cli.options import flag
 from elastane.cli.stop_times import describe_job_stop_time
 from elastane.cli.terminal import write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 RESUMES = "resumes as soon as its minimum of workers fits"
 
-Wait = Annotated[bool, typer.Option("--wait", help="Return once the job has the new state.")]
+Wait = Annotated[bool, flag("Return once the job has the new state.", "--wait")]
 LOOK_S = 0.5
 
 

@@ -3,31 +3,26 @@
 import time
 from typing import Annotated, cast, get_args
 
-import typer
-
 from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.options import flag, option
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.job_records import State
 from elastane.common.errors import BadInput
 
 ALIVE: tuple[State, ...] = ("queued", "running", "paused")
 
-Team = Annotated[str, typer.Option(metavar="TEAM", help="Only jobs of this team.")]
-Queue = Annotated[str, typer.Option(metavar="QUEUE", help="Only jobs in this queue.")]
+Team = Annotated[str, option("TEAM", "Only jobs of this team.")]
+Queue = Annotated[str, option("QUEUE", "Only jobs in this queue.")]
 
 
 def jobs(
     *,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also list jobs that have ended.")] = False,
-    state: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state; repeatable.")
-    ] = None,
+    all_: Annotated[bool, flag("Also list jobs that have ended.", "--all", "-a")] = False,
+    state: Annotated[list[str] | None, option("STATE", "Only jobs in this state; repeatable.")] = None,
     team: Team = "",
-    user: Annotated[str, typer.Option(metavar="USER", help="Only jobs of this user.")] = "",
+    user: Annotated[str, option("USER", "Only jobs of this user.")] = "",
     queue: Queue = "",
-    prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only jobs with a name that begins with this text.")
-    ] = "",
+    prefix: Annotated[str, option("TEXT", "Only jobs with a name that begins with this text.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the jobs of the cluster that you may see, newest first.

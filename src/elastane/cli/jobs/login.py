@@ -5,9 +5,8 @@ import sys
 from http import HTTPStatus
 from typing import Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.options import argument, flag, option
 from elastane.cluster.client.context import EVERY_TEAM, connect, find_own_team
 from elastane.cluster.nouns.rest import Me
 from elastane.common.connections.controller_context import Context, check_url, save_context
@@ -17,14 +16,12 @@ from elastane.common.local_paths import make_absolute
 
 
 def login(
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="Address of the controller: https://cluster:7425")
-    ],
+    url: Annotated[str, argument("URL", "Address of the controller: https://cluster:7425")],
     *,
     token_stdin: Annotated[
-        bool, typer.Option("--token-stdin", help="Read the token from stdin in place of a prompt.")
+        bool, flag("Read the token from stdin in place of a prompt.", "--token-stdin")
     ] = False,
-    ca: Annotated[str, typer.Option("--ca", metavar="FILE", help="Certificate file to trust.")] = "",
+    ca: Annotated[str, option("FILE", "Certificate file to trust.", "--ca")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Save the address of a cluster and your token for it.

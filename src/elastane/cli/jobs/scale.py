@@ -3,10 +3,9 @@
 import re
 from typing import Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, JobName, print_answer
 from elastane.cli.jobs.submission import format_limits
+from elastane.cli.options import argument, option
 from elastane.cluster.client.context import connect
 from elastane.common.errors import BadInput
 
@@ -14,19 +13,12 @@ from elastane.common.errors import BadInput
 def scale(
     job: JobName,
     workers: Annotated[
-        str | None,
-        typer.Argument(metavar="MIN:MAX", help="Fewest and most workers; a single number sets both."),
+        str | None, argument("MIN:MAX", "Fewest and most workers; a single number sets both.")
     ] = None,
     *,
-    least: Annotated[
-        int | None, typer.Option("--min", metavar="N", help="Fewest workers; the maximum stays unchanged.")
-    ] = None,
-    most: Annotated[
-        int | None, typer.Option("--max", metavar="N", help="Most workers; the minimum stays unchanged.")
-    ] = None,
-    sizes: Annotated[
-        str | None, typer.Option("--sizes", metavar="N,N,...", help="Only these numbers of workers.")
-    ] = None,
+    least: Annotated[int | None, option("N", "Fewest workers; the maximum stays unchanged.", "--min")] = None,
+    most: Annotated[int | None, option("N", "Most workers; the minimum stays unchanged.", "--max")] = None,
+    sizes: Annotated[str | None, option("N,N,...", "Only these numbers of workers.", "--sizes")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the numbers of workers that JOB may have.

@@ -15,7 +15,7 @@ from elastane.cli.jobs.job_file import find_code_root, format_job, is_job_file
 from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.submission import Invocation, build_job, check_program, format_limits, list_notes
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
-from elastane.cli.options import expand_options, spell_with_hyphens
+from elastane.cli.options import argument, expand_options, spell_with_hyphens
 from elastane.cli.terminal import indent_quotation, write_paragraphs
 from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.client.context import (
@@ -68,13 +68,8 @@ class Submit(LauncherCommand):
 @accept_launcher_options(TORCHRUN)
 @expand_options
 def submit_script(
-    what: Annotated[
-        Path,
-        typer.Argument(metavar="FILE|SCRIPT", help="A job file (.yaml, .yml or .json), or a Python script."),
-    ],
-    args: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script, after --.")
-    ] = None,
+    what: Annotated[Path, argument("FILE|SCRIPT", "A job file (.yaml, .yml or .json), or a Python script.")],
+    args: Annotated[list[str] | None, argument("ARGS", "Arguments of the script, after --.")] = None,
     *,
     options: JobOptions,
     as_json: AsJson = False,

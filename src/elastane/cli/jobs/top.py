@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.options import option
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.controller import HealthProblem
 from elastane.cluster.nouns.job_records import State
@@ -54,8 +54,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def top(
     *,
-    team: Annotated[str, typer.Option(metavar="TEAM", help="Only jobs of this team.")] = "",
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="Seconds between updates.")] = 1.0,
+    team: Annotated[str, option("TEAM", "Only jobs of this team.")] = "",
+    every: Annotated[float, option("SECONDS", "Seconds between updates.", min=0.2)] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Show the pools and jobs of the cluster, live; q or Ctrl-C ends it.

@@ -4,11 +4,10 @@ import time
 from itertools import islice
 from typing import Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import read_duration_s
+from elastane.cli.options import argument, flag, option
 from elastane.cli.teams import warn_undeclared_team
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
@@ -19,22 +18,19 @@ from elastane.cluster.nouns.tokens import ROLES, NewToken, Role, Token
 
 def create_token(
     *,
-    user: Annotated[str, typer.Option(metavar="USER", help="User that the token acts for.")],
-    role: Annotated[Role, typer.Option(help="Role of the token; see elastane token --help.")],
+    user: Annotated[str, option("USER", "User that the token acts for.")],
+    role: Annotated[Role, flag("Role of the token; see elastane token --help.")],
     team: Annotated[
         str,
-        typer.Option(
-            metavar="TEAM",
-            help="Team in which the role holds; '*': every team. Not for operators, reporters and scrapers.",
+        option(
+            "TEAM",
+            "Team in which the role holds; '*': every team. Not for operators, reporters and scrapers.",
         ),
     ] = "",
-    note: Annotated[str, typer.Option(metavar="TEXT", help="A note, shown in the list of tokens.")] = "",
+    note: Annotated[str, option("TEXT", "A note, shown in the list of tokens.")] = "",
     valid: Annotated[
         str,
-        typer.Option(
-            metavar="DURATION",
-            help="The token is valid for this long, such as 30d. Default: until it is revoked.",
-        ),
+        option("DURATION", "The token is valid for this long, such as 30d. Default: until it is revoked."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +60,7 @@ def create_token(
 
 def show_tokens(
     every: Annotated[
-        bool, typer.Option("--all", "-a", help="Also list tokens that have expired or were revoked.")
+        bool, flag("Also list tokens that have expired or were revoked.", "--all", "-a")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -90,7 +86,7 @@ def show_tokens(
 
 
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Id of the token: tok-...")],
+    token: Annotated[str, argument("TOKEN", "Id of the token: tok-...")],
     as_json: AsJson = False,
 ) -> None:
     """Revoke TOKEN. The controller refuses it from now on."""
@@ -137,8 +133,8 @@ other users, see --run-as in elastane up --help.
 
 
 def audit(
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N lines.")] = 50,
-    refused: Annotated[bool, typer.Option("--refused", help="Only actions that were refused.")] = False,
+    limit: Annotated[int, option("N", "At most N lines.", "--limit", "-n", min=1)] = 50,
+    refused: Annotated[bool, flag("Only actions that were refused.", "--refused")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the actions of users, allowed and refused, newest first.

@@ -7,12 +7,11 @@ from typing import Annotated, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, make_group
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document
 from elastane.cli.option_values import read_duration_s
-from elastane.cli.options import expand_options, replace_given
+from elastane.cli.options import expand_options, option, replace_given
 from elastane.cluster.nouns.config import DAYS, Day, Once, Reservation, Weekly
 from elastane.cluster.scheduler.calendar import list_reservation_times
 from elastane.common.durations import format_duration
@@ -28,44 +27,29 @@ class ReservationTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The options for the times of a reservation, as typed; None: not typed."""
 
     days: Annotated[
-        str | None,
-        typer.Option(metavar="DAYS", help="Days of the week: mon-fri, or sat,sun. Default: mon-fri."),
+        str | None, option("DAYS", "Days of the week: mon-fri, or sat,sun. Default: mon-fri.")
     ] = None
-    begin: Annotated[
-        str | None, typer.Option("--from", metavar="HH:MM", help="Beginning on each of these days.")
-    ] = None
+    begin: Annotated[str | None, option("HH:MM", "Beginning on each of these days.", "--from")] = None
     until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HH:MM", help="End on each of these days; on the next day if it is not after --from."
-        ),
+        str | None, option("HH:MM", "End on each of these days; on the next day if it is not after --from.")
     ] = None
-    zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Time zone, such as Europe/Berlin. Default: UTC.")
-    ] = None
+    zone: Annotated[str | None, option("ZONE", "Time zone, such as Europe/Berlin. Default: UTC.")] = None
     start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Beginning of a reservation that does not repeat: 2026-12-24T08:00."
-        ),
+        str | None, option("TIME", "Beginning of a reservation that does not repeat: 2026-12-24T08:00.")
     ] = None
-    end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End of a reservation that does not repeat.")
-    ] = None
+    end: Annotated[str | None, option("TIME", "End of a reservation that does not repeat.")] = None
 
 
 @expand_options
 def set_reservation(
     name: Name,
     *,
-    pool: Annotated[str | None, typer.Option(metavar="POOL", help="Pool of the devices.")] = None,
-    devices: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of devices.")] = None,
+    pool: Annotated[str | None, option("POOL", "Pool of the devices.")] = None,
+    devices: Annotated[int | None, option("N", "Number of devices.", min=1)] = None,
     options: ReservationTimes,
     announce: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION", help="Jobs begin to leave this long before the reservation. Default: 15min."
-        ),
+        option("DURATION", "Jobs begin to leave this long before the reservation. Default: 15min."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, make_group, print_answer
 from elastane.cli.operators.tables import print_rows
+from elastane.cli.options import argument, option
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.common.errors import BadInput
@@ -35,12 +34,8 @@ def show_claim_lists(as_json: AsJson = False) -> None:
 
 
 def delete_claim_list(
-    name: Annotated[
-        str, typer.Argument(metavar="LIST", help="Name of the list, as elastane claims list shows it.")
-    ],
-    team: Annotated[
-        str, typer.Option(metavar="TEAM", help="Team that owns LIST, if several have one of this name.")
-    ] = "",
+    name: Annotated[str, argument("LIST", "Name of the list, as elastane claims list shows it.")],
+    team: Annotated[str, option("TEAM", "Team that owns LIST, if several have one of this name.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Delete LIST, of a run that has ended for good and will not be resumed."""

@@ -7,6 +7,7 @@ import typer
 
 from elastane.cli.command import AsJson, make_group, open_console, print_json
 from elastane.cli.operators.tables import print_rows
+from elastane.cli.options import argument
 from elastane.cli.timestamps import localize_timestamps
 from elastane.cluster.client.config_file import format_config, read_config
 from elastane.cluster.client.context import connect
@@ -26,7 +27,7 @@ NOUNS = {
 }
 SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file; - for stdin.")]
+File = Annotated[str, argument("FILE", "A YAML file; - for stdin.")]
 
 
 def print_config(as_json: AsJson = False) -> None:

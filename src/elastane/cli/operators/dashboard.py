@@ -14,7 +14,7 @@ from elastane.cli.operators.service_process import (
     start_service,
     wait_for_service,
 )
-from elastane.cli.options import expand_options
+from elastane.cli.options import argument, expand_options, option
 from elastane.cluster.client.context import StartedDashboard, save_dashboard
 from elastane.cluster.nouns.dashboard import DashboardReady, DashboardSettings
 from elastane.common.connections.controller_context import check_context, find_context
@@ -30,22 +30,18 @@ PORT = 7426
 class DashboardOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane dashboard`` as typed."""
 
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = (
-        f"127.0.0.1:{PORT}"
-    )
-    tls_cert: Annotated[
-        str, typer.Option(metavar="FILE", help="Certificate chain for HTTPS; needs --tls-key.")
-    ] = ""
-    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Private key of the certificate.")] = ""
+    listen: Annotated[str, option("HOST:PORT", "Address to listen on.")] = f"127.0.0.1:{PORT}"
+    tls_cert: Annotated[str, option("FILE", "Certificate chain for HTTPS; needs --tls-key.")] = ""
+    tls_key: Annotated[str, option("FILE", "Private key of the certificate.")] = ""
 
 
 @expand_options
 def dashboard(
     run: Annotated[
         str,
-        typer.Argument(
-            metavar="[RUN]",
-            help="A run's name or directory. Default: the cluster.",
+        argument(
+            "[RUN]",
+            "A run's name or directory. Default: the cluster.",
             autocompletion=complete_runs,
             show_default=False,
         ),

@@ -8,6 +8,7 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_answer, print_json, wrap_command
 from elastane.cli.operators.tables import print_rows
+from elastane.cli.options import argument
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import Cohort, DeclaredEngine, PriorityClass, Reservation, Team, Trigger
 from elastane.cluster.nouns.differences import (
@@ -22,7 +23,7 @@ from elastane.common.field_checks import check_finite_fields
 
 D = TypeVar("D", Cohort, Team, PriorityClass, DeclaredEngine, Pool, Reservation, Trigger)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.")]
+Name = Annotated[str, argument("NAME", "A unique name.")]
 
 
 def change_document(

@@ -12,7 +12,7 @@ from elastane.cli.operators.declarations import (
     add_document_commands,
     change_document,
 )
-from elastane.cli.options import KUBERNETES, SLURM, expand_options, replace_given
+from elastane.cli.options import KUBERNETES, SLURM, argument, expand_options, option, replace_given
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.engine_options import OPTIONS, EngineKind
@@ -30,13 +30,13 @@ SHOWN = 40
 
 OptionList: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "NAME=VALUE",
+        "An option of the kind of engine, see docs/engines.md; repeatable. NAME= removes it.",
         "--option",
-        metavar="NAME=VALUE",
-        help="An option of the kind of engine, see docs/engines.md; repeatable. NAME= removes it.",
     ),
 ]
-EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")]
+EngineName = Annotated[str, argument("ENGINE", "Name of the engine.")]
 
 
 def make_flag(option: EngineOption, panel: str = SLURM) -> Any:
@@ -66,8 +66,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane engine set`` as typed; None: not typed."""
 
     kind: Annotated[
-        EngineKind | None,
-        typer.Option(metavar="|".join(OPTIONS), help="Kind of the engine; a new one needs it."),
+        EngineKind | None, option("|".join(OPTIONS), "Kind of the engine; a new one needs it.")
     ] = None
     context: Annotated[str | None, make_flag(OF_ENGINES["context"], KUBERNETES)] = None
     image: Annotated[str | None, make_flag(OF_ENGINES["image"], KUBERNETES)] = None

@@ -4,9 +4,8 @@ import asyncio
 import re
 from typing import Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, make_group, open_console, print_json
+from elastane.cli.options import argument
 from elastane.cluster.engines.kubernetes.installation.objects import (
     HOME,
     NAME,
@@ -19,12 +18,8 @@ from elastane.cluster.nouns.kubernetes_options import DNS_LABEL
 from elastane.common.documents import format_yaml
 from elastane.common.errors import BadInput
 
-Image = Annotated[
-    str, typer.Argument(metavar="IMAGE", help="Image of the controller; the Dockerfile builds one.")
-]
-Namespace = Annotated[
-    str, typer.Argument(metavar="[NAMESPACE]", help="Namespace of the controller and its jobs.")
-]
+Image = Annotated[str, argument("IMAGE", "Image of the controller; the Dockerfile builds one.")]
+Namespace = Annotated[str, argument("[NAMESPACE]", "Namespace of the controller and its jobs.")]
 
 
 def print_manifests(image: Image, namespace: Namespace = NAME, as_json: AsJson = False) -> None:

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, make_group, print_answer
 from elastane.cli.operators.tables import print_rows
+from elastane.cli.options import argument, option
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.pools import Node
@@ -14,8 +13,8 @@ from elastane.cluster.nouns.pools import Node
 if TYPE_CHECKING:
     from elastane.cluster.client.cluster import Cluster
 
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")]
-Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, shown in the list of nodes.")]
+NodeName = Annotated[str, argument("NODE", "Name of the node.")]
+Why = Annotated[str, option("TEXT", "A reason, shown in the list of nodes.", "--why")]
 
 STATES = {"use": "in use", "drain": "drained", "failed": "failed"}
 

@@ -4,10 +4,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
 from elastane.cli.operators.tables import print_rows
+from elastane.cli.options import argument, option
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.notifications import (
@@ -25,27 +24,20 @@ TEST_S = 45.0
 """Longer than a service has to answer."""
 POLL_S = 0.5
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="TARGET", help="Id of the target: ntf-..., as elastane notify list shows it.")
+    str, argument("TARGET", "Id of the target: ntf-..., as elastane notify list shows it.")
 ]
 
 
 def add_target(
     url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL", help="Service in the form of apprise: slack://..., or - to read it from stdin."
-        ),
+        str, argument("URL", "Service in the form of apprise: slack://..., or - to read it from stdin.")
     ],
     *,
-    team: Annotated[
-        str, typer.Option(metavar="TEAM", help="Team of the jobs; '*': every team, for operators.")
-    ],
+    team: Annotated[str, option("TEAM", "Team of the jobs; '*': every team, for operators.")],
     on: Annotated[
         str,
-        typer.Option(
-            "--on",
-            metavar="WHEN,...",
-            help="Occasions: failed, ended, reclaimed, stuck, stuck:1h, waits:2h, budget:80%.",
+        option(
+            "WHEN,...", "Occasions: failed, ended, reclaimed, stuck, stuck:1h, waits:2h, budget:80%.", "--on"
         ),
     ],
     as_json: AsJson = False,

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
 from elastane.cli.operators.declarations import (
@@ -15,7 +14,7 @@ from elastane.cli.operators.declarations import (
 )
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import UNLIMITED, read_limit
-from elastane.cli.options import expand_options, replace_given
+from elastane.cli.options import argument, expand_options, option, replace_given
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import Cohort, Limits, Quota, Team
 from elastane.common.errors import BadInput
@@ -25,46 +24,34 @@ LIMITS = Limits()
 """The default limits of a team."""
 Weight = Annotated[
     float | None,
-    typer.Option(
-        metavar="WEIGHT", help="Share of idle devices, relative to the weights of its siblings. Default: 1."
-    ),
+    option("WEIGHT", "Share of idle devices, relative to the weights of its siblings. Default: 1."),
 ]
-Owner = Annotated[str, typer.Argument(metavar="OWNER", help="Name of a team or a cohort.")]
-PoolName = Annotated[str, typer.Option("--pool", metavar="POOL", help="Pool of the devices.")]
+Owner = Annotated[str, argument("OWNER", "Name of a team or a cohort.")]
+PoolName = Annotated[str, option("POOL", "Pool of the devices.", "--pool")]
 
 
 class TeamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane team set`` as typed; None: not typed."""
 
     cohort: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COHORT", help="Cohort of the team, to which it lends first; '' for the cluster."
-        ),
+        str | None, option("COHORT", "Cohort of the team, to which it lends first; '' for the cluster.")
     ] = None
     weight: Weight = None
     max_jobs: Annotated[
-        int | None,
-        typer.Option(metavar="N", help=f"Limit of jobs that have not ended. Default: {LIMITS.jobs}."),
+        int | None, option("N", f"Limit of jobs that have not ended. Default: {LIMITS.jobs}.")
     ] = None
     max_jobs_per_user: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help=f"The same limit for each user of the team. Default: {LIMITS.jobs_per_user}."
-        ),
+        int | None, option("N", f"The same limit for each user of the team. Default: {LIMITS.jobs_per_user}.")
     ] = None
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help=f"Limit of valid tokens. Default: {LIMITS.tokens}.")
-    ] = None
+    max_tokens: Annotated[int | None, option("N", f"Limit of valid tokens. Default: {LIMITS.tokens}.")] = None
     max_watchers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help=f"Limit of open streams of events. Default: {LIMITS.watchers}."),
+        int | None, option("N", f"Limit of open streams of events. Default: {LIMITS.watchers}.")
     ] = None
     max_stored_mib: Annotated[
         int | None,
-        typer.Option(
-            metavar="MIB",
-            help="Limit of the stored specs of its jobs, including ended jobs, in MiB. "
+        option(
+            "MIB",
+            "Limit of the stored specs of its jobs, including ended jobs, in MiB. "
             f"Default: {LIMITS.stored_mib}.",
         ),
     ] = None
@@ -95,9 +82,7 @@ def set_team(name: Name, *, options: TeamOptions, as_json: AsJson = False) -> No
 def set_cohort(
     name: Name,
     *,
-    parent: Annotated[
-        str | None, typer.Option(metavar="COHORT", help="Parent cohort; '' for the cluster.")
-    ] = None,
+    parent: Annotated[str | None, option("COHORT", "Parent cohort; '' for the cluster.")] = None,
     weight: Weight = None,
     as_json: AsJson = False,
 ) -> None:
@@ -161,20 +146,13 @@ def set_quota(
     owner: Owner,
     *,
     pool: PoolName,
-    nominal: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of devices that OWNER owns. Default: 0.")
-    ] = None,
+    nominal: Annotated[int | None, option("N", "Number of devices that OWNER owns. Default: 0.")] = None,
     borrow: Annotated[
-        str | None,
-        typer.Option(
-            metavar=f"N|{UNLIMITED}", help=f"Most devices that OWNER may borrow. Default: {UNLIMITED}."
-        ),
+        str | None, option(f"N|{UNLIMITED}", f"Most devices that OWNER may borrow. Default: {UNLIMITED}.")
     ] = None,
     lend: Annotated[
         str | None,
-        typer.Option(
-            metavar=f"N|{UNLIMITED}", help=f"Most of its own devices that OWNER lends. Default: {UNLIMITED}."
-        ),
+        option(f"N|{UNLIMITED}", f"Most of its own devices that OWNER lends. Default: {UNLIMITED}."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -226,7 +204,7 @@ def remove_quota(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> No
 
 
 def show_quotas(
-    pool: Annotated[str, typer.Option("--pool", metavar="POOL", help="Only quotas in this pool.")] = "",
+    pool: Annotated[str, option("POOL", "Only quotas in this pool.", "--pool")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the quotas.

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, make_group, open_console, print_json
 from elastane.cli.operators.declarations import (
@@ -16,7 +15,7 @@ from elastane.cli.operators.declarations import (
 from elastane.cli.operators.engine import OF_POOLS, OptionList, change_options, make_flag
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import read_labels
-from elastane.cli.options import expand_options, replace_given
+from elastane.cli.options import expand_options, flag, option, replace_given
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import Trigger
 from elastane.cluster.nouns.pools import Pool
@@ -30,30 +29,18 @@ NAMED = ("partition", "account", "qos", "constraint", "time")
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane pool set`` as typed; None: not typed."""
 
-    device: Annotated[str | None, typer.Option(metavar="KIND", help="Kind of device, such as h100.")] = None
-    devices: Annotated[int | None, typer.Option(metavar="N", min=0, help="Number of devices.")] = None
-    per_node: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Devices of each node. Default: 8.")
-    ] = None
+    device: Annotated[str | None, option("KIND", "Kind of device, such as h100.")] = None
+    devices: Annotated[int | None, option("N", "Number of devices.", min=0)] = None
+    per_node: Annotated[int | None, option("N", "Devices of each node. Default: 8.", min=1)] = None
     spot: Annotated[
-        bool | None,
-        typer.Option("--spot/--on-demand", help="Whether the devices can be taken away. Default: on demand."),
+        bool | None, flag("Whether the devices can be taken away. Default: on demand.", "--spot/--on-demand")
     ] = None
-    price: Annotated[
-        float | None, typer.Option(metavar="PRICE", min=0, help="Price of a device per hour. Default: 0.")
-    ] = None
-    site: Annotated[str | None, typer.Option(metavar="SITE", help="Region or data centre of the pool.")] = (
-        None
-    )
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="A label that jobs can require; repeatable.")
-    ] = None
+    price: Annotated[float | None, option("PRICE", "Price of a device per hour. Default: 0.", min=0)] = None
+    site: Annotated[str | None, option("SITE", "Region or data centre of the pool.")] = None
+    label: Annotated[list[str] | None, option("K=V", "A label that jobs can require; repeatable.")] = None
     engine: Annotated[
         str | None,
-        typer.Option(
-            metavar="ENGINE",
-            help="Engine that starts the jobs of the pool; '' for the machine of the controller.",
-        ),
+        option("ENGINE", "Engine that starts the jobs of the pool; '' for the machine of the controller."),
     ] = None
     partition: Annotated[str | None, make_flag(OF_POOLS["partition"])] = None
     account: Annotated[str | None, make_flag(OF_POOLS["account"])] = None
@@ -189,19 +176,11 @@ add_show_and_remove(pool, "pool", Pool)
 def set_trigger(
     name: Name,
     *,
-    metric: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="Name of a metric that elastane tell reports.")
-    ] = None,
-    above: Annotated[
-        float | None, typer.Option(metavar="X", help="The limit holds while the metric is above X.")
-    ] = None,
-    below: Annotated[
-        float | None, typer.Option(metavar="X", help="The limit holds while the metric is below X.")
-    ] = None,
-    pool: Annotated[str | None, typer.Option(metavar="POOL", help="Pool of the devices.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Most devices of the pool that jobs may use.")
-    ] = None,
+    metric: Annotated[str | None, option("METRIC", "Name of a metric that elastane tell reports.")] = None,
+    above: Annotated[float | None, option("X", "The limit holds while the metric is above X.")] = None,
+    below: Annotated[float | None, option("X", "The limit holds while the metric is below X.")] = None,
+    pool: Annotated[str | None, option("POOL", "Pool of the devices.")] = None,
+    limit: Annotated[int | None, option("N", "Most devices of the pool that jobs may use.", min=0)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a trigger, or change the given fields of one."""

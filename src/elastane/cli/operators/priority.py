@@ -2,30 +2,22 @@
 
 from typing import Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, make_group
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document
-from elastane.cli.options import replace_given
+from elastane.cli.options import argument, flag, option, replace_given
 from elastane.cluster.nouns.config import PriorityClass
 
 
 def set_priority(
     name: Name,
     value: Annotated[
-        int,
-        typer.Argument(
-            metavar="PRIORITY", help="Priority of the jobs of this class; a higher number is more important."
-        ),
+        int, argument("PRIORITY", "Priority of the jobs of this class; a higher number is more important.")
     ],
     *,
     default: Annotated[
-        bool | None,
-        typer.Option("--default/--no-default", help="Whether jobs without a priority class get this one."),
+        bool | None, flag("Whether jobs without a priority class get this one.", "--default/--no-default")
     ] = None,
-    description: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A description, shown in the list of classes.")
-    ] = None,
+    description: Annotated[str | None, option("TEXT", "A description, shown in the list of classes.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a priority class, or change the given fields of one."""

@@ -2,22 +2,21 @@
 
 from typing import Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, make_group, print_answer, wrap_command
 from elastane.cli.option_values import read_duration_s
+from elastane.cli.options import argument, option
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.pools import Capacity, Metric, Notice, Price, Report
 from elastane.common.durations import format_duration
 from elastane.common.field_checks import check_finite_fields
 
-Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="The report is valid for this long.")]
-PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.")]
+Valid = Annotated[str, option("DURATION", "The report is valid for this long.", "--for")]
+PoolName = Annotated[str, argument("POOL", "Name of the pool.")]
 
 
 def report_capacity(
     pool: PoolName,
-    devices: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of devices.")],
+    devices: Annotated[int, argument("N", "Number of devices.", min=0)],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
@@ -28,10 +27,8 @@ def report_capacity(
 
 
 def report_notice(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
-    within: Annotated[
-        str, typer.Option("--in", metavar="DURATION", help="Time until the node is taken away.")
-    ],
+    node: Annotated[str, argument("NODE", "Name of the node.")],
+    within: Annotated[str, option("DURATION", "Time until the node is taken away.", "--in")],
     as_json: AsJson = False,
 ) -> None:
     """Report that NODE will be taken away. Jobs leave it before then."""
@@ -44,8 +41,8 @@ def report_notice(
 
 
 def report_metric(
-    name: Annotated[str, typer.Argument(metavar="METRIC", help="Name of the metric.")],
-    value: Annotated[float, typer.Argument(metavar="NUMBER", help="Its value.")],
+    name: Annotated[str, argument("METRIC", "Name of the metric.")],
+    value: Annotated[float, argument("NUMBER", "Its value.")],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +55,7 @@ def report_metric(
 
 def report_price(
     pool: PoolName,
-    hourly: Annotated[float, typer.Argument(metavar="PRICE", min=0, help="Price of a device per hour.")],
+    hourly: Annotated[float, argument("PRICE", "Price of a device per hour.", min=0)],
     valid: Valid = "10min",
     as_json: AsJson = False,
 ) -> None:

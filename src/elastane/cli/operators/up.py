@@ -27,7 +27,7 @@ from elastane.cli.operators.service_process import (
     start_service,
     wait_for_service,
 )
-from elastane.cli.options import expand_options
+from elastane.cli.options import expand_options, flag, option
 from elastane.cluster.client.context import read_run_as
 from elastane.cluster.engines.local.user_isolation import PASSAGE
 from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
@@ -50,49 +50,40 @@ NO_USERS = "none"
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of ``elastane up`` as typed."""
 
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = (
-        f"127.0.0.1:{PORT}"
-    )
+    listen: Annotated[str, option("HOST:PORT", "Address to listen on.")] = f"127.0.0.1:{PORT}"
     store: Annotated[
         str,
-        typer.Option(
-            metavar="URL",
-            help="Database: sqlite:///PATH or postgresql://... Default: controller.db in $ELASTANE_HOME.",
+        option(
+            "URL", "Database: sqlite:///PATH or postgresql://... Default: controller.db in $ELASTANE_HOME."
         ),
     ] = ""
     devices: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Number of devices of this machine. Default: its GPUs, or its CPU cores if it has no GPU.",
             min=1,
-            help="Number of devices of this machine. Default: its GPUs, or its CPU cores if it has no GPU.",
         ),
     ] = None
-    tls_cert: Annotated[
-        str, typer.Option(metavar="FILE", help="Certificate chain for HTTPS; needs --tls-key.")
-    ] = ""
-    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Private key of the certificate.")] = ""
+    tls_cert: Annotated[str, option("FILE", "Certificate chain for HTTPS; needs --tls-key.")] = ""
+    tls_key: Annotated[str, option("FILE", "Private key of the certificate.")] = ""
     new_token: Annotated[
-        bool,
-        typer.Option("--new-token", help="Create another operator's token, for example if the last is lost."),
+        bool, flag("Create another operator's token, for example if the last is lost.", "--new-token")
     ] = False
     run_as: Annotated[
         list[str] | None,
-        typer.Option(
-            "--run-as",
-            metavar="[TEAM=]USER",
-            help="Run the jobs of TEAM as this system user; without TEAM=, the jobs of all other teams. "
+        option(
+            "[TEAM=]USER",
+            "Run the jobs of TEAM as this system user; without TEAM=, the jobs of all other teams. "
             "Repeatable, once per team. Needs root. Saved for the next elastane up; none removes it: all "
             "jobs run as the user of the controller again.",
+            "--run-as",
         ),
     ] = None
     dashboard: Annotated[
-        bool,
-        typer.Option("--dashboard", help="Serve pages for a browser too, on the next port, until it ends."),
+        bool, flag("Serve pages for a browser too, on the next port, until it ends.", "--dashboard")
     ] = False
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run the controller in the background.")] = (
-        False
-    )
+    detach: Annotated[bool, flag("Run the controller in the background.", "--detach", "-d")] = False
 
 
 @expand_options

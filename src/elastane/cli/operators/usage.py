@@ -5,11 +5,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
-import typer
-
 from elastane.cli.command import AsJson, print_json
 from elastane.cli.operators.tables import print_table
 from elastane.cli.option_values import read_past_time
+from elastane.cli.options import flag, option
 from elastane.cli.terminal import write_csv
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
@@ -37,21 +36,13 @@ MANY_H = 10.0
 
 def usage(
     *,
-    by: Annotated[
-        list[By] | None, typer.Option(help="Column to group by; repeatable. Default: team.")
-    ] = None,
+    by: Annotated[list[By] | None, flag("Column to group by; repeatable. Default: team.")] = None,
     begin: Annotated[
         str,
-        typer.Option(
-            "--from",
-            metavar="TIME",
-            help="Start: a date (2026-11-01), a time, or a duration ago (7d). Default: 30d.",
-        ),
+        option("TIME", "Start: a date (2026-11-01), a time, or a duration ago (7d). Default: 30d.", "--from"),
     ] = "",
-    until: Annotated[
-        str, typer.Option(metavar="TIME", help="End, written like the start. Default: now.")
-    ] = "",
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, in device-seconds.")] = False,
+    until: Annotated[str, option("TIME", "End, written like the start. Default: now.")] = "",
+    as_csv: Annotated[bool, flag("Print CSV, in device-seconds.", "--csv")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show device-hours and their cost: owned, borrowed and spot.

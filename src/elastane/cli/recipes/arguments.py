@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-import typer
-
+from elastane.cli.options import argument, option
 from elastane.integrations.recipes.recipe import Recipe
 from elastane.integrations.recipes.recipe_files import list_recipes
 from elastane.integrations.recipes.resolution import load_recipe
@@ -17,19 +16,15 @@ def complete_recipes(typed: str) -> list[str]:
 
 RecipeName: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
-        help="A recipe of elastane recipe list, or the path of your own .yaml file.",
+    argument(
+        "NAME",
+        "A recipe of elastane recipe list, or the path of your own .yaml file.",
         autocompletion=complete_recipes,
     ),
 ]
 Changes: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a field of the recipe, such as training.steps=200. Repeatable.",
-    ),
+    option("KEY=VALUE", "Change a field of the recipe, such as training.steps=200. Repeatable.", "--set"),
 ]
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.option_values import read_size_bytes
+from elastane.cli.options import option
 from elastane.cli.recipes.arguments import Changes, RecipeName, read_typed_recipe
 from elastane.cli.torch_process import run_module
 from elastane.common.extras import require
@@ -35,37 +35,27 @@ def plan_sizes(
     *,
     devices: Annotated[
         str | None,
-        typer.Option(
-            metavar="N[:MEMORY]",
-            help="Number of devices, and the memory of each GPU: 8 or 8:80GB. Default: those here.",
+        option(
+            "N[:MEMORY]", "Number of devices, and the memory of each GPU: 8 or 8:80GB. Default: those here."
         ),
     ] = None,
     nodes: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Number of equal machines that have these devices together.", show_default="1"
-        ),
+        int, option("N", "Number of equal machines that have these devices together.", show_default="1")
     ] = 1,
     link: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SPEED", help="Speed of the network of each machine, such as 1gbit. Default: 10gbit."
-        ),
+        str | None, option("SPEED", "Speed of the network of each machine, such as 1gbit. Default: 10gbit.")
     ] = None,
     flops: Annotated[
         float | None,
-        typer.Option(
-            metavar="F",
-            help="Floating-point operations per second that one worker reaches, such as 4e14. Default: "
-            "measured on this machine with a small model.",
+        option(
+            "F",
+            "Floating-point operations per second that one worker reaches, such as 4e14. Default: measured "
+            "on this machine with a small model.",
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Bytes per second between two workers of a machine, such as 10GB. Default: 1.25GB.",
-        ),
+        option("SIZE", "Bytes per second between two workers of a machine, such as 10GB. Default: 1.25GB."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, make_group, open_console, print_json, wrap_command
+from elastane.cli.options import argument
 from elastane.cli.recipes.arguments import (
     Changes,
     RecipeName,
@@ -74,10 +74,7 @@ def show_recipe(named: RecipeName, changes: Changes = None, as_json: AsJson = Fa
 
 def eject_files(
     named: RecipeName,
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="FOLDER", help="A folder for the two files. Default: ./NAME."),
-    ] = None,
+    folder: Annotated[Path | None, argument("FOLDER", "A folder for the two files. Default: ./NAME.")] = None,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-import typer
 
 from elastane.cli.launcher_options import (
     ACCELERATE,
@@ -19,7 +18,7 @@ from elastane.cli.launcher_options import (
     LauncherOption,
     find_launcher_option,
 )
-from elastane.cli.options import CONTRACT
+from elastane.cli.options import CONTRACT, flag, option
 from elastane.cli.runs.run_options import RunOptions
 from elastane.common.documents import read_document, read_yaml
 from elastane.common.errors import BadInput
@@ -44,52 +43,49 @@ class AccelerateOptions(RunOptions, frozen=True, kw_only=True):
 
     config_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Settings of accelerate config. Default: its default_config.yaml, if there is one.",
             "--config_file",
-            metavar="FILE",
-            help="Settings of accelerate config. Default: its default_config.yaml, if there is one.",
-            rich_help_panel=CONTRACT,
+            panel=CONTRACT,
         ),
     ] = None
     num_processes: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "N",
+            "Number of processes, unless --workers gives a range.",
             "--num_processes",
             "-np",
-            metavar="N",
-            help="Number of processes, unless --workers gives a range.",
-            rich_help_panel=CONTRACT,
+            panel=CONTRACT,
         ),
     ] = None
     mixed_precision: Annotated[
         Precision | None,
-        typer.Option(
+        option(
+            "|".join(get_args(Precision)),
+            "Precision of the script's Accelerator, unless the script sets it.",
             "--mixed_precision",
-            metavar="|".join(get_args(Precision)),
-            help="Precision of the script's Accelerator, unless the script sets it.",
-            rich_help_panel=CONTRACT,
+            panel=CONTRACT,
         ),
     ] = None
-    cpu: Annotated[
-        bool,
-        typer.Option("--cpu", help="Train on the CPU, even if there are GPUs.", rich_help_panel=CONTRACT),
-    ] = False
+    cpu: Annotated[bool, flag("Train on the CPU, even if there are GPUs.", "--cpu", panel=CONTRACT)] = False
     gpu_ids: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "N,N,…|all",
+            "GPUs that the script may use, as CUDA_VISIBLE_DEVICES. Default: all.",
             "--gpu_ids",
-            metavar="N,N,…|all",
-            help="GPUs that the script may use, as CUDA_VISIBLE_DEVICES. Default: all.",
-            rich_help_panel=CONTRACT,
+            panel=CONTRACT,
         ),
     ] = None
     gradient_accumulation_steps: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "N",
+            "Batches for each step of the optimizer, unless the script sets it.",
             "--gradient_accumulation_steps",
-            metavar="N",
-            help="Batches for each step of the optimizer, unless the script sets it.",
-            rich_help_panel=CONTRACT,
+            panel=CONTRACT,
         ),
     ] = None
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, TypeAlias
 
-import typer
 from typer.core import TyperCommand
 
-from elastane.cli.options import WORKERS, spell_with_hyphens
+from elastane.cli.options import WORKERS, option, spell_with_hyphens
 from elastane.common.addresses import (
     check_address,
     check_own_address,
@@ -26,18 +25,18 @@ _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 Advertise: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="The address at which the other machines reach this one, if its addresses are translated.",
-        rich_help_panel=WORKERS,
+    option(
+        "ADDRESS",
+        "The address at which the other machines reach this one, if its addresses are translated.",
+        panel=WORKERS,
     ),
 ]
 Ports: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        metavar="A-B",
-        help="Listen only on TCP ports from A to B: 2 for this machine, and 2 for each of its workers.",
-        rich_help_panel=WORKERS,
+    option(
+        "A-B",
+        "Listen only on TCP ports from A to B: 2 for this machine, and 2 for each of its workers.",
+        panel=WORKERS,
     ),
 ]
 

@@ -4,9 +4,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.options import argument, flag
 from elastane.cli.run_lookup import find_own_run
 from elastane.cli.runs.requests import LOOK_S, list_members, send_request, wait_until
 from elastane.cli.stop_times import describe_restart, describe_stop_time
@@ -26,12 +25,9 @@ AUTO = "auto"
 def resize(
     run: RunName,
     workers: Annotated[
-        str,
-        typer.Argument(
-            metavar="N|auto", help="New number of workers; auto: let the controller of the run decide."
-        ),
+        str, argument("N|auto", "New number of workers; auto: let the controller of the run decide.")
     ],
-    wait: Annotated[bool, typer.Option("--wait", help="Return once N workers train.")] = False,
+    wait: Annotated[bool, flag("Return once N workers train.", "--wait")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Change the number of workers of RUN.
@@ -118,12 +114,11 @@ def drain(
     run: RunName,
     subject: Annotated[
         str,
-        typer.Argument(
-            metavar="WORKER|NODE",
-            help="Worker number or machine name, as elastane ps shows it; first: the first machine.",
+        argument(
+            "WORKER|NODE", "Worker number or machine name, as elastane ps shows it; first: the first machine."
         ),
     ],
-    wait: Annotated[bool, typer.Option("--wait", help="Return once the worker or machine has left.")] = False,
+    wait: Annotated[bool, flag("Return once the worker or machine has left.", "--wait")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let WORKER, or the machine NODE, leave RUN at a commit, without losing any of its work.
@@ -200,7 +195,7 @@ def _drain_node(run_dir: RunDir, name: str, *, wait: bool, as_json: bool) -> Non
 
 def stop(
     run: RunName,
-    wait: Annotated[bool, typer.Option("--wait", help="Return once the run is over.")] = False,
+    wait: Annotated[bool, flag("Return once the run is over.", "--wait")] = False,
     as_json: AsJson = False,
 ) -> None:
     """End RUN at the next commit, after it has written its model.

@@ -11,7 +11,7 @@ import typer
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
-from elastane.cli.options import WORKERS
+from elastane.cli.options import WORKERS, option
 from elastane.cli.runs.address_options import Advertise, Ports, build_machine_address, check_ports
 from elastane.cli.scripts import check_script
 from elastane.cli.terminal import outlive_output
@@ -38,23 +38,18 @@ def join_run(
     run: RunName,
     slots: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="The most workers on this machine. Default: its GPUs or, without any, its CPUs.",
-            min=1,
-        ),
+        option("N", "The most workers on this machine. Default: its GPUs or, without any, its CPUs.", min=1),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option(metavar="NODE", help="Name of this machine in the run. Default: its host name."),
+        str | None, option("NODE", "Name of this machine in the run. Default: its host name.")
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address or network interface, such as eth1, at which the other machines reach this one. "
+        option(
+            "ADDRESS",
+            "Address or network interface, such as eth1, at which the other machines reach this one. "
             "Default: the address that reaches the run.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = None,
     advertise: Advertise = None,

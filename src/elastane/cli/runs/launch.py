@@ -9,7 +9,7 @@ import typer
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.contract_options import NOT_WITH_CONTRACT, ON_OTHER_MACHINES
 from elastane.cli.launcher_options import ACCELERATE, LauncherCommand, accept_launcher_options
-from elastane.cli.options import expand_options, list_explicit_options
+from elastane.cli.options import argument, expand_options, list_explicit_options
 from elastane.cli.runs.accelerate_settings import (
     AccelerateOptions,
     build_accelerate_environment,
@@ -31,10 +31,9 @@ class LaunchCommand(LauncherCommand):
 
 def launch_script(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script that uses Accelerate.")],
+    script: Annotated[Path, argument("SCRIPT", "A script that uses Accelerate.")],
     args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Arguments of the script: all words after SCRIPT."),
+        list[str] | None, argument("ARGS", "Arguments of the script: all words after SCRIPT.")
     ] = None,
     *,
     options: AccelerateOptions,

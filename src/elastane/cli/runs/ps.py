@@ -6,10 +6,10 @@ from itertools import groupby
 from typing import Annotated
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
+from elastane.cli.options import argument
 from elastane.cli.run_lookup import list_runs
 from elastane.cli.runs.requests import send_request
 from elastane.common.errors import ElastaneError, NoSuchRun
@@ -26,10 +26,8 @@ from elastane.run.observability.run_files import read_record
 def ps(
     run: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="A run's name, directory or ticket. Default: all live runs.",
-            autocompletion=complete_runs,
+        argument(
+            "RUN", "A run's name, directory or ticket. Default: all live runs.", autocompletion=complete_runs
         ),
     ] = None,
     as_json: AsJson = False,

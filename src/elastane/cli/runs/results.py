@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-import typer
-
 from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.options import flag, option
 from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.torch_process import run_module
 from elastane.common.errors import BadInput
@@ -21,15 +20,13 @@ MODULE = "elastane.run.worker.export"
 
 Format: TypeAlias = Annotated[
     ExportFormat,
-    typer.Option(
+    flag(
+        "hf: for from_pretrained of transformers or peft. torch: state dicts. dcp: a distributed checkpoint "
+        "of PyTorch.",
         "--format",
-        help="hf: for from_pretrained of transformers or peft. torch: state dicts. dcp: a distributed "
-        "checkpoint of PyTorch.",
     ),
 ]
-DType: TypeAlias = Annotated[
-    ExportType | None, typer.Option(help="Convert floating-point weights. Default: as trained.")
-]
+DType: TypeAlias = Annotated[ExportType | None, flag("Convert floating-point weights. Default: as trained.")]
 
 
 def report(run: RunName, as_json: AsJson = False) -> None:
@@ -57,17 +54,11 @@ def export(
     *,
     form: Format,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="A new or empty directory. Default: RUN-FORMAT in the working directory."
-        ),
+        Path | None, option("DIR", "A new or empty directory. Default: RUN-FORMAT in the working directory.")
     ] = None,
     dtype: DType = None,
     optimizer: Annotated[
-        bool,
-        typer.Option(
-            "--optimizer", help="Also write the optimizer state; the run must have used --save-optimizer."
-        ),
+        bool, flag("Also write the optimizer state; the run must have used --save-optimizer.", "--optimizer")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from elastane.cli.command import AsJson, open_console
 from elastane.cli.devices import count_cores, count_devices
 from elastane.cli.launcher_options import TORCHRUN, LauncherCommand, accept_launcher_options
-from elastane.cli.options import expand_options, list_explicit_options
+from elastane.cli.options import argument, expand_options, list_explicit_options
 from elastane.cli.run_lookup import find_own_run, find_trained_run
 from elastane.cli.runs.address_options import DEFAULT_ADDRESS, CommandWithListen
 from elastane.cli.runs.conclusion import conclude_run
@@ -76,12 +76,9 @@ class RunCommand(CommandWithListen, LauncherCommand):
 @expand_options
 def run(
     context: typer.Context,
-    script: Annotated[
-        Path | None, typer.Argument(metavar="SCRIPT", help="The training script, a Python file.")
-    ] = None,
+    script: Annotated[Path | None, argument("SCRIPT", "The training script, a Python file.")] = None,
     args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Arguments of the script: all words after SCRIPT."),
+        list[str] | None, argument("ARGS", "Arguments of the script: all words after SCRIPT.")
     ] = None,
     *,
     options: RunOptions,

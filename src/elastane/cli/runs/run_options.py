@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from elastane.cli.completion import complete_runs
-from elastane.cli.options import OUTPUT, RESUME, WORKERS
+from elastane.cli.options import OUTPUT, RESUME, WORKERS, flag, option
 from elastane.cli.runs.address_options import Advertise, Ports
 from elastane.cli.train_options import WORKERS_HELP, TrainOptions
 from elastane.run.nouns.spec import SpotChecks
@@ -17,10 +15,10 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
 
     workers: Annotated[
         str | None,
-        typer.Option(
-            metavar="MIN:MAX",
-            help=f"{WORKERS_HELP} Default: 1 to the number of CPUs, or 1:2 with a single CPU.",
-            rich_help_panel=WORKERS,
+        option(
+            "MIN:MAX",
+            f"{WORKERS_HELP} Default: 1 to the number of CPUs, or 1:2 with a single CPU.",
+            panel=WORKERS,
         ),
     ] = None
     processes: Annotated[
@@ -35,163 +33,145 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
     ] = None
     start: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Number of workers at the start; from then on only you change it. Default: MIN, and the run "
+        option(
+            "N",
+            "Number of workers at the start; from then on only you change it. Default: MIN, and the run "
             "grows into idle devices of this machine as long as each new worker is worth it.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = None
     host_discovery_script: Annotated[
         str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Follow the capacity that COMMAND prints, a line HOST or HOST:SLOTS for each host, as for "
+        option(
+            "COMMAND",
+            "Follow the capacity that COMMAND prints, a line HOST or HOST:SLOTS for each host, as for "
             "Horovod. It runs every second; only slots of this machine count.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = None
     listen: Annotated[
         str | None,
-        typer.Option(
-            metavar="[ADDRESS]",
-            help="Let other machines take part with elastane join: they reach this one at ADDRESS, such as "
+        option(
+            "[ADDRESS]",
+            "Let other machines take part with elastane join: they reach this one at ADDRESS, such as "
             "10.0.0.5 or, for a network interface, eth1; without it at that of the default route. Gradients "
             "between machines are encrypted only with --encrypt.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = None
     advertise: Advertise = None
     ports: Ports = None
     encrypt: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Encrypt gradients and parameters between machines too, with TLS 1.3. Needs --listen; costs CPU "
+            "time.",
             "--encrypt",
-            help="Encrypt gradients and parameters between machines too, with TLS 1.3. Needs --listen; costs "
-            "CPU time.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = False
     claims: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Keep the claims of terms and of changes after deaths at URL: a directory, "
-            "s3://bucket/claims or https://controller:7425. Default: in the run directory.",
-            rich_help_panel=WORKERS,
+        option(
+            "URL",
+            "Keep the claims of terms and of changes after deaths at URL: a directory, s3://bucket/claims or "
+            "https://controller:7425. Default: in the run directory.",
+            panel=WORKERS,
         ),
     ] = None
     hosts: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:SLOTS,…",
-            help="Start the run on these machines, over ssh; each needs the run directory, the script and "
+        option(
+            "HOST:SLOTS,…",
+            "Start the run on these machines, over ssh; each needs the run directory, the script and "
             "Elastane at the same paths. SLOTS: the most workers there; default: its GPUs or CPUs.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = None
     ssh: Annotated[
         str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Reach the machines of --hosts with COMMAND, such as 'ssh -p 2222'. Default: ssh without "
+        option(
+            "COMMAND",
+            "Reach the machines of --hosts with COMMAND, such as 'ssh -p 2222'. Default: ssh without "
             "questions.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = None
     transport: Annotated[
         Literal["shared", "tcp"] | None,
-        typer.Option(
-            metavar="shared|tcp",
-            help="Transport of gradients within a machine: shared memory (default) or TCP.",
-            rich_help_panel=WORKERS,
+        option(
+            "shared|tcp",
+            "Transport of gradients within a machine: shared memory (default) or TCP.",
+            panel=WORKERS,
         ),
     ] = None
     spot_checks: Annotated[
         SpotChecks | None,
-        typer.Option(
-            metavar="auto|off|every",
-            help="Let another worker compute a microbatch once more, and compare the bits. auto (default): "
-            "in the first steps after a join, and then for at most 0.5 % of the time.",
-            rich_help_panel=WORKERS,
+        option(
+            "auto|off|every",
+            "Let another worker compute a microbatch once more, and compare the bits. auto (default): in the "
+            "first steps after a join, and then for at most 0.5 % of the time.",
+            panel=WORKERS,
         ),
     ] = None
     resume: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUN",
+        option(
+            "RUN",
+            "Resume RUN from its newest valid checkpoint; none of its processes may be left. Give no SCRIPT, "
+            "and only options about workers and checkpoints.",
             autocompletion=complete_runs,
-            help="Resume RUN from its newest valid checkpoint; none of its processes may be left. Give no "
-            "SCRIPT, and only options about workers and checkpoints.",
-            rich_help_panel=RESUME,
+            panel=RESUME,
         ),
     ] = None
     from_: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "RUN[@STEP]",
+            "Begin a new run of SCRIPT from the state of RUN: of its newest checkpoint, or of the one after "
+            "STEP. Steps and epochs count on from there.",
             "--from",
-            metavar="RUN[@STEP]",
             autocompletion=complete_runs,
-            help="Begin a new run of SCRIPT from the state of RUN: of its newest checkpoint, or of the one "
-            "after STEP. Steps and epochs count on from there.",
-            rich_help_panel=RESUME,
+            panel=RESUME,
         ),
     ] = None
     accept_changes: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Resume even if the script or the software has changed; the trained bytes may then differ.",
             "--accept-changes",
-            help="Resume even if the script or the software has changed; the trained bytes may then differ.",
-            rich_help_panel=RESUME,
+            panel=RESUME,
         ),
     ] = False
     name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the run, for other commands. Default: generated.",
-            rich_help_panel=OUTPUT,
-        ),
+        str | None, option("NAME", "Name of the run, for other commands. Default: generated.", panel=OUTPUT)
     ] = None
     run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory of the run. Default: $ELASTANE_HOME/runs/NAME.",
-            rich_help_panel=OUTPUT,
-        ),
+        Path | None, option("DIR", "Directory of the run. Default: $ELASTANE_HOME/runs/NAME.", panel=OUTPUT)
     ] = None
     digest_every: Annotated[
         int | None,
-        typer.Option(
-            metavar="K",
-            help="Write a digest of the state to the ledger every K steps. Default: 50.",
-            rich_help_panel=OUTPUT,
-        ),
+        option("K", "Write a digest of the state to the ledger every K steps. Default: 50.", panel=OUTPUT),
     ] = None
     save_optimizer: Annotated[
         bool,
-        typer.Option(
-            "--save-optimizer",
-            help="Also write the optimizer state, beside the finished model.",
-            rich_help_panel=OUTPUT,
-        ),
+        flag("Also write the optimizer state, beside the finished model.", "--save-optimizer", panel=OUTPUT),
     ] = False
     max_shard_size: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Split the finished model into files with at most this many bytes of weights. Default: 5GB.",
-            rich_help_panel=OUTPUT,
+        option(
+            "SIZE",
+            "Split the finished model into files with at most this many bytes of weights. Default: 5GB.",
+            panel=OUTPUT,
         ),
     ] = None
     debug: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Run one worker that owns this terminal, so that breakpoint() works. The worker never counts as "
+            "hung, and is not replaced when it ends.",
             "--debug",
-            help="Run one worker that owns this terminal, so that breakpoint() works. The worker never "
-            "counts as hung, and is not replaced when it ends.",
-            rich_help_panel=OUTPUT,
+            panel=OUTPUT,
         ),
     ] = False
 

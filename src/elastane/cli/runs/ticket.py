@@ -4,10 +4,10 @@ import time
 from typing import Annotated
 
 import msgspec
-import typer
 
 from elastane.cli.command import AsJson, RunName, make_group, open_console, print_json
 from elastane.cli.option_values import read_duration_s
+from elastane.cli.options import argument, option
 from elastane.cli.runs.requests import send_request
 from elastane.cli.timestamps import format_minute
 from elastane.common.errors import BadInput
@@ -41,15 +41,12 @@ def create_run_ticket(
     run: RunName,
     uses: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="The ticket admits N users, each on one machine. Default: without limit."
-        ),
+        option("N", "The ticket admits N users, each on one machine. Default: without limit.", min=1),
     ] = None,
     valid: Annotated[
         str,
-        typer.Option(
-            metavar="DURATION",
-            help="The ticket is valid for so long, such as 2h. Default: for this attempt of the run.",
+        option(
+            "DURATION", "The ticket is valid for so long, such as 2h. Default: for this attempt of the run."
         ),
     ] = "",
     as_json: AsJson = False,
@@ -116,9 +113,7 @@ def _describe_validity(ticket: TicketStatus) -> str:
 
 def revoke_run_ticket(
     run: RunName,
-    ticket: Annotated[
-        str, typer.Argument(metavar="ID", help="The ticket's id, as elastane ticket list shows it.")
-    ],
+    ticket: Annotated[str, argument("ID", "The ticket's id, as elastane ticket list shows it.")],
     as_json: AsJson = False,
 ) -> None:
     """Revoke a ticket of RUN: it admits no one from now on.

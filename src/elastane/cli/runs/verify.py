@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.options import argument, flag, option
 from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.runs.rehearsal import run_rehearsal
 from elastane.common.errors import BadInput
@@ -30,26 +31,21 @@ ONE_LINE = 60
 
 Other = Annotated[
     str | None,
-    typer.Argument(
-        metavar="OTHER",
-        help="A second run to compare with; with --restore, a checkpoint of RUN by its name or step.",
+    argument(
+        "OTHER", "A second run to compare with; with --restore, a checkpoint of RUN by its name or step."
     ),
 ]
 Restore = Annotated[
     bool,
-    typer.Option(
-        "--restore",
-        help="Rehearse a restore from a checkpoint, without touching the run.",
-        rich_help_panel=REHEARSAL,
-    ),
+    flag("Rehearse a restore from a checkpoint, without touching the run.", "--restore", panel=REHEARSAL),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "N",
+        "Number of workers that restore. Default: the number that the run starts with.",
         min=1,
-        metavar="N",
-        help="Number of workers that restore. Default: the number that the run starts with.",
-        rich_help_panel=REHEARSAL,
+        panel=REHEARSAL,
     ),
 ]
 
