@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def explain(
-    name: Name,
-    job: AsJob = False,
-    as_json: AsJson = False,
-) -> None:
+def explain(name: Name, job: AsJob = False, as_json: AsJson = False) -> None:
     """Explain why NAME has its size or waits, and what would change that.
 
     The command then lists the decisions that led to this size, newest first,

@@ -66,10 +66,7 @@ def expand_options(command: Callable[..., None], left_out: tuple[str, ...] = ())
     fields = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=fields[field.name],
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=fields[field.name]
         )
         for field in msgspec.structs.fields(kind)
         if field.name not in left_out

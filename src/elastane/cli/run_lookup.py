@@ -57,9 +57,7 @@ def find_own_run(name: str, *, means: str, do: str) -> RunDir:
         return run_dir  # the controller does not answer, so the user may have to act
     if job is not None:
         raise BadInput(
-            f"{name} is the run of a job, which a controller manages",
-            means=means,
-            do=do.format(job=job.name),
+            f"{name} is the run of a job, which a controller manages", means=means, do=do.format(job=job.name)
         )
     return run_dir
 

@@ -281,8 +281,7 @@ def read_document(file: BinaryIO) -> bytes:
 def _check_size(text: str | bytes) -> None:
     if len(text) > LARGEST_BYTES:
         raise BadInput(
-            f"has more than {LARGEST_BYTES} characters",
-            do="give the path of a job file or a configuration",
+            f"has more than {LARGEST_BYTES} characters", do="give the path of a job file or a configuration"
         )
 
 

@@ -86,8 +86,7 @@ def show_tokens(
 
 
 def revoke(
-    token: Annotated[str, argument("TOKEN", "Id of the token: tok-...")],
-    as_json: AsJson = False,
+    token: Annotated[str, argument("TOKEN", "Id of the token: tok-...")], as_json: AsJson = False
 ) -> None:
     """Revoke TOKEN. The controller refuses it from now on."""
     with connect() as cluster:

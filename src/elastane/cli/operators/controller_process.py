@@ -9,10 +9,7 @@ import msgspec
 
 from elastane.cluster.client.context import StartedController, read_running, save_run_as, save_running
 from elastane.cluster.client.controller_lock import find_lock_holder
-from elastane.cluster.nouns.controller import (
-    ControllerReady,
-    ControllerSettings,
-)
+from elastane.cluster.nouns.controller import ControllerReady, ControllerSettings
 from elastane.common.connections.controller_context import (
     Context,
     read_context,

@@ -9,11 +9,7 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
-from elastane.cli.operators.service_process import (
-    parse_listen_address,
-    start_service,
-    wait_for_service,
-)
+from elastane.cli.operators.service_process import parse_listen_address, start_service, wait_for_service
 from elastane.cli.options import argument, expand_options, option
 from elastane.cluster.client.context import StartedDashboard, save_dashboard
 from elastane.cluster.nouns.dashboard import DashboardReady, DashboardSettings
@@ -62,10 +58,7 @@ def dashboard(
     """
     host, port = parse_listen_address(options.listen)
     settings = DashboardSettings(
-        host=host,
-        port=port,
-        certificate=make_absolute(options.tls_cert),
-        key=make_absolute(options.tls_key),
+        host=host, port=port, certificate=make_absolute(options.tls_cert), key=make_absolute(options.tls_key)
     )
     if run:
         settings = msgspec.structs.replace(settings, run_dir=str(find_run(run).root.absolute()))

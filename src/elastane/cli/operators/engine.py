@@ -7,11 +7,7 @@ import msgspec
 import typer
 
 from elastane.cli.command import AsJson, make_group, open_console, print_json
-from elastane.cli.operators.declarations import (
-    Name,
-    add_document_commands,
-    change_document,
-)
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document
 from elastane.cli.options import KUBERNETES, SLURM, argument, expand_options, option, replace_given
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.config import DeclaredEngine

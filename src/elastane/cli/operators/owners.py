@@ -6,12 +6,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
-from elastane.cli.operators.declarations import (
-    Name,
-    add_document_commands,
-    change_document,
-    format_change,
-)
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document, format_change
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import UNLIMITED, read_limit
 from elastane.cli.options import argument, expand_options, option, replace_given
@@ -124,9 +119,7 @@ add_document_commands(
 )
 
 cohort = make_group(
-    "cohort",
-    "Manage cohorts: groups of teams that lend devices to each other first.",
-    {"set": set_cohort},
+    "cohort", "Manage cohorts: groups of teams that lend devices to each other first.", {"set": set_cohort}
 )
 add_document_commands(
     cohort,
@@ -175,10 +168,7 @@ def set_quota(
 
     _change_quotas(owner, add_or_replace, as_json=as_json)
     with connect() as cluster:
-        owners: tuple[Team | Cohort, ...] = (
-            *cluster.documents.list(Team),
-            *cluster.documents.list(Cohort),
-        )
+        owners: tuple[Team | Cohort, ...] = (*cluster.documents.list(Team), *cluster.documents.list(Cohort))
         found = next((row for row in cluster.occupancy() if row.pool == pool), None)
     promised = sum(quota.nominal_quota for node in owners for quota in node.quotas if quota.pool == pool)
     if found is not None and promised > found.devices:
@@ -204,8 +194,7 @@ def remove_quota(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> No
 
 
 def show_quotas(
-    pool: Annotated[str, option("POOL", "Only quotas in this pool.", "--pool")] = "",
-    as_json: AsJson = False,
+    pool: Annotated[str, option("POOL", "Only quotas in this pool.", "--pool")] = "", as_json: AsJson = False
 ) -> None:
     """List the quotas.
 

@@ -7,12 +7,7 @@ import msgspec
 
 from elastane.cli.command import AsJson, make_group, open_console, print_json, wrap_command
 from elastane.cli.options import argument
-from elastane.cli.recipes.arguments import (
-    Changes,
-    RecipeName,
-    get_stem,
-    read_typed_recipe,
-)
+from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_typed_recipe
 from elastane.cli.recipes.plan import plan_sizes
 from elastane.cli.recipes.training import recipe_run, recipe_submit
 from elastane.cli.runs.address_options import CommandWithListen

@@ -114,11 +114,7 @@ recipe_run = expand_options(run_recipe, left_out=HIDDEN)
 
 
 def submit_recipe(
-    named: RecipeName,
-    changes: Changes = None,
-    *,
-    options: JobOptions,
-    as_json: AsJson = False,
+    named: RecipeName, changes: Changes = None, *, options: JobOptions, as_json: AsJson = False
 ) -> None:
     """Submit a recipe to the cluster as a job.
 

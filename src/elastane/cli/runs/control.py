@@ -43,9 +43,7 @@ def resize(
     """
     number = None if workers == AUTO else _parse_workers(workers)
     run_dir = find_own_run(
-        run,
-        means="the controller would undo the change within seconds",
-        do="elastane scale {job} MIN:MAX",
+        run, means="the controller would undo the change within seconds", do="elastane scale {job} MIN:MAX"
     )
     console = open_console(as_json=as_json)
     if number is None:
@@ -176,9 +174,7 @@ def _drain_node(run_dir: RunDir, name: str, *, wait: bool, as_json: bool) -> Non
         if note:
             console.print(note, markup=False)
         answer = wait_until(
-            run_dir,
-            done=lambda status: all(row.node != node for row in status.processes),
-            stuck=lambda _: "",
+            run_dir, done=lambda status: all(row.node != node for row in status.processes), stuck=lambda _: ""
         )
     if wait:
         what = f"{name} has left"

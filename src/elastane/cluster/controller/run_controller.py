@@ -215,9 +215,7 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
         nproc_per_node=processes,
         resources_per_worker=WorkerResources(devices=processes * (spec.threads if kind == "cpu" else 1)),
         elastic_policy=ElasticPolicy(
-            min_replicas=spec.min_workers,
-            max_replicas=spec.max_workers,
-            replica_discrete_values=spec.sizes,
+            min_replicas=spec.min_workers, max_replicas=spec.max_workers, replica_discrete_values=spec.sizes
         ),
         training=JobTraining(
             seed=spec.seed,

@@ -49,11 +49,7 @@ from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
-from elastane.common.connections.http_listener import (
-    format_url,
-    load_server_certificate,
-    open_http_listener,
-)
+from elastane.common.connections.http_listener import format_url, load_server_certificate, open_http_listener
 from elastane.common.connections.patient_listener import read_descriptor_limit
 from elastane.common.permissions import restrict_permissions
 

@@ -87,12 +87,7 @@ def list_figure_tiles(feed: ClusterFeed) -> list[Tile]:
             f"30 days: {month.cost:,.2f}",
             "In the currency of the prices of pools.",
         ),
-        (
-            "Finished",
-            f"{day.finished:,}",
-            f"30 days: {month.finished:,}",
-            "Jobs that reached their end.",
-        ),
+        ("Finished", f"{day.finished:,}", f"30 days: {month.finished:,}", "Jobs that reached their end."),
     ]
 
 

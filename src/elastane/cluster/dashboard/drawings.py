@@ -123,10 +123,7 @@ def draw_reserved(
     """
     moments = sorted({begin_s, *(time_s for begin, end, _ in times for time_s in (begin, end))})
     values = [
-        (
-            max(moment, begin_s),
-            float(sum(devices for begin, end, devices in times if begin <= moment < end)),
-        )
+        (max(moment, begin_s), float(sum(devices for begin, end, devices in times if begin <= moment < end)))
         for moment in moments
         if moment < end_s
     ]

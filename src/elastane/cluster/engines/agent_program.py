@@ -15,17 +15,8 @@ from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
 from elastane.cluster.engines.local.job_code import place_code
-from elastane.cluster.engines.local.preflight import (
-    check_job_files,
-    claim_job_run,
-    refuse_run_of_another,
-)
-from elastane.cluster.engines.own_run import (
-    ALL_RECORDS,
-    JOIN_RECORDS,
-    check_fits_own_home,
-    open_own_run,
-)
+from elastane.cluster.engines.local.preflight import check_job_files, claim_job_run, refuse_run_of_another
+from elastane.cluster.engines.own_run import ALL_RECORDS, JOIN_RECORDS, check_fits_own_home, open_own_run
 from elastane.cluster.nouns.arrivals import (
     AgentDeparture,
     Arrival,

@@ -57,8 +57,7 @@ def parse_run_as(words: Iterable[str]) -> RunAs:
         team, equals, user = word.rpartition("=")
         if not user or (equals and not team):
             raise BadInput(
-                f"--run-as {word!r} lacks a team or a user",
-                do="write TEAM=USER, or USER for all other teams",
+                f"--run-as {word!r} lacks a team or a user", do="write TEAM=USER, or USER for all other teams"
             )
         before = teams.get(team, user) if equals else default or user
         if before != user:

@@ -105,10 +105,7 @@ class _GradientAverage:
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
         sent, _ = self._compression.compress(flat)
         handle = allreduce_async_(
-            sent,
-            op=self._op,
-            prescale_factor=1 / self._predivide,
-            postscale_factor=self._predivide,
+            sent, op=self._op, prescale_factor=1 / self._predivide, postscale_factor=self._predivide
         )
         return bucket, sent, handle
 

@@ -191,10 +191,7 @@ def limit_data(data: TrainingData, batches: int, accumulated: int) -> TrainingDa
         length = batches * data.batch
         whole: Any = data.dataset
         return replace(
-            data,
-            dataset=Subset(whole, range(length)),
-            length=length,
-            order=lambda _epoch: range(length),
+            data, dataset=Subset(whole, range(length)), length=length, order=lambda _epoch: range(length)
         )
     if batches % accumulated:
         multiple = -(-batches // accumulated) * accumulated

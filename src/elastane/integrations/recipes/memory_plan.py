@@ -94,9 +94,7 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     parts = max(len(cover(range(*share), ranks)) for share in shares)
     gradients_bytes = slots * trained_bytes + waiting
     added_there = devices.memory_bytes is None or are_added_on_device(
-        trained_bytes,
-        count_held_bytes(states, 1, None),
-        devices.memory_bytes - 2 * measures.parameters_bytes,
+        trained_bytes, count_held_bytes(states, 1, None), devices.memory_bytes - 2 * measures.parameters_bytes
     )
     is_copied = recipe.task == "preference" and recipe.lora is None
     compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s

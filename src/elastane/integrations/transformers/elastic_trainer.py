@@ -29,12 +29,7 @@ from elastane.integrations.transformers.callbacks import check_callbacks, remove
 from elastane.integrations.transformers.evaluation_pass import evaluate_together, is_shareable
 from elastane.integrations.transformers.logged_values import MicrobatchValues, select_shared_values
 from elastane.integrations.transformers.progress import export_callback_states
-from elastane.integrations.transformers.shared_folder import (
-    hold_lock,
-    is_written,
-    write_files,
-    write_folder,
-)
+from elastane.integrations.transformers.shared_folder import hold_lock, is_written, write_files, write_folder
 from elastane.integrations.transformers.training_loop import TrainingLoop
 from elastane.integrations.transformers.training_plan import SampleOrder, TrainingPlan
 from elastane.run.worker.data.data_continuity import check_same_epochs

@@ -15,13 +15,7 @@ STATE_FIELDS = (
     "best_model_checkpoint",
 )
 """Fields of the TrainerState that change in a training and are the same on every worker."""
-CONTROL_FIELDS = (
-    "should_training_stop",
-    "should_epoch_stop",
-    "should_save",
-    "should_evaluate",
-    "should_log",
-)
+CONTROL_FIELDS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 LOOP_FIELDS = ("current_flos", "_total_loss_scalar", "_globalstep_last_logged", "divides_loss")
 
 

@@ -284,11 +284,7 @@ def choose_instruction(
             seconds=ASK_AGAIN_S, why=f"another machine begins attempt {run.attempt} of {job.name}"
         )
     return Join(
-        run_dir=job.run_dir,
-        attempt=run.attempt,
-        workers=agent.workers,
-        spec=job.spec,
-        is_shared=is_shared,
+        run_dir=job.run_dir, attempt=run.attempt, workers=agent.workers, spec=job.spec, is_shared=is_shared
     )
 
 

@@ -135,10 +135,7 @@ def _find_places(
 
 
 def choose_stranded(
-    job: AgentJob | None,
-    agents: Sequence[StoredAgent],
-    gone: Iterable[StoredAgent],
-    leaving: Collection[int],
+    job: AgentJob | None, agents: Sequence[StoredAgent], gone: Iterable[StoredAgent], leaving: Collection[int]
 ) -> tuple[int, ...]:
     """Return which members of gangs would wait for ever, or for too few, by number; they should leave.
 

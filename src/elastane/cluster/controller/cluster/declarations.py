@@ -30,15 +30,7 @@ from elastane.common.field_checks import (
 Kind: TypeAlias = Literal[
     "cohorts", "teams", "priorities", "engines", "pools", "reservations", "triggers", "rules"
 ]
-NAMED: tuple[Kind, ...] = (
-    "cohorts",
-    "teams",
-    "priorities",
-    "engines",
-    "pools",
-    "reservations",
-    "triggers",
-)
+NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "engines", "pools", "reservations", "triggers")
 """Kinds with documents that have names. Of rules there is one set, which is called `ONE`."""
 PRIVATE: frozenset[Kind] = frozenset({"engines"})
 """Kinds that only operators read: a line of shell may hold a password."""

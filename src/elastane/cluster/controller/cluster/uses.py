@@ -73,10 +73,7 @@ def _count_devices(state: JobState, pools: Mapping[str, Pool]) -> dict[str, int]
 
 
 def measure_occupancy(
-    pools: Iterable[Pool],
-    nodes: Iterable[Node],
-    uses: Iterable[tuple[Use, ...]],
-    reserved: Mapping[str, int],
+    pools: Iterable[Pool], nodes: Iterable[Node], uses: Iterable[tuple[Use, ...]], reserved: Mapping[str, int]
 ) -> tuple[Occupancy, ...]:
     """Return the occupancy of each pool.
 

@@ -13,12 +13,7 @@ from pathlib import Path
 import msgspec
 
 from elastane.cluster.controller.elastic_jobs.acceptance import JobOwner, make_or_change_job
-from elastane.cluster.controller.elastic_jobs.decisions import (
-    Situation,
-    Step,
-    choose_step,
-    make_finalizer,
-)
+from elastane.cluster.controller.elastic_jobs.decisions import Situation, Step, choose_step, make_finalizer
 from elastane.cluster.controller.elastic_jobs.followed_engine import FollowedEngine
 from elastane.cluster.controller.elastic_jobs.stored_resource import StoredElasticJob
 from elastane.cluster.controller.job_changes import end_job

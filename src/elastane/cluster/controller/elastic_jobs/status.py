@@ -119,9 +119,7 @@ def _list_conditions(job: StoredJob | None, refusal: str) -> list[ResourceCondit
             message="" if end else words,
         ),
         _make(
-            "PodsReady",
-            is_true=is_whole and not end,
-            reason=end or ("AllTrain" if is_whole else "Waiting"),
+            "PodsReady", is_true=is_whole and not end, reason=end or ("AllTrain" if is_whole else "Waiting")
         ),
         _make(
             "Complete",

@@ -53,9 +53,7 @@ def _expect_workers(job: StoredJob, grant: Grant, now_s: float) -> ObservedJob:
     # If workers that never arrived are given back, the replacement of a dead worker gets time of its own.
     anew = grows or (job.observed.starting_since_s is not None and total <= came < granted)
     return msgspec.structs.replace(
-        job.observed,
-        held=held,
-        starting_since_s=now_s if anew else job.observed.starting_since_s,
+        job.observed, held=held, starting_since_s=now_s if anew else job.observed.starting_since_s
     )
 
 

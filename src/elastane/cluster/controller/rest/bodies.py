@@ -94,9 +94,7 @@ def _refuse_unsafe_values(value: object, path: str) -> None:
             raise BadField(path or "request", "contains a NUL character", do="remove it")
         case int() if abs(value) > LARGEST_INTEGER:
             raise BadField(
-                path,
-                f"has more than {LARGEST_INTEGER.bit_length() - 1} bits",
-                do="write a smaller number",
+                path, f"has more than {LARGEST_INTEGER.bit_length() - 1} bits", do="write a smaller number"
             )
         case _:
             pass

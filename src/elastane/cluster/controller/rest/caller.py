@@ -296,10 +296,7 @@ Key = Annotated[
 Match = Annotated[
     str,
     Header(
-        alias="If-Match",
-        max_length=40,
-        pattern=PRINTABLE,
-        description="Change it only if it has this ETag.",
+        alias="If-Match", max_length=40, pattern=PRINTABLE, description="Change it only if it has this ETag."
     ),
 ]
 

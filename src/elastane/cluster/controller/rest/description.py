@@ -71,11 +71,7 @@ def describe_route(
     if takes_bytes:
         extra["requestBody"] = {"required": True, "content": {BYTES: {"schema": BINARY}}}
     good = {int(code): {"description": code.phrase, **content} for code in (status, also) if code is not None}
-    return {
-        "status_code": status,
-        "responses": {**good, "default": PROBLEM},
-        "openapi_extra": extra,
-    }
+    return {"status_code": status, "responses": {**good, "default": PROBLEM}, "openapi_extra": extra}
 
 
 def build_description(app: FastAPI) -> dict[str, Any]:

@@ -280,8 +280,7 @@ def get_job_log(
     caller: CallerParameter,
     job: Name,
     process: Annotated[
-        str,
-        Query(pattern=PROCESS, description="worker-N, agent, coordinator, fork-server or an agent's id."),
+        str, Query(pattern=PROCESS, description="worker-N, agent, coordinator, fork-server or an agent's id.")
     ] = "worker-0",
     offset: Annotated[
         int, Query(ge=-(2**50), le=2**50, description="First byte; negative: from the end.")

@@ -103,9 +103,7 @@ def get_usage(
 
 @router.get("/figures", tags=["usage"], **describe_route(ClusterFigures))
 def get_figures(
-    caller: CallerParameter,
-    begin: Annotated[Moment, Query(alias="from")] = None,
-    until: Moment = None,
+    caller: CallerParameter, begin: Annotated[Moment, Query(alias="from")] = None, until: Moment = None
 ) -> Response:
     """Return queue times, utilisation, times to the end and interventions, by default of 30 days."""
     caller.require_right("usage.read", Target(name="usage", team=caller.principal.team))

@@ -261,11 +261,7 @@ def create_store_engine(url: URL) -> Engine:
         return engine
     try:
         engine = create_engine(
-            url,
-            pool_size=CONNECTIONS,
-            max_overflow=CONNECTIONS,
-            pool_pre_ping=True,
-            connect_args=POSTGRES,
+            url, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, pool_pre_ping=True, connect_args=POSTGRES
         )
     except (ImportError, NoSuchModuleError) as error:
         raise MissingExtra("postgres", "a store in PostgreSQL needs its driver", str(error)) from error

@@ -252,10 +252,7 @@ def list_waiting_jobs(tx: Connection, teams: Collection[str] | None, until_s: fl
         until_s: only those that were submitted before.
     """
     query = select(jobs.c.name, jobs.c.team, jobs.c.number).where(
-        jobs.c.state == "queued",
-        jobs.c.wanted == "run",
-        jobs.c.submitted_s <= until_s,
-        *_filter_teams(teams),
+        jobs.c.state == "queued", jobs.c.wanted == "run", jobs.c.submitted_s <= until_s, *_filter_teams(teams)
     )
     found = {row.name: row for row in tx.execute(query)}
     for some in split_names(found):

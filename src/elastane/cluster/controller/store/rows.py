@@ -37,14 +37,7 @@ _decode_uses = JsonColumn[tuple[Use, ...]](tuple[Use, ...])
 
 STATES, WISHES = frozenset(get_args(State)), frozenset(get_args(Wanted))
 TIMES = ("submitted_s", "retry_at_s", "active_s")
-OPTIONAL_TIMES = (
-    "started_s",
-    "ended_s",
-    "resized_s",
-    "admitted_s",
-    "active_since_s",
-    "forget_at_s",
-)
+OPTIONAL_TIMES = ("started_s", "ended_s", "resized_s", "admitted_s", "active_since_s", "forget_at_s")
 
 
 def _is_text(value: object) -> bool:

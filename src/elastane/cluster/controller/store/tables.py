@@ -106,12 +106,7 @@ jobs = Table(
         postgresql_where=text("ended_s IS NULL"),
     ),
     # Most jobs bring no code with them.
-    Index(
-        "ix_jobs_code",
-        "code",
-        sqlite_where=text("code <> ''"),
-        postgresql_where=text("code <> ''"),
-    ),
+    Index("ix_jobs_code", "code", sqlite_where=text("code <> ''"), postgresql_where=text("code <> ''")),
     sqlite_autoincrement=True,
 )
 

@@ -16,12 +16,7 @@ from elastane.cluster.engines.kubernetes.kubeconfig import ApiAccess, find_acces
 from elastane.cluster.engines.kubernetes.manifest import CLUSTER_LABEL, build_pod, build_secret, name_pod
 from elastane.cluster.engines.kubernetes.nodes import ListedNode, PodRequests, decode_node, decode_requests
 from elastane.cluster.engines.kubernetes.options import KubernetesOptions, decode_kubernetes_pool
-from elastane.cluster.engines.kubernetes.pods import (
-    AgentPod,
-    choose_grace_s,
-    decode_agent_pod,
-    describe_pod,
-)
+from elastane.cluster.engines.kubernetes.pods import AgentPod, choose_grace_s, decode_agent_pod, describe_pod
 from elastane.cluster.engines.kubernetes.refusals import (
     ALREADY_EXISTS,
     CONFLICT,

@@ -170,11 +170,7 @@ class FollowedList(Generic[T]):
 
     async def _watch(self) -> Away | None:
         """Follow the objects until the watch ends; return None if another one can begin, else why not."""
-        params = {
-            **self._params,
-            "resourceVersion": self._version,
-            "allowWatchBookmarks": "true",
-        }
+        params = {**self._params, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
         async with self._server.watch(self._path, params) as lines:
             if isinstance(lines, Away):
                 return lines

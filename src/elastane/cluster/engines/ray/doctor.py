@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from elastane.cluster.engines.commands import judge_command
 from elastane.cluster.engines.ray.driver_process import RayDriver
 from elastane.cluster.engines.ray.options import RayOptions, decode_ray_pool
-from elastane.cluster.engines.ray.sightings import (
-    RayNode,
-    Sight,
-    describe_resources,
-    list_ray_nodes,
-)
+from elastane.cluster.engines.ray.sightings import RayNode, Sight, describe_resources, list_ray_nodes
 from elastane.cluster.nouns.agents import Away, EngineFinding
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line, fold_text
@@ -75,9 +70,7 @@ def judge_version(version: str | Away, options: RayOptions) -> list[EngineFindin
     if match is not None and (int(match[1]), int(match[2])) < OLDEST:
         return [
             EngineFinding(
-                False,
-                f"Ray {escape_line(version)} is too old",
-                f"the engine needs {OLDEST[0]}.{OLDEST[1]}",
+                False, f"Ray {escape_line(version)} is too old", f"the engine needs {OLDEST[0]}.{OLDEST[1]}"
             )
         ]
     name = f"Ray {match[0]}" if match is not None else "Ray, without a version,"

@@ -9,12 +9,7 @@ from elastane.cluster.engines.decoded_options import decode_pools
 from elastane.cluster.engines.ray.actor_order import ActorOrder, build_order, encode_orders
 from elastane.cluster.engines.ray.driver_process import RayDriver
 from elastane.cluster.engines.ray.options import RayOptions, decode_ray_pool
-from elastane.cluster.engines.ray.sightings import (
-    HEAD_LOST,
-    describe_agents,
-    list_leavers,
-    list_ray_nodes,
-)
+from elastane.cluster.engines.ray.sightings import HEAD_LOST, describe_agents, list_leavers, list_ray_nodes
 from elastane.cluster.nouns.agents import (
     AgentAsk,
     AgentEnd,

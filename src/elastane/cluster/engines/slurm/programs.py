@@ -30,10 +30,7 @@ _FOR_EVER = (
     ("Invalid feature specification", "no machine has the features of the constraint"),
     ("Requested reservation is invalid", "Slurm has no such reservation, or this user may not use it"),
     ("Invalid node name", "Slurm has no machine of that name"),
-    (
-        "Requested node configuration is not available",
-        "no machine of the partition meets the request",
-    ),
+    ("Requested node configuration is not available", "no machine of the partition meets the request"),
     ("Requested time limit is invalid", "the time limit is missing, or longer than is allowed"),
     ("User's group not permitted", "this user may not use the partition"),
     ("Access/permission denied", "this user may not submit such a job"),

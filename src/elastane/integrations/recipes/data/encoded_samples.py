@@ -81,12 +81,7 @@ class _SampleReader:
     """
 
     def __init__(
-        self,
-        spec: DataSpec,
-        files: DataFiles,
-        tokenizer: "PreTrainedTokenizerFast",
-        task: Task,
-        context: int,
+        self, spec: DataSpec, files: DataFiles, tokenizer: "PreTrainedTokenizerFast", task: Task, context: int
     ) -> None:
         self.files, self.context = files, context
         self._spec, self._tokenizer, self._task = spec, tokenizer, task

@@ -118,10 +118,7 @@ def train_tokenizer(
         )
     path = _find_trained(sample, vocabulary)
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_file=str(path),
-        eos_token=END_OF_TEXT,
-        pad_token=PADDING,
-        clean_up_tokenization_spaces=False,
+        tokenizer_file=str(path), eos_token=END_OF_TEXT, pad_token=PADDING, clean_up_tokenization_spaces=False
     )
     tokenizer.chat_template = SIMPLE_TEMPLATE
     return tokenizer

@@ -54,10 +54,7 @@ LONGEST_NAME = 54
 ANY_OBJECT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 SHORT_TEXT = {"type": "string", "maxLength": 100}
 POLICY_RULES = (
-    (
-        "self.minReplicas <= self.maxReplicas",
-        "minReplicas must not be larger than maxReplicas",
-    ),
+    ("self.minReplicas <= self.maxReplicas", "minReplicas must not be larger than maxReplicas"),
     (
         "!(has(self.replicaIncrementStep) && has(self.replicaDiscreteValues))",
         "replicaIncrementStep and replicaDiscreteValues cannot be combined",
@@ -79,10 +76,7 @@ SPEC_RULES = (
         "has(self.contract) || !has(self.nprocPerNode) || self.nprocPerNode == 1",
         "nprocPerNode requires contract: torchrun",
     ),
-    (
-        _SAME_TRAINING,
-        "training cannot be changed: make another ElasticJob",
-    ),
+    (_SAME_TRAINING, "training cannot be changed: make another ElasticJob"),
 )
 NAME_RULE = (f"size(self.metadata.name) <= {LONGEST_NAME}", f"the name has more than {LONGEST_NAME} letters")
 COLUMNS = (

@@ -140,9 +140,7 @@ def _list_rules(rights: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
 
 
 def _build_role(
-    kind: str,
-    rights: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...],
-    installation: Installation,
+    kind: str, rights: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...], installation: Installation
 ) -> dict[str, Any]:
     is_local = kind == "Role"
     name = NAME if is_local else f"{NAME}-{installation.namespace}"
@@ -177,11 +175,7 @@ def _build_claim(part: str, mode: str, installation: Installation) -> dict[str, 
 
 
 def _build_policy(
-    name: str,
-    labels: dict[str, str],
-    peers: list[dict[str, Any]],
-    installation: Installation,
-    port: str = "",
+    name: str, labels: dict[str, str], peers: list[dict[str, Any]], installation: Installation, port: str = ""
 ) -> dict[str, Any]:
     rule: dict[str, Any] = {"from": peers} | ({"ports": [{"port": port}]} if port else {})
     return _build("networking.k8s.io/v1", "NetworkPolicy", installation, name) | {
@@ -243,10 +237,7 @@ def _build_pod_spec(installation: Installation) -> dict[str, Any]:
                 "ports": [{"name": PORT_NAME, "containerPort": PORT}],
                 "readinessProbe": dict(probe),
                 "livenessProbe": probe | {"failureThreshold": 12},
-                "resources": {
-                    "requests": {"cpu": "500m", "memory": "512Mi"},
-                    "limits": {"memory": "2Gi"},
-                },
+                "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "readOnlyRootFilesystem": True,
