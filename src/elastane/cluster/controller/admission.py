@@ -66,11 +66,7 @@ def check_priority_class(spec: JobSpec, priorities: Container[str]) -> None:
 
 
 def check_image(spec: JobSpec, engines: Iterable[DeclaredEngine]) -> None:
-    """Check that some engine could run the image of a job.
-
-    Raises:
-        BadField: none of these can, so the job would wait until an operator declares another one.
-    """
+    """Check that some engine could run the image of a job."""
     if any(can_run_image(spec.image, engine) for engine in (None, *engines)):
         return
     raise make_field_error(

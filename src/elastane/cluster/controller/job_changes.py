@@ -43,11 +43,7 @@ def add_job(
 
 
 def change_job(tx: Connection, before: StoredJob, spec: JobSpec) -> StoredJob:
-    """Give a job another spec, of the same name and team.
-
-    Raises:
-        ElastaneError: the change is refused, in the words of the error.
-    """
+    """Give a job another spec, of the same name and team."""
     check_spec(spec)
     check_priority_class(spec, _list_classes(documents.read_declared_config(tx)))
     if spec.elastic_policy != before.spec.elastic_policy:

@@ -52,11 +52,7 @@ def build_calendar_page(feed: ClusterFeed) -> PageContent:
 
 
 def build_policy_page(feed: ClusterFeed, form: Mapping[str, str]) -> PageContent:
-    """Return the page on which a configuration is changed and its effect foreseen; nothing is applied.
-
-    Args:
-        form: with a changed ``config``; empty: the present configuration is shown.
-    """
+    """Return the page that foresees the effect of the ``config`` of a form, at first the present one."""
     text = form.get("config", "")
     problem, foreseen = _foresee(feed, text) if text else ((), None)
     text = text or feed.ask(lambda cluster: format_config(cluster.documents.config()))

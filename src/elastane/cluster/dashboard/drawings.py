@@ -78,11 +78,7 @@ def _draw_steps(x: Axis, y: Axis, values: Sequence[tuple[float, float]], end_s: 
 
 
 def draw_days(title: str, days: Sequence[tuple[float, float]]) -> Markup:
-    """Return a bar for each day.
-
-    Args:
-        days: ``(begin, value)``, the oldest first.
-    """
+    """Return a bar for each day: ``(begin, value)``, the oldest first."""
     most = max([value for _, value in days], default=0.0) or 1.0
     x = Axis(0, max(1, len(days)), LEFT + 6, WIDTH - 2 * RIGHT)
     y = Axis(0, most * 1.08, BOTTOM, TOP)
@@ -116,11 +112,7 @@ def draw_days(title: str, days: Sequence[tuple[float, float]]) -> Markup:
 def draw_reserved(
     pool: str, times: Sequence[tuple[float, float, int]], begin_s: float, end_s: float
 ) -> Markup:
-    """Return the devices of a pool that reservations hold over time.
-
-    Args:
-        times: ``(begin, end, devices)`` of each.
-    """
+    """Return the devices of a pool that reservations hold over time: ``(begin, end, devices)`` of each."""
     moments = sorted({begin_s, *(time_s for begin, end, _ in times for time_s in (begin, end))})
     values = [
         (max(moment, begin_s), float(sum(devices for begin, end, devices in times if begin <= moment < end)))

@@ -91,11 +91,7 @@ def parse_filter(params: Mapping[str, str]) -> JobFilter:
 
 
 def filter_jobs(jobs: Sequence[JobSummary], chosen: JobFilter) -> FilteredJobs:
-    """Return a page of the jobs that match.
-
-    Args:
-        jobs: the newest first.
-    """
+    """Return a page of the jobs that match; ``jobs`` has the newest first."""
     words = chosen.q.lower().split()
     found = [
         job

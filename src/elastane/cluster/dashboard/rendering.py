@@ -113,11 +113,7 @@ def render_parts(content: PageContent) -> tuple[PagePart, ...]:
 
 
 def render_page(content: PageContent, around: Mapping[str, Any]) -> str:
-    """Return the whole page.
-
-    Args:
-        around: what the frame shows: the reader, the path, a message.
-    """
+    """Return the whole page, with the reader, the path and a message around it."""
     parts = {part.name: part for part in render_parts(content)}
 
     def render_part(name: str) -> Markup:

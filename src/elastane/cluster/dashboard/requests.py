@@ -12,11 +12,7 @@ LARGEST, LONGEST = 1_000_000, 8
 
 
 def apply_change(feed: ClusterFeed, job: str, action: str, form: Form) -> tuple[str, ...]:
-    """Make a change, and return sentences about it.
-
-    Args:
-        action: a key of `CHANGES`.
-    """
+    """Make a change, which `CHANGES` names, and return sentences about it."""
     sentence = feed.ask(lambda cluster: CHANGES[action](cluster, job, form))
     feed.note_change(job)
     return (sentence,)

@@ -81,11 +81,7 @@ def list_shares(ledger: Sequence[LedgerLine]) -> dict[int, WorkerShare]:
 def group_workers(
     live: Sequence[JobWorker], shares: Mapping[int, WorkerShare], virtual_ranks: int
 ) -> tuple[tuple[str, tuple[WorkerRow, ...]], ...]:
-    """Return each machine with its workers.
-
-    Args:
-        live: by machine; none: the run does not answer, or has ended, and its last recorded step is shown.
-    """
+    """Return each machine with its workers; without ``live`` ones those of the last recorded step."""
     if not live:
         rows = [_describe(JobWorker(worker=worker), shares, virtual_ranks, {}) for worker in shares]
         return (("", tuple(rows)),) if rows else ()

@@ -120,11 +120,7 @@ class _Agent:
         self._signals = signals
 
     def take_part(self) -> AgentEnding:
-        """Ask what to do, and do it, until there is nothing more.
-
-        Raises:
-            ElastaneError: this machine cannot take part.
-        """
+        """Ask what to do, and do it, until there is nothing more."""
         answered_s = time.monotonic()
         while not self._signals.stopping:
             try:
@@ -267,11 +263,7 @@ class _Agent:
             time.sleep(OUTCOME_LOOK_S)
 
     def _find_address(self) -> MachineAddress:
-        """Return the address of this machine that reaches the controller, and so other machines.
-
-        Raises:
-            BadInput: none does.
-        """
+        """Return the address of this machine that reaches the controller, and so other machines."""
         parts = urlsplit(self._ticket.url)
         port = parts.port or (HTTPS if parts.scheme == "https" else HTTP)
         try:

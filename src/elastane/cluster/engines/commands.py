@@ -78,11 +78,7 @@ async def run_command(
 
 
 async def _start(words: tuple[str, ...], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """Start a program in a process group of its own.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start a program in a process group of its own."""
     start = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *words,

@@ -11,11 +11,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def open_engine(document: DeclaredEngine, cluster: str) -> AgentEngine:
-    """Return the engine that a document declares.
-
-    Args:
-        cluster: id of the cluster; the engine touches no agents of others.
-    """
+    """Return the engine that a document declares; it touches no agents of other clusters."""
     match document.kind:
         case "slurm":
             from elastane.cluster.engines.slurm.engine import SlurmEngine

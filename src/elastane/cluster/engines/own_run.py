@@ -80,11 +80,7 @@ def open_own_run(ticket: JobTicket, names: Iterable[str], node: str) -> Iterator
 
 
 def check_fits_own_home(spec: JobSpec) -> None:
-    """Check that a job can train on machines that share no directory.
-
-    Raises:
-        BadInput: it is an unmodified script, or its checkpoints would be in the directory of each machine.
-    """
+    """Check that a job can train on machines that share no directory."""
     if spec.contract != "elastane":
         raise BadInput(
             f"job {spec.name} has the contract of {spec.contract}, and its machines share no directory",

@@ -36,11 +36,7 @@ MOST_PRICE = 1e9
 
 
 def check_cluster(cluster: Snapshot) -> None:
-    """Check all parts of a cluster except its jobs.
-
-    Raises:
-        BadInput: a field has a wrong value.
-    """
+    """Check all parts of a cluster except its jobs."""
     pools = [pool.name for pool in cluster.pools]
     check_unique("pools", pools)
     check_unique("priorities", (priority.name for priority in cluster.priorities))
@@ -54,11 +50,7 @@ def check_cluster(cluster: Snapshot) -> None:
 
 
 def check_rules(rules: SchedulingRules) -> None:
-    """Check the scheduling rules.
-
-    Raises:
-        BadInput: a rule has a wrong value.
-    """
+    """Check the scheduling rules."""
     check_positive("rules.horizonS", rules.horizon_s)
     _check_duration("rules.horizonS", rules.horizon_s)
     _check_duration("rules.cooldownS", rules.cooldown_s)
@@ -108,11 +100,7 @@ def _check_pool(pool: Pool) -> None:
 
 
 def check_engines(engines: Collection[DeclaredEngine], pools: Iterable[Pool]) -> None:
-    """Check the engines, and what the pools say about them.
-
-    Raises:
-        BadField: an option is wrong, a pool names no declared engine, or one site has several engines.
-    """
+    """Check the engines, and what the pools say about them."""
     declared = {engine.name: engine for engine in engines}
     check_unique("engines", (engine.name for engine in engines))
     for engine in declared.values():

@@ -235,11 +235,7 @@ def check_options(field: str, what: str, options: Mapping[str, str], known: tupl
 
 
 def check_option(field: str, value: str, option: EngineOption) -> None:
-    """Check the form of one value.
-
-    Raises:
-        BadField: it has another form.
-    """
+    """Check the form of one value."""
     write = f"write for example {option.example}"
     if not value.strip():
         raise make_field_error(field, "is empty", f"{write}, or remove the option")

@@ -60,11 +60,7 @@ class ContainerImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_image(text: str) -> ContainerImage:
-    """Return the image of a text: ``REGISTRY/NAME:TAG@DIGEST``, Pyxis' ``REGISTRY#NAME:TAG``, or a path.
-
-    Raises:
-        BadField: it has another form.
-    """
+    """Return the image of a text: ``REGISTRY/NAME:TAG@DIGEST``, Pyxis' ``REGISTRY#NAME:TAG``, or a path."""
     if text.endswith(FILES) and not text.startswith("/"):
         raise make_field_error(
             "image",

@@ -30,20 +30,12 @@ CODE_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def parse_job_spec(document: object) -> JobSpec:
-    """Parse a document into a spec, and check it.
-
-    Raises:
-        BadField: a field has a wrong value.
-    """
+    """Parse a document into a spec, and check it."""
     return check_job_spec(parse_unchecked_job_spec(document))
 
 
 def parse_unchecked_job_spec(document: object) -> JobSpec:
-    """Parse a document into a spec without checking its values.
-
-    Raises:
-        BadField: a field has a wrong value.
-    """
+    """Parse a document into a spec without checking its values."""
     if isinstance(document, dict) and document.get("version", 1) != 1:
         raise make_field_error(
             "version", f"{document['version']!r} is unknown", "write 1, or upgrade elastane"
@@ -57,11 +49,7 @@ def make_job_document(spec: JobSpec) -> object:
 
 
 def check_job_spec(spec: JobSpec) -> JobSpec:
-    """Check a spec and return it.
-
-    Raises:
-        BadField: a field has a wrong value.
-    """
+    """Check a spec and return it."""
     check_name("name", spec.name)
     check_name("team", spec.team)
     _check_program(spec)
@@ -73,11 +61,7 @@ def check_job_spec(spec: JobSpec) -> JobSpec:
 
 
 def check_numbers(spec: JobSpec) -> None:
-    """Check the values that plans calculate with: sizes, times and amounts.
-
-    Raises:
-        BadField: a field has a wrong value.
-    """
+    """Check the values that plans calculate with: sizes, times and amounts."""
     check_bounded_count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
     _check_contract(spec)
@@ -140,11 +124,7 @@ def _check_code(spec: JobSpec) -> None:
 
 
 def check_code_path(field: str, path: str) -> None:
-    """Check that a path begins at the root of the code that a job brings with it, and stays in it.
-
-    Raises:
-        BadField: it does not.
-    """
+    """Check that a path begins at the root of the code that a job brings with it, and stays in it."""
     if PurePosixPath(path).is_absolute():
         wrong = f"{path!r} is an absolute path, and the job brings its code with it"
     elif PurePosixPath(os.path.normpath(path)).parts[:1] == ("..",):

@@ -50,11 +50,7 @@ def encode_job_ticket(ticket: JobTicket) -> str:
 
 
 def decode_job_ticket(word: str) -> JobTicket:
-    """Return the job ticket that a word describes.
-
-    Raises:
-        BadInput: it is not one, or not a whole one.
-    """
+    """Return the job ticket that a word describes."""
     try:
         return _decode(decode_word(BEGIN, word.strip(), longest=LONGEST_TICKET))
     except Malformed as error:

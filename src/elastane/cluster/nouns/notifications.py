@@ -114,11 +114,7 @@ class Notification(AnswerBody, frozen=True, kw_only=True):
 
 
 def parse_occasions(texts: Iterable[str]) -> tuple[Occasion, ...]:
-    """Return the occasions of a target, each once.
-
-    Raises:
-        BadField: a text is not an occasion.
-    """
+    """Return the occasions of a target, each once."""
     found = tuple(dict.fromkeys(map(_parse_occasion, texts)))
     if not 0 < len(found) <= MOST_OCCASIONS:
         raise BadField("on", f"names {len(found)} occasions", do=f"name 1 to {MOST_OCCASIONS}")

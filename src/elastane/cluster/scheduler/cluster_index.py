@@ -48,11 +48,7 @@ class ClusterIndex(NamedTuple):
 
 
 def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex:
-    """Index a snapshot; every later step of a plan is arithmetic on the index.
-
-    Args:
-        repairing: numbers of jobs that are repaired: their failed workers count as if they were there.
-    """
+    """Index a snapshot; failed workers of jobs that are ``repairing`` count as if they were there."""
     pools = {pool.name: i for i, pool in enumerate(snapshot.pools)}
     now_s, calendar = snapshot.now_s, snapshot.reservations
     announced = [find_reservation_peak(calendar, name, now_s) for name in pools]

@@ -145,11 +145,7 @@ def count_free_devices(allocation: Allocation, pool: int, spared: Container[int]
 def find_limit(
     allocation: Allocation, job: PlannedJob, level: int, pool: int, *, new: bool
 ) -> tuple[float, int]:
-    """Return the devices a job may still get on the quota of ``path[level]``, and the node that sets that.
-
-    Args:
-        new: for workers that are not there yet.
-    """
+    """Return the devices a job may still get on the quota of ``path[level]``, and the node that sets that."""
     ledger, path = allocation.ledger, job.path
     found = ledger.find_limit(path, level, pool, new=new)
     if allocation.waiting_round is None:

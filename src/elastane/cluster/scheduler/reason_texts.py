@@ -75,11 +75,7 @@ MAX_NAMED_NODES = 3
 
 
 def describe_reason(why: Why, name_job: NameJob) -> str:
-    """Return the text of a reason.
-
-    Args:
-        name_job: returns the name of another job for the readers of the text.
-    """
+    """Return the text of a reason; ``name_job`` names other jobs for its readers."""
     if isinstance(why, GainReason):
         return _describe_gain(why)
     if isinstance(why, LossReason):

@@ -400,11 +400,7 @@ def _get_decoder(kind: Any) -> Decoder[Any]:
 
 
 def decode_answer(answer: httpx.Response, content: bytes | str, kind: type[T]) -> T:
-    """Return the content of an answer.
-
-    Raises:
-        IncompatibleAnswer: the content does not have the format of this version.
-    """
+    """Return the content of an answer."""
     try:
         decoded: T = _get_decoder(kind)(content)  # type: ignore[arg-type]
     except Malformed as error:
@@ -421,11 +417,7 @@ def _iterate_lines(answer: httpx.Response) -> Iterator[bytes]:
 
 
 def read_header(answer: httpx.Response, name: str) -> str:
-    """Return a header of an answer.
-
-    Raises:
-        IncompatibleAnswer: the answer does not have this header.
-    """
+    """Return a header of an answer."""
     if name not in answer.headers:
         raise _make_incompatible(answer, f"it has no {name}")
     found: str = answer.headers[name]

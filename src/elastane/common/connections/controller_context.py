@@ -102,11 +102,7 @@ def check_context(context: Context) -> None:
 
 
 def check_url(url: str) -> None:
-    """Check that a token may be sent to an address: over HTTPS, or to this machine.
-
-    Raises:
-        BadInput: the text is not an address, or the connection would not be encrypted.
-    """
+    """Check that a token may be sent to an address: over HTTPS, or to this machine."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"{url} is not the address of a controller", do="write https://HOST:PORT")

@@ -57,11 +57,7 @@ def format_url(listener: socket.socket, *, encrypted: bool) -> str:
 
 
 def load_server_certificate(certificate: str, key: str) -> ssl.SSLContext | None:
-    """Return the context with the certificate of a server; None: it has none.
-
-    Raises:
-        BadInput: the files are not a certificate and its key.
-    """
+    """Return the context with the certificate of a server; None: it has none."""
     if not certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -58,11 +58,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 @contextmanager
 def explain_read_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a file into one that names the file.
-
-    Raises:
-        BadInput: the file cannot be read.
-    """
+    """Turn the errors of reading a file into one that names the file."""
     try:
         yield
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:

@@ -128,11 +128,7 @@ class ElastaneFabricStrategy(SingleDeviceStrategy):
             )
 
     def process_dataloader(self, dataloader: DataLoader[Any]) -> Any:
-        """Return a loader of microbatches for the training data, and any other loader as it is.
-
-        Raises:
-            BadInput: a run cannot read the data as this loader does.
-        """
+        """Return a loader of microbatches for the training data, and any other loader as it is."""
         if isinstance(dataloader, DataLoader) and type(dataloader.sampler) is SequentialSampler:
             return dataloader
         if self._loader is not None:

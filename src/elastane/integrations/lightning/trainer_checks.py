@@ -35,11 +35,7 @@ CONTAINERS = (list, dict, set, deque)
 
 
 def check_trainer(trainer: Any, module: pl.LightningModule) -> None:
-    """Refuse settings and hooks under which workers would differ, or that a run would not obey.
-
-    Raises:
-        BadInput: the Trainer or the module has one of them.
-    """
+    """Refuse settings and hooks under which workers would differ, or that a run would not obey."""
     _check_numbers(trainer)
     _check_settings(trainer)
     _check_module(module)
@@ -197,11 +193,7 @@ class ModuleContainers:
         }
 
     def check(self) -> None:
-        """Check that the attributes are as long as before the microbatch.
-
-        Raises:
-            BadInput: a training step has added to one of them.
-        """
+        """Check that the attributes are as long as before the microbatch."""
         now = self._measure()
         grown = next((name for name, length in now.items() if length > self._lengths.get(name, 0)), None)
         if grown is not None:

@@ -85,11 +85,7 @@ class ElastaneStrategy(SingleDeviceStrategy):
         return self._training is not None and self._training.cut_short
 
     def setup_environment(self) -> None:
-        """Join the run if the Trainer fits, and replace the Trainer's fit loop.
-
-        Raises:
-            BadInput: the Trainer or the module cannot train in a run.
-        """
+        """Join the run if the Trainer fits, and replace the Trainer's fit loop."""
         assert self.lightning_module is not None, "the Trainer has connected its module"
         trainer = self.lightning_module.trainer
         if not self._chosen and self.accelerator is not None:

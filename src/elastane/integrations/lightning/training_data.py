@@ -56,11 +56,7 @@ class TrainingData:
 
 
 def read_training_loader(loader: object) -> TrainingData:
-    """Return the contents of a training loader.
-
-    Raises:
-        BadInput: a run cannot read the data as this loader does.
-    """
+    """Return the contents of a training loader."""
     if not isinstance(loader, DataLoader):
         raise BadInput(
             f"the training data is {describe_value(loader)}",

@@ -44,11 +44,7 @@ class TrainingRun:
         return self.step is not None and self.step.cut_short
 
     def prepare(self, model: nn.Module, optimizer: Optimizer, **options: Any) -> None:
-        """Hand the model over to the run.
-
-        Raises:
-            BadInput: the run cannot train it.
-        """
+        """Hand the model over to the run."""
         self.run.prepare(model, optimizer, **options)
 
     def open(self, data: TrainingData, *, global_batch: int, microbatch: int, until: int | str) -> None:
@@ -99,11 +95,7 @@ class TrainingRun:
         return name not in known and name.removesuffix("_step") not in step.means
 
     def check_between_steps(self, function: str) -> None:
-        """Refuse a call inside a step.
-
-        Raises:
-            BadInput: microbatches are being computed.
-        """
+        """Refuse a call inside a step."""
         if self.computing:
             raise BadInput(
                 f"{function} was called inside a step",

@@ -54,11 +54,7 @@ def prepare_data(recipe: Recipe) -> PreparedData:
 
 @contextmanager
 def explain_file_errors() -> Iterator[None]:
-    """Turn an error of a data file, or of the cache, into one that names the file.
-
-    Raises:
-        BadInput: a file cannot be read or written.
-    """
+    """Turn an error of a data file, or of the cache, into one that names the file."""
     try:
         yield
     except OSError as error:
@@ -71,11 +67,7 @@ def explain_file_errors() -> Iterator[None]:
 
 
 def announce_much_data(spec: DataSpec) -> None:
-    """Say on stderr that the data will take a while, if it is large.
-
-    Raises:
-        BadField: there is no such data.
-    """
+    """Say on stderr that the data will take a while, if it is large."""
     paths = [path for path in (spec.path, spec.held_out) if isinstance(path, str) and path]
     size = sum(file.stat().st_size for path in paths for file in find_files(spec, path).files)
     if size >= MUCH_BYTES:

@@ -33,11 +33,7 @@ LARGEST_INDEX_BYTES = 64 << 20
 
 
 def locate_model(source: str) -> Path:
-    """Return the folder of a pretrained model; download a model of the hub first.
-
-    Raises:
-        BadField: there is no such model, or it cannot be downloaded or trained.
-    """
+    """Return the folder of a pretrained model; download a model of the hub first."""
     if not is_on_hub(source):
         return Path(source)
     # The weights may be large, so refuse those that cannot be trained before they are downloaded.
@@ -54,11 +50,7 @@ def is_on_hub(source: str) -> bool:
 
 
 def read_pretrained_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration of the model in a folder that also has its weights.
-
-    Raises:
-        BadField: the folder holds no model that ``from_pretrained`` loads.
-    """
+    """Return the configuration of the model in a folder that also has its weights."""
     config = read_model_config(folder)
     if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
         raise BadField(
@@ -71,11 +63,7 @@ def read_pretrained_config(folder: Path) -> dict[str, Any]:
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration of the model in a folder, which may lack weights.
-
-    Raises:
-        BadField: there is no configuration, or it is that of a model that cannot be trained.
-    """
+    """Return the configuration of the model in a folder, which may lack weights."""
     if not folder.is_dir():
         raise BadField(FIELD, f"no such folder: {folder}", do="correct the path")
     config = folder / CONFIG
@@ -104,11 +92,7 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 
 def find_quantization(config: Mapping[str, Any]) -> str:
-    """Return the method by which the weights of a model are quantized; empty: they are plain.
-
-    Args:
-        config: the content of its ``config.json``.
-    """
+    """Return how the weights of a model are quantized by its ``config.json``; empty: they are plain."""
     # A model of texts and images has the entry in its text part.
     for part in (config, config.get("text_config")):
         entry = part.get(QUANTIZATION) if isinstance(part, Mapping) else None
@@ -149,11 +133,7 @@ def download_model(name: str) -> Path:
 
 
 def download_config(name: str) -> Path:
-    """Return the folder in the local cache that has the configuration of a model of the hub.
-
-    Raises:
-        BadField: the hub does not have it, refuses it, or cannot be reached.
-    """
+    """Return the folder in the local cache that has the configuration of a model of the hub."""
     with _explain_hub_errors(name):
         from huggingface_hub import hf_hub_download
 
@@ -204,11 +184,7 @@ def _explain_hub_errors(name: str) -> Iterator[None]:
 
 
 def check_pretrained_files(folder: Path) -> None:
-    """Check that ``transformers`` knows the model of a folder, and that no file of its weights is cut off.
-
-    Raises:
-        BadField: the model cannot be loaded.
-    """
+    """Check that ``transformers`` knows the model of a folder, and that no file of its weights is cut off."""
     _check_architecture(folder)
     present = {file.name for file in folder.glob("*.safetensors")}
     missing = sorted(_list_shards(folder) - present)

@@ -84,11 +84,7 @@ def merge_documents(below: Mapping[str, Any], above: Mapping[str, Any]) -> Docum
 
 
 def find_published_sizes(source: str) -> ModelSpec | None:
-    """Return the family and the sizes of a model of the hub; None: the catalog does not have it.
-
-    Args:
-        source: its name on the hub.
-    """
+    """Return the family and the sizes of a model of the hub; None: the catalog does not have it."""
     for path in sorted(CATALOG.glob("*.yaml")):
         if _read_mapping(path).get("model", {}).get("from") == source:
             return parse_recipe(load_document(path)).model
@@ -119,11 +115,7 @@ def is_path(source: str, folder: Path) -> bool:
 
 
 def parse_recipe(document: Document) -> Recipe:
-    """Return the recipe of a document.
-
-    Raises:
-        BadField: the document is not a recipe; the error names the field.
-    """
+    """Return the recipe of a document."""
     return parse_document(document, Recipe, "recipe")
 
 

@@ -141,11 +141,7 @@ def _shorten_warmup(document: Document, changes: Document) -> Document:
 
 
 def parse_override(text: str) -> Document:
-    """Return the document of one change: ``{"training": {"steps": 200}}``.
-
-    Raises:
-        BadInput: the text is not a dotted name with a value.
-    """
+    """Return the document of one change: ``{"training": {"steps": 200}}``."""
     name, equals, value = text.partition("=")
     steps = name.strip().split(".")
     if not equals or not all(steps) or len(steps) > MOST_LEVELS:

@@ -125,11 +125,7 @@ REFUSED: tuple[RefusedArgument, ...] = (
 
 
 def check_training_arguments(args: TrainingArguments) -> None:
-    """Refuse the arguments that a run cannot keep exactly.
-
-    Raises:
-        BadInput: an argument has a value that a run refuses; the first one is named.
-    """
+    """Refuse the arguments that a run cannot keep exactly."""
     for refused in REFUSED:
         if refused.is_set(args):
             raise build_argument_error(refused.name, refused.means, refused.do)
@@ -155,11 +151,7 @@ def check_training_arguments(args: TrainingArguments) -> None:
 
 
 def check_drop_last(args: TrainingArguments, length: int) -> None:
-    """Refuse to drop the end of an epoch, unless there is nothing to drop.
-
-    Raises:
-        BadInput: the epoch has samples that would be dropped.
-    """
+    """Refuse to drop the end of an epoch, unless there is nothing to drop."""
     rest = length % args.train_batch_size
     if args.dataloader_drop_last and rest:
         raise build_argument_error(
@@ -170,11 +162,7 @@ def check_drop_last(args: TrainingArguments, length: int) -> None:
 
 
 def check_overrides(trainer: Any, base: type) -> None:
-    """Refuse a subclass that replaces the loop itself.
-
-    Raises:
-        BadInput: the class overrides a method of the loop.
-    """
+    """Refuse a subclass that replaces the loop itself."""
     for name in ("_inner_training_loop", "_run_epoch", "get_batch_samples"):
         own = getattr(type(trainer), name)
         if own is not getattr(base, name):

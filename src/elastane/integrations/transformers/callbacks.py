@@ -39,11 +39,7 @@ def describe_reporters(names: Sequence[str]) -> str:
 
 
 def check_callbacks(trainer: Any) -> None:
-    """Refuse callbacks that act inside a step of the optimizer.
-
-    Raises:
-        BadInput: a callback overrides ``on_pre_optimizer_step``.
-    """
+    """Refuse callbacks that act inside a step of the optimizer."""
     for callback in trainer.callback_handler.callbacks:
         if type(callback).on_pre_optimizer_step is not TrainerCallback.on_pre_optimizer_step:
             raise BadInput(

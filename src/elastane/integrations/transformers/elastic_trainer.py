@@ -81,11 +81,7 @@ class ElasticTrainer(transformers.Trainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train as ``transformers.Trainer`` does; see there.
-
-        Raises:
-            BadInput: the Trainer cannot train exactly with what it was given.
-        """
+        """Train as ``transformers.Trainer`` does; see there."""
         if self._loop is not None or self._run.is_prepared:
             raise BadInput(
                 "trainer.train() was called twice in one run",
@@ -274,11 +270,7 @@ class ElasticTrainer(transformers.Trainer):
         return self._is_zero
 
     def set_process_zero(self, workers: tuple[int, ...]) -> None:
-        """Set which worker is process zero.
-
-        Args:
-            workers: those that made the last step; empty: no step has been made.
-        """
+        """Set which of the workers of the last step is process zero; none: no step has been made."""
         if workers and not self._is_alone:
             self._is_zero = min(workers) == self._settings.worker
         self.state.is_world_process_zero = self.state.is_local_process_zero = self._is_zero
@@ -353,11 +345,7 @@ def as_dataset(samples: Any) -> Any:
 
 
 def check_train_loader(args: Any, loader: Any) -> None:
-    """Refuse data in an order that a run cannot reproduce.
-
-    Raises:
-        BadInput: the loader reads a stream, or drops samples.
-    """
+    """Refuse data in an order that a run cannot reproduce."""
     if isinstance(loader.dataset, IterableDataset):
         raise build_argument_error(
             f"a train_dataset without positions ({type(loader.dataset).__name__})",

@@ -91,11 +91,7 @@ class TrlMetrics(MicrobatchValues):
 
 
 def check_dpo_arguments(args: Any) -> None:
-    """Refuse a reference model that changes.
-
-    Raises:
-        BadInput: the arguments ask for such a model.
-    """
+    """Refuse a reference model that changes."""
     if args.sync_ref_model:
         raise build_argument_error(
             "sync_ref_model",

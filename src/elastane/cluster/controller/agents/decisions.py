@@ -159,11 +159,7 @@ def choose_agent_workers(spec: JobSpec, pool: Pool) -> int:
 def choose_asks(
     job: AgentJob, agents: Iterable[StoredAgent], sizes: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the agents to ask for, by pool: the number of workers of each.
-
-    Args:
-        sizes: how many workers an agent of the job has in each pool; see `choose_agent_workers`.
-    """
+    """Return the agents to ask for, by pool: the workers of each, with at most ``sizes`` in that pool."""
     here, found = count_wanted(agents), dict[str, tuple[int, ...]]()
     for pool, workers in job.wanted.items():
         missing, size = workers - here.get(pool, 0), sizes.get(pool, 1)
@@ -241,11 +237,7 @@ def compute_grace_s(agent: StoredAgent, now_s: float) -> float:
 
 
 def compute_setback_s(failures: int) -> float:
-    """Return how long to wait before agents are asked for again.
-
-    Args:
-        failures: how often in a row some could not be started, or have failed to join; 0: no wait.
-    """
+    """Return how long to wait after this many failures in a row to start agents, or to join."""
     doublings = min(failures - 1, MOST_DOUBLINGS)
     return 0.0 if not failures else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**doublings)
 
@@ -304,21 +296,13 @@ def _make_begin(agent: StoredAgent, job: AgentJob, *, is_shared: bool) -> Begin:
 
 
 def judge_loss(last: StoredAgent) -> AttemptOutcome:
-    """Return how an attempt ended that began, and of which all agents were lost.
-
-    Args:
-        last: the agent that ended last.
-    """
+    """Return how an attempt ended that began, and of which all agents were lost, ``last`` the last one."""
     why = f"{MISSING_OUTCOME.why}: {last.why}" if last.why else MISSING_OUTCOME.why
     return AttemptOutcome(code=MISSING_OUTCOME.code, why=why)
 
 
 def judge_start(beginner: StoredAgent) -> AttemptOutcome:
-    """Return how an attempt ended that has recorded nothing.
-
-    Args:
-        beginner: the agent that should have begun it.
-    """
+    """Return how an attempt ended that has recorded nothing, and that ``beginner`` should have begun."""
     code = beginner.exit_code or RETRYABLE
     where = f" on {beginner.node}" if beginner.node else ""
     return AttemptOutcome(

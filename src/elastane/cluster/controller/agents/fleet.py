@@ -578,11 +578,7 @@ def _group(agents: Iterable[StoredAgent]) -> dict[str, tuple[StoredAgent, ...]]:
 
 
 def _map_shapes(job: AgentJob, view: _View, template: Mapping[str, str]) -> dict[str, str]:
-    """Return the shape of the agents of a job in each of its pools that has a queue.
-
-    Args:
-        template: options of the agents that the job itself sets.
-    """
+    """Return the shape of the agents of a job, by its own options, in each of its pools that has a queue."""
     engines = {document.name: document for document in view.config.engines or ()}
     declared = {
         pool: (engines[view.pools[pool].engine], view.pools[pool].options)

@@ -56,19 +56,11 @@ class KeptRecords:
         self.place = DirectoryPlace(root / CLAIMS)
 
     def prepare(self) -> None:
-        """Make the directory, if it is missing.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Make the directory, if it is missing."""
         (self._run_dir.root / CLAIMS).mkdir(parents=True, exist_ok=True)
 
     def list_records(self) -> tuple[KeptRecord, ...]:
-        """Return the records that are kept of the run, and its logs.
-
-        Raises:
-            OSError: the directory cannot be read.
-        """
+        """Return the records that are kept of the run, and its logs."""
         files, root = self._run_dir.files, self._run_dir.root
         names = [*APPENDED, *REPLACED]
         with suppress(Malformed):
@@ -211,11 +203,7 @@ class RecordKeeper:
         self._lock = threading.Lock()
 
     def open(self, job: str) -> KeptRecords:
-        """Return the records of a job, with a directory for them.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Return the records of a job, with a directory for them."""
         with self._lock:
             kept = self._kept.pop(job, None) or KeptRecords(locate_run_dir(self._home, job))
             self._kept[job] = kept

@@ -42,20 +42,12 @@ class JobOwner(msgspec.Struct, frozen=True, kw_only=True):
     check_team: Callable[[str], object]
 
     def describe(self, resource: ElasticJob, name: str) -> DescribedJob:
-        """Return the job of a resource under a name.
-
-        Raises:
-            BadField: a field of the resource has a wrong value.
-        """
+        """Return the job of a resource under a name."""
         return describe_job(resource, name, team=self.team, engine=self.engine, pools=self.pools)
 
 
 def make_or_change_job(tx: Connection, resource: ElasticJob, owner: JobOwner, now_s: float) -> None:
-    """Make the job of a resource, or give it what the resource says now.
-
-    Raises:
-        ElastaneError: the resource is refused, in the words of the error.
-    """
+    """Make the job of a resource, or give it what the resource says now."""
     kept = elastic_job_rows.find_elastic_job(tx, resource.uid)
     if kept is None:
         _make_job(tx, resource, owner, now_s)

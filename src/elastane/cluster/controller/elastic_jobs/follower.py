@@ -41,11 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_client(document: DeclaredEngine) -> ElasticJobClient:
-    """Return the client for the resources of an engine.
-
-    Raises:
-        BadInput: its options do not lead to an API server.
-    """
+    """Return the client for the resources of an engine."""
     return ElasticJobClient(decode_kubernetes_options(document.options))
 
 

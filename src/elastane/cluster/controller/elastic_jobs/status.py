@@ -61,11 +61,7 @@ def build_resource_status(
 def must_write(
     resource: ElasticJob, wanted: Mapping[str, Any], last: WrittenStatus | None, now_s: float
 ) -> bool:
-    """Return whether a status has to be written now.
-
-    Args:
-        last: None: none was written since the controller began.
-    """
+    """Return whether a status has to be written now; None: the controller has written none yet."""
     if wanted == resource.status:
         return False
     if last is None:

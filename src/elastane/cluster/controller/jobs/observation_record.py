@@ -32,11 +32,7 @@ def observe_job(job: StoredJob, seen: Observation, now_s: float) -> StoredJob:
 
 
 def record_observation(job: StoredJob, after: JobLifecycle, seen: Observation, now_s: float) -> StoredJob:
-    """Return the job after an observation.
-
-    Args:
-        after: its lifecycle after the same observation.
-    """
+    """Return the job after an observation, which has changed its lifecycle to ``after``."""
     end = after.ended
     observed = _update_observed(job, after, seen, now_s)
     recorded = msgspec.structs.replace(

@@ -94,11 +94,7 @@ class Meters:
         self._used_until_s = self._clock()
 
     def read(self, tx: Connection, condition: Condition, *, with_jobs: bool) -> Readings:
-        """Return the values of a scrape.
-
-        Args:
-            with_jobs: with series of the jobs that run.
-        """
+        """Return the values of a scrape, perhaps with series of the jobs that run."""
         with self._lock:
             if self._event is None:
                 self._begin(tx)

@@ -82,11 +82,7 @@ def examine(order: ExamineUrl) -> Answer:
 
 
 def send(order: SendMessage) -> Outcome:
-    """Send a message, and return the outcome.
-
-    Raises:
-        ElastaneError: nothing can be sent to this target.
-    """
+    """Send a message, and return the outcome."""
     service = open_service(unseal(Path(order.home), order.sealed))
     if service is None:
         return Outcome(result="failed", why="the URL of the target is not one of apprise any more")

@@ -40,11 +40,7 @@ def write_title(messages: Sequence[StoredNotification]) -> str:
 
 
 def write_body(messages: Sequence[StoredNotification], left_out: int = 0) -> str:
-    """Return the text of a message about these events, a line for each.
-
-    Args:
-        left_out: number of messages that were dropped before.
-    """
+    """Return the text about these events, a line for each, and how many messages were dropped before."""
     lines = [format_line(entry.message) for entry in messages]
     if left_out:
         lines.append(f"{left_out} more were left out, because too many waited: read elastane events")

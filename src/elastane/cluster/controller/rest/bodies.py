@@ -27,11 +27,7 @@ SUSPECT = re.compile(rb"\\u0000|\d{16}")
 
 
 def parse_body(kind: Any, empty: Any = None) -> Any:
-    """Return a dependency of FastAPI that decodes the body of a request.
-
-    Args:
-        empty: value of a request without a body; None: the request must have one.
-    """
+    """Return a dependency of FastAPI that decodes a body; ``empty`` stands for none, unless that is None."""
 
     async def decode(request: Request) -> Any:
         try:

@@ -226,11 +226,7 @@ def install_refusal_audit(app: FastAPI) -> None:
 
 
 def authenticate(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:
-    """Return the principal of a token.
-
-    Args:
-        address: of the client, to limit failed attempts.
-    """
+    """Return the principal of a token; failed attempts are limited by the address of the client."""
     scheme, _, secret = authorization.partition(" ")
     token = None
     # Look up the token before the address is counted: a valid token is not slowed by guesses from the same

@@ -54,11 +54,7 @@ def find_last_agent(tx: Connection, job: str, attempt: int) -> StoredAgent | Non
 
 
 def list_living_agents(tx: Connection, job: str = "") -> tuple[StoredAgent, ...]:
-    """Return the agents that are not gone, by number.
-
-    Args:
-        job: only those of this job; empty: of all.
-    """
+    """Return the agents that are not gone, by number: those of a job, or of all."""
     query = select(agents).where(agents.c.ended_s.is_(None)).order_by(agents.c.number)
     if job:
         query = query.where(agents.c.job == job)

@@ -203,11 +203,7 @@ def count_change(tx: Connection) -> int:
 
 
 def parse_store_url(url: str) -> URL:
-    """Parse the URL of a store, and set its driver.
-
-    Raises:
-        BadInput: the URL cannot be used.
-    """
+    """Parse the URL of a store, and set its driver."""
     if "://" not in url:
         url = f"sqlite:///{url}"
     try:
@@ -231,11 +227,7 @@ def parse_store_url(url: str) -> URL:
 
 
 def list_store_files(url: str) -> tuple[Path, ...]:
-    """Return the paths of the store and of the files beside it, existing or not; none for a server.
-
-    Raises:
-        BadInput: the URL cannot be used.
-    """
+    """Return the paths of the store and of the files beside it, existing or not; none for a server."""
     found = parse_store_url(url)
     if found.get_backend_name() != "sqlite":
         return ()

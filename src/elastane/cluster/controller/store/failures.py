@@ -75,11 +75,7 @@ class StoreOfOtherVersion(StoreError):
 
 
 def translate_database_error(error: DBAPIError, where: str) -> StoreError:
-    """Translate an error of the database.
-
-    Args:
-        where: URL of the store without its password.
-    """
+    """Translate an error of the database at ``where``, its URL without the password."""
     name, state = _read_codes(error.orig)
     if is_damage(error.orig) or state in POSTGRES_DAMAGED:
         return make_damage_error(where, str(error.orig))

@@ -120,11 +120,7 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
 def insert_decision(
     tx: Connection, decision: Decision, sentences: tuple[str, ...], number: int, now_s: float
 ) -> None:
-    """Store a decision.
-
-    Args:
-        number: of the change that it is a part of.
-    """
+    """Store a decision, as a part of the change with this number."""
     tx.execute(
         insert(decisions).values(
             time_s=now_s,

@@ -135,11 +135,7 @@ def find_run_dir(tx: Connection, name: str) -> str:
 
 
 def list_job_times(tx: Connection, from_s: float, teams: tuple[str, ...] | None) -> tuple[JobTimes, ...]:
-    """Return the times of the jobs that were alive after a time.
-
-    Args:
-        teams: only jobs of these teams; None: of all.
-    """
+    """Return the times of the jobs of teams that were alive after a time; None: of all."""
     columns = (jobs.c.state, jobs.c.wanted, jobs.c.submitted_s, jobs.c.started_s, jobs.c.ended_s)
     query = select(*columns).where(or_(jobs.c.ended_s.is_(None), jobs.c.ended_s >= from_s))
     if teams is not None:
@@ -152,11 +148,7 @@ def list_job_times(tx: Connection, from_s: float, teams: tuple[str, ...] | None)
 
 
 def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, limit: int) -> Page[StoredJob]:
-    """Return the newest jobs first, with the columns of a list.
-
-    Args:
-        after: number of the last job of the slice before.
-    """
+    """Return the newest jobs after the last one of the slice before, with the columns of a list."""
     query = _filter(select(*(jobs.c[name] for name in (*SUMMARY, "explained"))), filters)
     query = query.order_by(jobs.c.number.desc()).limit(limit + 1)
     if after is not None:

@@ -233,11 +233,7 @@ def forget_old_notifications(tx: Connection) -> None:
 
 
 def list_begun_jobs(tx: Connection, teams: Collection[str] | None) -> tuple[StoredJob, ...]:
-    """Return the jobs that have begun and not ended, with the columns that their messages depend on.
-
-    Args:
-        teams: only those of these teams; None: of all.
-    """
+    """Return the jobs of teams that have begun and not ended, as messages need them; None: of all teams."""
     query = select(*(jobs.c[name] for name in JUDGED)).where(
         jobs.c.ended_s.is_(None), jobs.c.started_s.is_not(None), *_filter_teams(teams)
     )

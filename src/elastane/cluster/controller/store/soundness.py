@@ -55,11 +55,7 @@ class Soundness:
         self._files = StoreFiles(path)
 
     def check(self) -> None:
-        """Check that the store may be read and written.
-
-        Raises:
-            StoreUnusable: its files are not the opened ones, or their content is damaged.
-        """
+        """Check that the store may be read and written."""
         try:
             self.check_files()
         except StoreUnusable:

@@ -28,11 +28,7 @@ def compute_digest(secret: str) -> bytes:
 
 
 def insert_token(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) -> Token:
-    """Store a token.
-
-    Args:
-        digest: SHA-256 of its secret, 32 bytes.
-    """
+    """Store a token by the SHA-256 of its secret, 32 bytes."""
     row = tx.execute(
         insert(tokens)
         .values(

@@ -122,11 +122,7 @@ def _find_request_time(request: Event | None, decided_s: float) -> float:
 
 
 def add_run_event(traces: JobTraces, line: EventLine) -> tuple[JobTraces, tuple[Trace, ...]]:
-    """Return the state after an event of the job's run, and the traces that it ends.
-
-    Args:
-        line: the next one; those of a run come in order.
-    """
+    """Return the state after the next event of the job's run, and the traces that it ends."""
     if line.kind in DEATHS:
         return msgspec.structs.replace(traces, deaths=(*traces.deaths, line)[:MOST_DEATHS]), ()
     ended: list[Trace] = []

@@ -229,11 +229,7 @@ class FollowedList(Generic[T]):
 
 
 def _find_key(document: bytes) -> str:
-    """Return the name of an object with its namespace.
-
-    Raises:
-        Malformed: it has none.
-    """
+    """Return the name of an object with its namespace."""
     metadata = _decode_named(document).metadata
     if not metadata.name:
         raise Malformed("it has no name")

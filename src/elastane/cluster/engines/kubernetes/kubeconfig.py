@@ -119,11 +119,7 @@ def find_access(options: KubernetesOptions, environment: Mapping[str, str] = os.
 
 
 def find_access_from_inside(environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> ApiAccess:
-    """Return how a pod speaks to the API server of its own cluster.
-
-    Raises:
-        BadInput: this process is not in a pod, or the pod has no token.
-    """
+    """Return how a pod speaks to the API server of its own cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise BadInput(

@@ -40,11 +40,7 @@ _decode_queue: Decoder[_Queue] = Decoder(_Queue)
 async def examine_queue(
     server: ApiServer, name: str, pool: KubernetesPool, namespace: str, trial: bytes
 ) -> list[EngineFinding]:
-    """Look at all that the queue of a pool needs.
-
-    Args:
-        trial: a pod of the pool as the API server would create it. Kueue's webhook has seen it.
-    """
+    """Look at all that the queue of a pool needs; Kueue's webhook has seen the trial pod."""
     pod = decode_agent_pod(trial, "trial")
     if pod is None or not pod.is_queued:
         what = f"pool {name}: Kueue leaves pods in namespace {namespace} alone, so they wait for no quota"

@@ -38,11 +38,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def find_account(name: str) -> Account:
-    """Return the system user of this name.
-
-    Raises:
-        BadInput: there is none, or it is root.
-    """
+    """Return the system user of this name."""
     try:
         found = pwd.getpwnam(name)
     except (KeyError, ValueError):
@@ -62,11 +58,7 @@ def find_account(name: str) -> Account:
 
 
 def find_team_account(run_as: RunAs, team: str) -> Account | None:
-    """Return the system user that runs the jobs of a team; None: the controller's own user.
-
-    Raises:
-        BadInput: the team has none, or the machine has no such user.
-    """
+    """Return the system user that runs the jobs of a team; None: the controller's own user."""
     name = run_as.find_user(team)
     if not name:
         return None

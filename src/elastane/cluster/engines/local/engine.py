@@ -91,11 +91,7 @@ class EngineDirectories(msgspec.Struct, frozen=True):
         marker.touch()
 
     def check_ownership(self, job: str) -> None:
-        """Check that the run directory, if it is there, belongs to the user of this engine.
-
-        Raises:
-            BadInput: it belongs to another user, under which the job ran before.
-        """
+        """Check that the run directory, if it is there, belongs to the user of this engine."""
         root = self.get_run_dir(job).root
         try:
             owner, own_user = root.stat().st_uid, root.parent.stat().st_uid

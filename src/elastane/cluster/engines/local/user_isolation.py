@@ -50,11 +50,7 @@ class JobCannotStart(BadInput):
 
 
 def check_users(run_as: RunAs) -> None:
-    """Check that this process may start processes of every named user.
-
-    Raises:
-        BadInput: it is not root, or a user does not exist or is root.
-    """
+    """Check that this process may start processes of every named user."""
     if not run_as.isolates:
         return
     if os.geteuid() != 0:

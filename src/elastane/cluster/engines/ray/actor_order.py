@@ -38,11 +38,7 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_order(ask: AgentAsk, pool: RayPool, options: RayOptions) -> ActorOrder:
-    """Return the order for the actor of an agent.
-
-    Raises:
-        BadInput: there can be no such actor.
-    """
+    """Return the order for the actor of an agent."""
     if not 1 <= ask.devices <= MOST_DEVICES:
         raise BadInput(f"agent {ask.id} asks for {ask.devices} devices", do=f"ask for 1 to {MOST_DEVICES}")
     if not is_ticket_word(ask.ticket):

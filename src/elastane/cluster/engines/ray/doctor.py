@@ -24,11 +24,7 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})[0-9A-Za-z.+]{0,32}")
 async def examine_ray(
     options: RayOptions, pools: Mapping[str, Mapping[str, str]]
 ) -> tuple[EngineFinding, ...]:
-    """Look at all that the engine needs; nothing is started.
-
-    Args:
-        pools: the options of each pool, by its name.
-    """
+    """Look at all that the engine and its pools need; nothing is started."""
     command = judge_command(options.command[0], options.setup, "the nodes of Ray")
     if not os.access(options.python, os.X_OK):
         missing = f"there is no Python at {options.python}"

@@ -249,11 +249,7 @@ class RayDriver:
             return self._running
 
     async def _start(self) -> asyncio.subprocess.Process:
-        """Start a driver.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start a driver."""
         found = {k: v for k, v in os.environ.items() if k in PASSED or k.startswith("RAY_")}
         start = asyncio.ensure_future(
             asyncio.create_subprocess_exec(

@@ -66,11 +66,7 @@ class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_container_command(ask: AgentAsk, options: SlurmOptions) -> AgentCommand:
-    """Return the command of an agent of a job with an image.
-
-    Raises:
-        BadInput: the engine cannot run this image, or not show it the home of the controller.
-    """
+    """Return the command of an agent of a job with an image."""
     if not options.container:
         raise BadInput(
             f"the engine cannot run the image {ask.image} of job {ask.job}: its option container is not set",

@@ -30,11 +30,7 @@ _MIN_JOB_AGE = re.compile(r"^MinJobAge\s*=\s*([0-9]{1,9})", re.MULTILINE)
 async def examine_slurm(
     options: SlurmOptions, pools: Mapping[str, Mapping[str, str]]
 ) -> tuple[EngineFinding, ...]:
-    """Look at all that the engine needs; nothing is started.
-
-    Args:
-        pools: the options of each pool, by its name.
-    """
+    """Look at all that the engine and its pools need; nothing is started."""
     programs = SlurmPrograms(options)
     missing = tuple(name for name in NEEDED if shutil.which(programs.locate(name)) is None)
     script = await run_command(BASH, os.environ, options.answer_s, text=options.setup)
@@ -100,11 +96,7 @@ def judge_setup(checked: CommandAnswer | Away) -> list[EngineFinding]:
 
 
 def judge_pyxis(answer: CommandAnswer | Away) -> EngineFinding:
-    """Say whether ``srun`` has the options of Pyxis.
-
-    Args:
-        answer: of ``srun --help``.
-    """
+    """Say whether ``srun --help`` has the options of Pyxis."""
     if isinstance(answer, CommandAnswer) and "--container-image" in answer.output:
         return EngineFinding(
             True, "srun runs containers (Pyxis); the images of jobs need the command elastane"

@@ -151,11 +151,7 @@ def parse_queue(output: str, cluster: str) -> tuple[QueuedJob, ...]:
 
 
 def parse_accounting(output: str, cluster: str) -> frozenset[AgentId]:
-    """Return the agents of a cluster that had a job.
-
-    Args:
-        output: of ``sacct --parsable2`` with `ACCOUNTING_FORMAT`.
-    """
+    """Return the agents of a cluster with a job in ``sacct --parsable2`` with `ACCOUNTING_FORMAT`."""
     found = set()
     for row in output.split("\n"):
         node, _, rest = row.partition(SEPARATOR)
@@ -284,11 +280,7 @@ def _explain_end(job: QueuedJob) -> str:
 
 
 def explain_pending(reason: str) -> str:
-    """Return why a job waits, with the word of Slurm, for which people can search.
-
-    Args:
-        reason: of ``squeue``: a word, in some cases with details after a comma, or a text.
-    """
+    """Return why a job waits, with the word of ``squeue``, for which people can search."""
     word, _, details = reason.partition(",")
     known = _REASONS.get(word) or next((text for form, text in _LIMITS if form.fullmatch(word)), None)
     if known is None:

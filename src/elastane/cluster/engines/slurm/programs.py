@@ -76,11 +76,7 @@ class SlurmPrograms:
         return f"{folder}/{program}" if folder else program
 
     async def run(self, program: str, *words: str, text: str = "") -> CommandAnswer | Away:
-        """Run a program.
-
-        Args:
-            text: its standard input.
-        """
+        """Run a program with a text as standard input."""
         environment = build_client_environment(os.environ, self.options.conf)
         async with self._turns:
             command = (self.locate(program), *words)
@@ -109,11 +105,7 @@ class SlurmPrograms:
         return answer if isinstance(answer, Away) else parse_machines(answer)
 
     async def submit(self, submission: Submission, *, is_test: bool = False) -> StartRefusal | None:
-        """Submit a job; return why Slurm has not accepted it, or None.
-
-        Args:
-            is_test: Slurm only says whether it would accept the job.
-        """
+        """Submit a job, or only ask whether Slurm would accept it; return why it has not, or None."""
         test = ("--test-only",) if is_test else ()
         answer = await self.run("sbatch", *test, *submission.words, text=submission.script)
         if isinstance(answer, Away):
@@ -122,11 +114,7 @@ class SlurmPrograms:
 
 
 def explain_refusal(errors: str) -> StartRefusal:
-    """Return the refusal that ``sbatch`` has written to standard error.
-
-    Args:
-        errors: lines, of which the last ones are about the job. An unknown refusal may not last.
-    """
+    """Return the refusal in the last lines that ``sbatch`` has written; an unknown one may not last."""
     lines = [_strip_prefixes(line.strip()) for line in errors.splitlines() if line.strip()]
     words = fold_text("; ".join(lines[-MOST_LINES:]), LONGEST_WHY)
     for line in reversed(lines):

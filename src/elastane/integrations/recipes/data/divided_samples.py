@@ -156,11 +156,7 @@ def _describe(samples: SampleSource, context: int) -> str:
 
 
 def open_token_windows(spec: DataSpec, files: DataFiles, vocabulary: int, context: int) -> SampleSource:
-    """Return the windows of all files; no window has tokens of two files.
-
-    Raises:
-        BadInput: a file cannot be read, or its tokens are not those of the tokenizer.
-    """
+    """Return the windows of all files; no window has tokens of two files."""
     parts = [TokenFile(file, context, dtype=spec.dtype) for file in files.files]
     for part in parts:
         check_token_range(part, vocabulary)
@@ -189,11 +185,7 @@ class JoinedSamples:
 
 
 def check_token_range(windows: TokenFile, vocabulary: int) -> None:
-    """Check windows that are spread evenly over a file of tokens; the model checks no token.
-
-    Raises:
-        BadInput: a token is outside the vocabulary.
-    """
+    """Check windows that are spread evenly over a file of tokens; the model checks no token."""
     for index in np.unique(np.linspace(0, len(windows) - 1, LOOKS).astype(np.int64)):
         inputs, targets, *_ = windows[int(index)]
         least, most = min(inputs.min(), targets[-1]), max(inputs.max(), targets[-1])

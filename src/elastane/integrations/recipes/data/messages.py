@@ -54,11 +54,7 @@ def check_roles(messages: Sequence[Mapping[str, Any]], template: str) -> None:
 def check_tool_support(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, template: str
 ) -> None:
-    """Check that a chat template writes the tools and the calls of a conversation.
-
-    Raises:
-        BadSample: it ignores them, so the model would never see them.
-    """
+    """Check that a chat template writes the tools and the calls of a conversation."""
     found = {"tools": bool(tools), "tool_calls": any(map(has_calls, messages))}
     for name, is_present in found.items():
         if is_present and name not in template:

@@ -46,11 +46,7 @@ class RecipeData:
 
 
 def open_data(spec: DataSpec, tokenizer: "PreTrainedTokenizerFast", task: Task, context: int) -> RecipeData:
-    """Return the samples of a recipe and how they become batches; see `open_samples`.
-
-    Raises:
-        BadInput: the data cannot be read, or a sample of it is invalid; the error names file and line.
-    """
+    """Return the samples of a recipe and how they become batches; see `open_samples`."""
     samples = open_samples(spec, tokenizer, task, context)
     collate = stack_windows if task == "pretrain" else PaddedCollation(_find_padding(tokenizer), context)
     return RecipeData(samples.train, samples.held_out, collate, samples.summary)

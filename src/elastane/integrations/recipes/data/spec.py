@@ -116,11 +116,7 @@ def find_paths(path: str) -> list[Path]:
 
 
 def check_tokenizer_folder(path: str) -> None:
-    """Check that a folder has a tokenizer.
-
-    Raises:
-        BadField: there is no such folder, or it has no tokenizer.json.
-    """
+    """Check that a folder has a tokenizer."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise BadField(

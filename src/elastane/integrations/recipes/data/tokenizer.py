@@ -35,11 +35,7 @@ PARALLEL = "TOKENIZERS_PARALLELISM"
 
 
 def read_tokenizer(folder: str) -> "PreTrainedTokenizerFast":
-    """Return the tokenizer of a folder, as `save_pretrained` writes it.
-
-    Raises:
-        BadField: there is no such folder, or no tokenizer in it.
-    """
+    """Return the tokenizer of a folder, as `save_pretrained` writes it."""
     from transformers import AutoTokenizer
 
     check_tokenizer_folder(folder)

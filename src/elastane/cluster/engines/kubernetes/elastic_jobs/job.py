@@ -131,11 +131,7 @@ def describe_job(
 
 
 def change_described_job(before: JobSpec, wanted: JobSpec) -> JobSpec:
-    """Return the spec after a change of its resource.
-
-    Raises:
-        BadField: the change concerns what a job keeps.
-    """
+    """Return the spec after a change of its resource."""
     kept = {
         f"{FIRST}.command": (before.command, wanted.command),
         f"{FIRST}.workingDir": (before.working_dir, wanted.working_dir),
