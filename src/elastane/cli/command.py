@@ -94,7 +94,7 @@ def print_json(value: object) -> None:
     print(escape_json(msgspec.json.encode(value), encoding), flush=True)
 
 
-def print_answer(value: object, words: str, *, as_json: bool) -> None:
+def print_outcome(value: object, words: str, *, as_json: bool) -> None:
     """Print what a command has done: the value with ``--json``, otherwise a line of words."""
     if as_json:
         print_json(value)

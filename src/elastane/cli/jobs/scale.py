@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from elastane.cli.command import AsJson, JobName, print_answer
+from elastane.cli.command import AsJson, JobName, print_outcome
 from elastane.cli.jobs.submission import format_limits
 from elastane.cli.options import argument, option
 from elastane.cluster.client.context import connect
@@ -48,7 +48,7 @@ def scale(
         found = cluster.jobs.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
     has = f"; it has {found.workers} now" if found.state == "running" else ""
     words = f"{job} may have {format_limits(found.min_workers, found.max_workers)}{has}"
-    print_answer(found, words, as_json=as_json)
+    print_outcome(found, words, as_json=as_json)
 
 
 def parse_limits(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:

@@ -4,7 +4,7 @@ import time
 from itertools import islice
 from typing import Annotated
 
-from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
+from elastane.cli.command import AsJson, make_group, open_console, print_json, print_outcome
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.options import argument, flag, option
@@ -91,7 +91,7 @@ def revoke(
     """Revoke TOKEN. The controller refuses it from now on."""
     with connect() as cluster:
         cluster.tokens.revoke(token)
-    print_answer({"revoked": token}, f"{token} revoked", as_json=as_json)
+    print_outcome({"revoked": token}, f"{token} revoked", as_json=as_json)
 
 
 def find_token_state(token: Token, now_s: float) -> str:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from elastane.cli.command import AsJson, make_group, print_answer
+from elastane.cli.command import AsJson, make_group, print_outcome
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.options import argument, option
 from elastane.cli.timestamps import format_minute
@@ -43,7 +43,7 @@ def delete_claim_list(
         found = _find_list(cluster, name, team)
         cluster.claims.forget(found.team, found.name)
     words = f"claim list {found.name} of team {found.team} deleted"
-    print_answer({"deleted": f"{found.team}/{found.name}"}, words, as_json=as_json)
+    print_outcome({"deleted": f"{found.team}/{found.name}"}, words, as_json=as_json)
 
 
 def _find_list(cluster: "Cluster", name: str, team: str) -> KeptClaimList:

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_answer, print_json, wrap_command
+from elastane.cli.command import AsJson, open_console, print_json, print_outcome, wrap_command
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.options import argument
 from elastane.cluster.client.context import connect
@@ -38,7 +38,7 @@ def change_document(
 
     with connect() as cluster:
         before, after = cluster.documents.amend(kind, name, change_and_check)
-    print_answer(after, format_change(noun, name, before, after), as_json=as_json)
+    print_outcome(after, format_change(noun, name, before, after), as_json=as_json)
     return after
 
 
@@ -97,7 +97,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
     def remove_document(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
             cluster.documents.remove(kind, name)
-        print_answer({"removed": name}, f"{noun} {name} removed", as_json=as_json)
+        print_outcome({"removed": name}, f"{noun} {name} removed", as_json=as_json)
 
     show_document.__doc__ = f"Show one {noun} in the format of a configuration file."
     remove_document.__doc__ = f"Remove {add_article(noun)}; refused while something else depends on it."

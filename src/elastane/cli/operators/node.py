@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-from elastane.cli.command import AsJson, make_group, print_answer
+from elastane.cli.command import AsJson, make_group, print_outcome
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.options import argument, option
 from elastane.cli.timestamps import format_minute
@@ -59,14 +59,14 @@ def remove_node(node: NodeName, as_json: AsJson = False) -> None:
     """Remove NODE from the list, if no engine has seen it for five minutes."""
     with connect() as cluster:
         cluster.nodes.forget(node)
-    print_answer({"node": node, "forgotten": True}, f"node {node} removed from the list", as_json=as_json)
+    print_outcome({"node": node, "forgotten": True}, f"node {node} removed from the list", as_json=as_json)
 
 
 def _change(request: Callable[["Cluster"], Node], *, as_json: bool) -> None:
     with connect() as cluster:
         after = request(cluster)
     words = f"node {after.name} is {STATES[after.wanted]}: {after.devices} devices of {after.pool}"
-    print_answer(after, words + (f", {after.why}" if after.why else ""), as_json=as_json)
+    print_outcome(after, words + (f", {after.why}" if after.why else ""), as_json=as_json)
 
 
 node = make_group(

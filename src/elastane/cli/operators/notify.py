@@ -4,7 +4,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
+from elastane.cli.command import AsJson, make_group, open_console, print_json, print_outcome
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.options import argument, option
 from elastane.cli.timestamps import format_minute
@@ -86,7 +86,7 @@ def remove_target(target: TargetArgument, as_json: AsJson = False) -> None:
     """Remove TARGET. Its messages that were not sent are dropped."""
     with connect() as cluster:
         cluster.notifications.remove(target)
-    print_answer({"removed": target}, f"{target} removed", as_json=as_json)
+    print_outcome({"removed": target}, f"{target} removed", as_json=as_json)
 
 
 def send_test(target: TargetArgument, as_json: AsJson = False) -> None:

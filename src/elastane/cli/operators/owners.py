@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from elastane.cli.command import AsJson, make_group, open_console, print_answer, print_json
+from elastane.cli.command import AsJson, make_group, open_console, print_json, print_outcome
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, format_change
 from elastane.cli.operators.tables import print_rows
 from elastane.cli.option_values import UNLIMITED, read_limit
@@ -246,7 +246,7 @@ def _change_quotas(
                 means="nothing was changed",
                 do=f"declare it first: elastane team set {owner}, or elastane cohort set {owner}",
             )
-    print_answer(after, format_change(_name_kind(after), owner, before, after), as_json=as_json)
+    print_outcome(after, format_change(_name_kind(after), owner, before, after), as_json=as_json)
 
 
 def _name_kind(node: Team | Cohort) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from elastane.cli.command import AsJson, make_group, print_answer, wrap_command
+from elastane.cli.command import AsJson, make_group, print_outcome, wrap_command
 from elastane.cli.option_values import read_duration_s
 from elastane.cli.options import argument, option
 from elastane.cluster.client.context import connect
@@ -69,7 +69,7 @@ def _send_report(report: Report, words: str, *, as_json: bool) -> None:
     check_finite_fields(report)
     with connect() as cluster:
         cluster.report(report)
-    print_answer(report, words, as_json=as_json)
+    print_outcome(report, words, as_json=as_json)
 
 
 tell = make_group(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from elastane.cli.command import AsJson, open_console, print_answer, print_json
+from elastane.cli.command import AsJson, open_console, print_json, print_outcome
 from elastane.cli.devices import count_devices
 from elastane.cli.operators.controller_process import (
     check_no_controller_runs,
@@ -227,4 +227,4 @@ def down(as_json: AsJson = False) -> None:
     finally:
         os.close(process)
     words = "the controller has ended; jobs continue"
-    print_answer({"pid": pid, "ended": True}, words, as_json=as_json)
+    print_outcome({"pid": pid, "ended": True}, words, as_json=as_json)
