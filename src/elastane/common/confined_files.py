@@ -24,11 +24,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ConfinedDirectory(msgspec.Struct, frozen=True):
-    """A directory to read from without leaving it: through no link, and without ever waiting.
-
-    Args:
-        root: the directory; links may lead to it, but to nothing below it.
-    """
+    """A directory to read from, to which links may lead, through none below it, and without ever waiting."""
 
     root: Path
 

@@ -113,11 +113,7 @@ class FileDamage(msgspec.Struct, frozen=True):
 
 
 class Damaged(StorageError):
-    """A checkpoint differs from what was written.
-
-    Args:
-        damages: its damaged files, and how each is damaged.
-    """
+    """A checkpoint differs from what was written: its damaged files, and how each is damaged."""
 
     def __init__(self, checkpoint: str, damages: tuple[FileDamage, ...], *, means: str = "") -> None:
         self.checkpoint, self.damages = checkpoint, damages

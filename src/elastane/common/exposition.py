@@ -56,11 +56,7 @@ class HistogramValue(msgspec.Struct, frozen=True):
 
 
 class HistogramCounter:
-    """A histogram that grows. Thread-safe.
-
-    Args:
-        bounds: upper bounds of the buckets, ascending, without infinity.
-    """
+    """A histogram that grows, with ascending upper bounds of buckets, without infinity. Thread-safe."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds

@@ -55,11 +55,7 @@ def anchor_paths(spec: JobSpec, folder: Path) -> JobSpec:
 
 
 def bring_code(spec: JobSpec, root: Path) -> JobSpec:
-    """Return a job that brings the code of a directory with it; absolute paths become those in the code.
-
-    Args:
-        root: the directory, an absolute path.
-    """
+    """Return a job that brings the code of an absolute directory with it; its paths become those in it."""
     return msgspec.structs.replace(
         spec,
         code=str(root),

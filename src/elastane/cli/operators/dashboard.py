@@ -82,11 +82,7 @@ def dashboard(
 def start_dashboard(
     settings: DashboardSettings, *, companion: int
 ) -> "tuple[subprocess.Popen[bytes], DashboardReady]":
-    """Start a dashboard, and record it if it shows a cluster, so that other commands print its address.
-
-    Args:
-        companion: the process with which it ends.
-    """
+    """Start a dashboard that ends with ``companion``, and record one of a cluster for commands."""
     log = find_home() / "dashboard.log"
     process, ready = start_service(SERVICE, settings, DashboardReady, log, companion=companion)
     if settings.cluster_url:

@@ -302,11 +302,7 @@ def _open_ended_run(
 
 
 def _ship_code(spec: RunSpec, directory: Path | None) -> RunSpec:
-    """Copy the code of the working directory into the run directory; return the spec of a run that uses it.
-
-    Raises:
-        BadInput: the script is not below the working directory, or the code cannot be shipped.
-    """
+    """Copy the code of the working directory into the run directory; return the spec that uses it."""
     root, script = Path.cwd().resolve(), Path(spec.script)
     if not script.is_relative_to(root):
         raise BadInput(

@@ -233,11 +233,7 @@ def build_checkpoint_policy(before: CheckpointSettings, options: RunOptions) -> 
 
 
 def inherit_settings(options: RunOptions, spec: RunSpec) -> RunOptions:
-    """Return the options of a run that begins from another: settings that decide the bits are those of it.
-
-    Args:
-        options: as typed; they win.
-    """
+    """Return options that take settings which decide the bits from another run; typed ones win."""
     settings = ("seed", "threads", "convergence", "numerics", "virtual_ranks")
     given = {name: getattr(spec, name) for name in settings if getattr(options, name) is None}
     return msgspec.structs.replace(options, **given)

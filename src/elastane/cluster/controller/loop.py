@@ -179,11 +179,7 @@ class Loop:
         self._woken.clear()
 
     async def run_cycle(self, *, look: bool = True) -> None:
-        """Run one cycle. The process may end between any two of its parts.
-
-        Args:
-            look: observe the jobs; otherwise the last observation still holds.
-        """
+        """Run one cycle, which may end at any part; without ``look``, by the last observation."""
         if look or self._observer.must_see_nodes():
             begin_s, busy_s = time.monotonic(), time.thread_time()
             try:

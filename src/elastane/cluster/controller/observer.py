@@ -30,11 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Change(NamedTuple):
-    """The change of a job by an observation.
-
-    Args:
-        end: required by its own rules; None: it continues.
-    """
+    """The change of a job by an observation, and the end that its own rules require, if any."""
 
     job: StoredJob
     after: StoredJob

@@ -341,11 +341,7 @@ class ClusterFeed:
 
 
 class ClusterFeeds:
-    """The feeds of all tokens in use.
-
-    Args:
-        certificate: file with its certificate to trust; empty: those that the machine trusts.
-    """
+    """The feeds of all tokens in use; ``certificate`` is a file to trust; empty: what the machine trusts."""
 
     def __init__(self, url: str, certificate: str) -> None:
         self._url, self._certificate = url, certificate

@@ -20,11 +20,7 @@ def summarize(job: JobSummary) -> JobSummary:
 
 
 class JobTable:
-    """Jobs by name. One thread writes; others read.
-
-    Attributes:
-        jobs: all of them, the newest first; replaced as a whole.
-    """
+    """Jobs by name; ``jobs`` has all, the newest first, and is replaced as a whole. One thread writes."""
 
     def __init__(self) -> None:
         self.jobs: tuple[JobSummary, ...] = ()

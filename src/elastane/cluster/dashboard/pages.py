@@ -150,11 +150,7 @@ def build_jobs_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageContent
 def stream_page(
     feed: ClusterFeed | RunFeed, path: str, params: Mapping[str, str], is_over: Callable[[], bool]
 ) -> Response:
-    """Return a stream with the parts of a page, and those that change, until the page is closed.
-
-    Args:
-        is_over: returns whether the session or the dashboard has ended.
-    """
+    """Return a stream with the parts of a page, and those that change, until the page is closed."""
     return StreamingResponse(
         _stream(feed, path, dict(params), is_over),
         media_type="text/event-stream",

@@ -33,11 +33,7 @@ KEPT = 64
 
 
 class PageContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A page before it is drawn.
-
-    Args:
-        parts: of the page that change while it is open, by the name of their templates.
-    """
+    """A page before it is drawn; ``parts`` are the templates of those that change while it is open."""
 
     title: str
     template: str

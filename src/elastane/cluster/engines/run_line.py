@@ -46,11 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunLine:
-    """The line to one run.
-
-    Attributes:
-        attempt: the newest attempt that has begun, as its file last said; None: none has.
-    """
+    """The line to one run; ``attempt`` is the newest one that has begun, as its file last said, or None."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self.run_dir = run_dir
@@ -130,11 +126,7 @@ class RunLine:
         return await self.ask(AskStatus())
 
     def observe(self, job: str, counts: "WorkerCounts") -> Observation:
-        """Return what the run says of itself; the caller adds what it knows of the processes.
-
-        Args:
-            counts: from the newest answer of its coordinator.
-        """
+        """Return what the run says of itself, and its coordinator counts; the caller adds processes."""
         return Observation(
             job=job,
             workers=counts.workers,

@@ -12,11 +12,7 @@ from elastane.cluster.scheduler.planned_job import PlannedJob
 
 
 class PlaceHolds:
-    """The places held in the round of one node.
-
-    Args:
-        node: the node that hands out its quota.
-    """
+    """The places held in the round of one node, which hands out its quota."""
 
     def __init__(self, allocation: Allocation, node: int) -> None:
         self._allocation, self._node = allocation, node

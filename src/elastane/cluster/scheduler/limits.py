@@ -49,11 +49,7 @@ asked for, so that noise in measured speeds resizes no job."""
 
 
 class WrittenOff(NamedTuple):
-    """Workers that the plan waits for no longer.
-
-    Args:
-        left: the size of the job without them.
-    """
+    """Workers that the plan waits for no longer, and the size of the job without them."""
 
     left: int
     why: Why
@@ -75,11 +71,7 @@ def compute_worker_limit(
     price: float,
     now_s: float,
 ) -> WorkerLimit:
-    """Return the tightest of a job's own limits; 0 workers: it may not run now.
-
-    Args:
-        price: the highest price of a device and hour that it may have to pay; 0 if it has no budget.
-    """
+    """Return the tightest of a job's own limits at the highest price; 0: it may not run."""
     spec = state.spec
     barred = _find_bar(state, rules, now_s)
     if barred is not None:

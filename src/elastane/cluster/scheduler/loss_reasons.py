@@ -39,11 +39,7 @@ class DeviceGain:
 
 
 class LossReasons:
-    """The reason for each loss: the gains of other jobs, in order of right, and what the cluster lacks.
-
-    Args:
-        cluster: the index; its jobs carry their grants.
-    """
+    """The reason for each loss: gains of other jobs, in order of right, and what the cluster lacks."""
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:
         self._cluster, self._ledger = cluster, allocation.ledger

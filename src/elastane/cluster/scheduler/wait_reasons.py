@@ -17,11 +17,7 @@ class _GrantedDevices(NamedTuple):
 
 
 class WaitReasons:
-    """Rights that keep jobs of a higher priority from taking something.
-
-    Args:
-        cluster: the index; its jobs carry their grants.
-    """
+    """Rights that keep jobs of a higher priority from taking something."""
 
     def __init__(self, cluster: ClusterIndex, allocation: Allocation) -> None:
         self._cluster, self._names = cluster, allocation.ledger.tree.names

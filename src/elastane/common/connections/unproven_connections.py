@@ -55,11 +55,7 @@ class AdmissionRules:
 
 
 class UnprovenConnections(Generic[T]):
-    """The unproven connections of one server, in the order in which they arrived.
-
-    Attributes:
-        rules: the limits; may be replaced at any time.
-    """
+    """The unproven connections of one server, by arrival; ``rules`` may be replaced at any time."""
 
     def __init__(self, rules: AdmissionRules) -> None:
         self.rules = rules

@@ -26,11 +26,7 @@ class BadRow(ValueError):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One row of a file.
-
-    Args:
-        place: the row's place for messages, such as ``line 3``, from 1.
-    """
+    """One row of a file; ``place`` names it in messages, such as ``line 3``, from 1."""
 
     place: str
     fields: dict[str, Any]

@@ -93,11 +93,7 @@ class CheckpointNames:
 
 
 class LeftoverPartials:
-    """Partial files of checkpoints of this run, as one worker has seen them.
-
-    Args:
-        files: the checkpoints of the run; other files in their folders stay.
-    """
+    """Partial files of checkpoints of this run, as one worker has seen them; others there stay."""
 
     def __init__(self, files: CheckpointNames) -> None:
         self._files = files

@@ -118,11 +118,7 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, reduction: str) 
 
 
 class ReferenceModel:
-    """The model before the training: the model itself without its adapter, or else a frozen copy.
-
-    Args:
-        model: before the training.
-    """
+    """The model before the training: the model itself without its adapter, or else a frozen copy."""
 
     def __init__(self, model: nn.Module) -> None:
         self._copy = None if hasattr(model, "disable_adapter") else _freeze_copy(model)

@@ -16,32 +16,20 @@ THREE_DIGITS = 999.5
 
 
 class DeviceGroup(msgspec.Struct, frozen=True):
-    """Equal devices, one for each worker.
-
-    Args:
-        memory_bytes: of each GPU; None: not given.
-    """
+    """Equal devices, one for each worker; ``memory_bytes`` of each GPU, None: not given."""
 
     count: int
     memory_bytes: int | None = None
 
 
 class NodeGroup(msgspec.Struct, frozen=True):
-    """Equal nodes, over which the devices are spread evenly.
-
-    Args:
-        link_bytes_per_s: of a node, to the others, in each direction.
-    """
+    """Equal nodes with the devices; ``link_bytes_per_s`` of each, to the others, in each direction."""
 
     count: int = 1
     link_bytes_per_s: float = 1.25e9
 
     def spread(self, workers: int, devices: int) -> tuple[int, ...]:
-        """Return the workers on each node that has any; a run fills one node after the other.
-
-        Args:
-            devices: of all nodes together.
-        """
+        """Return the workers on each node that has any; a run fills one node after the other."""
         each = devices // self.count
         full, rest = divmod(workers, each)
         return (each,) * full + ((rest,) if rest else ())

@@ -109,11 +109,7 @@ def flatten_results(results: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 class ResultsLoader:
-    """The results of all batches, in place of a loader and of the model.
-
-    Args:
-        outputs: the results of the batches, by their names in `flatten_results`.
-    """
+    """The results of all batches, by names in `flatten_results`, in place of loader and model."""
 
     def __init__(
         self, trainer: Any, run: Run, loader: Any, outputs: Mapping[str, Sequence[torch.Tensor]]

@@ -108,11 +108,7 @@ GIVEN_BY_TEAM_ADMINS: frozenset[Role] = frozenset({"viewer", "submitter", "team-
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """The authenticated sender of a request: the user of a token, in a role.
-
-    Args:
-        team: in which the role counts; ``*``: every team; empty for roles of no team.
-    """
+    """The user of a token in a role, which counts in a team; ``*``: in every one; empty: it is of no team."""
 
     token: str
     user: str

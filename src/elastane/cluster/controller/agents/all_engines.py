@@ -8,11 +8,7 @@ from elastane.cluster.nouns.engine import JobEngine, Observation, ObservedNode, 
 
 
 class AllEngines:
-    """An `elastane.cluster.nouns.engine.JobEngine` that passes each job on to the engine that runs it.
-
-    Args:
-        local: for the jobs in pools of this machine.
-    """
+    """A `JobEngine` that passes each job on: to the local engine or to the fleet."""
 
     def __init__(self, local: JobEngine, fleet: Fleet) -> None:
         self._local = local

@@ -26,11 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engines:
-    """The engines that operators have declared.
-
-    Args:
-        open_engine: opens one; raises `BadInput` if its declaration cannot be used here.
-    """
+    """The declared engines; ``open_engine`` raises `BadInput` if a declaration cannot be used here."""
 
     def __init__(self, open_engine: OpenEngine) -> None:
         self._open_engine = open_engine

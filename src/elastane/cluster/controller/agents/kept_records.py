@@ -44,11 +44,7 @@ class RecordsRefused(BadInput):
 
 
 class KeptRecords:
-    """The records of one job.
-
-    Args:
-        root: the run directory of the job.
-    """
+    """The records of one job, in its run directory."""
 
     def __init__(self, root: Path) -> None:
         self._run_dir = RunDir(root)
@@ -191,11 +187,7 @@ def _open_folder(root: Path, folders: list[str]) -> Iterator[int]:
 
 
 class RecordKeeper:
-    """Keeps the records of all jobs.
-
-    Args:
-        home: directory of the controller.
-    """
+    """Keeps the records of all jobs, in the directory of the controller."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

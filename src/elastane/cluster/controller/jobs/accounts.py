@@ -7,11 +7,7 @@ from elastane.cluster.nouns.usage import Terms, Use
 
 
 class UsageInterval(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one pool that a job has used at one price, from one time to another.
-
-    Args:
-        price: of a device for an hour.
-    """
+    """Devices of one pool that a job has used at one price of a device for an hour, between two times."""
 
     pool: str
     terms: Terms

@@ -15,11 +15,7 @@ CAUSES: dict[Wanted, Cause] = {"cancel": "cancelled", "finish": "target", "fail"
 
 
 def create_job(spec: JobSpec, user: str, now_s: float, earlier: StoredJob | None = None) -> StoredJob:
-    """Return a new job, which waits. The store gives it its number.
-
-    Args:
-        earlier: a job with the same program, which gives it a prior for its speeds; None: there is none.
-    """
+    """Return a new job, which waits; an earlier one with its program gives it a prior for speeds."""
     wanted = read_wanted(spec)
     return StoredJob(
         number=0,

@@ -24,11 +24,7 @@ RELEASED = ("state", "why", "grant", "workers", "observed", "uses")
 
 
 def release_job(job: StoredJob, seen: Observation, now_s: float) -> StoredJob | None:
-    """Return the job once it holds nothing any more; None: the observation says nothing new.
-
-    Args:
-        job: has not ended, and cannot be read.
-    """
+    """Return an unreadable job that is alive once it holds nothing; None: nothing is new."""
     found = _judge(job, seen)
     if found is None:
         return None

@@ -23,11 +23,7 @@ WAITS_FROM = ("job.submitted", "job.resumed", "job.preempted", "job.stopping", "
 
 
 class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in the queue.
-
-    Args:
-        event: number of the event that its wait began with.
-    """
+    """A job in the queue, and the number of the event that its wait began with."""
 
     name: str
     team: str

@@ -31,11 +31,7 @@ LONGEST_WHY = 4000
 
 
 class AgentCaller(NamedTuple):
-    """An agent that has proven itself.
-
-    Args:
-        now_s: seconds since 1970.
-    """
+    """An agent that has proven itself, at a time in seconds since 1970."""
 
     controller: Controller
     number: int

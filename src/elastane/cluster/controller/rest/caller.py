@@ -114,11 +114,7 @@ class Caller:
 
 
 class Changer(Caller):
-    """The sender of a request that may change something.
-
-    Args:
-        key: idempotency key; empty: none.
-    """
+    """The sender of a request that may change something; ``key`` is its idempotency key, if it has one."""
 
     def __init__(self, caller: Caller, key: str) -> None:
         super().__init__(

@@ -41,11 +41,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """The state of one bucket.
-
-    Args:
-        left: requests left, with a fraction.
-    """
+    """The state of one bucket: the requests that are left, with a fraction."""
 
     left: float
     at_s: float

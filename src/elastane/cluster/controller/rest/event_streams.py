@@ -47,11 +47,7 @@ class Watchers:
 
     @contextmanager
     def count_stream(self, caller: Principal, most_of_team: int) -> Iterator[None]:
-        """Count a stream while it is open. Nothing is awaited between the check and the count.
-
-        Args:
-            most_of_team: largest number of streams of its team; a token of no team has no such limit.
-        """
+        """Count a stream while it is open; nothing is awaited between the check and the count."""
         limits = [
             (("token", caller.token), self._most_of_one),
             (("user", caller.user), self._most_of_user),

@@ -31,11 +31,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def list_processes(run_dir: str) -> tuple[str, ...]:
-    """Return the processes that have a log: workers in the order of their numbers, then the others.
-
-    Args:
-        run_dir: of the job; empty: it never began, and has no processes.
-    """
+    """Return the processes that have a log, workers first; none of a job that never began."""
     if not run_dir:
         return ()
     try:

@@ -63,11 +63,7 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
 
 
 def check_growth(tx: Connection, before: JobSpec, after: JobSpec) -> None:
-    """Check that the team has room for the bytes that a change adds. A small change, such as a pause, fits.
-
-    Raises:
-        Refusal: the team has no room.
-    """
+    """Check that the team has room for what a change adds; a small one, such as a pause, fits."""
     added_bytes = _measure_spec(after) - _measure_spec(before)
     if added_bytes > SMALL_CHANGE_BYTES:
         stored_bytes = jobs.measure_team(tx, after.team, "").spec_bytes

@@ -17,11 +17,7 @@ KEY_BYTES = 16
 
 
 def get_cluster_id(tx: Connection) -> str:
-    """Return the word that tells this cluster's agents from those of others; make it once.
-
-    Args:
-        tx: a transaction that writes.
-    """
+    """Return the word that tells this cluster's agents from others; write it if it is new."""
     found = find_cluster_id(tx)
     if not found:
         found = f"c{secrets.token_hex(CLUSTER_BYTES)}"

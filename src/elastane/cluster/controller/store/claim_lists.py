@@ -96,11 +96,7 @@ def has_claim(tx: Connection, run: str, slot: int) -> bool:
 
 
 def list_claims(tx: Connection, run: str, first_slot: int, limit: int | None = None) -> tuple[Content, ...]:
-    """Return the contents of slots from ``first_slot`` on, up to the first slot without a content.
-
-    Args:
-        limit: the most slots to return; None: all.
-    """
+    """Return the contents of at most ``limit`` slots from ``first_slot`` on, up to the first gap."""
     length = func.length(claims.c.content)
     # A content that is too long is not read.
     content = case((length <= LARGEST_RECORD_BYTES, claims.c.content))

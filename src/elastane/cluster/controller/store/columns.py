@@ -47,11 +47,7 @@ def _find_not_finite(value: Any, place: str = "") -> str | None:
 
 
 class JsonColumn(Generic[T]):
-    """Decodes the JSON in a text column.
-
-    Args:
-        check: raises `BadInput` if a value of that type cannot be true.
-    """
+    """Decodes the JSON in a text column; ``check`` raises `BadInput` if a value cannot be true."""
 
     def __init__(self, kind: Any, check: Callable[[T], object] | None = None) -> None:
         self._decode = Decoder[T](kind, at_most_bytes=LARGEST_BYTES)

@@ -42,11 +42,7 @@ class StoreBusy(StoreError):
 
 
 class UnreadableRecord(StoreError):
-    """A record that plans depend on cannot be read.
-
-    Args:
-        what: name of the record: ``pool local``.
-    """
+    """A record that plans depend on, such as ``pool local``, cannot be read."""
 
     def __init__(self, what: str, why: str, *, do: str) -> None:
         self.record, self.why = what, why

@@ -219,11 +219,7 @@ def _decode_line(row: Row[Any]) -> AuditLine:
 def count_audit_lines(
     tx: Connection, actions: Iterable[str], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> int:
-    """Return the number of done actions of these kinds between two times.
-
-    Args:
-        teams: only actions on things of these teams; None: on all.
-    """
+    """Return the number of done actions of these kinds between two times, in teams; None: all."""
     query = select(func.count()).where(
         audit.c.action.in_(sorted(actions)),
         audit.c.allowed == 1,

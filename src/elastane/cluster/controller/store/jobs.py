@@ -178,11 +178,7 @@ def list_living_jobs(tx: Connection) -> tuple[StoredJob, ...]:
 
 
 def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJob, ...]:
-    """Return the jobs of a plan, with the columns that it depends on, oldest first.
-
-    Args:
-        running: only the jobs that hold devices; otherwise all that have not ended.
-    """
+    """Return the jobs that have not ended, or that hold devices, as a plan needs them, oldest first."""
     here = jobs.c.state == "running" if running else jobs.c.ended_s.is_(None)
     query = select(*(jobs.c[name] for name in PLANNED)).where(here).order_by(jobs.c.number)
     return tuple(rows.decode_job(row) for row in tx.execute(query))

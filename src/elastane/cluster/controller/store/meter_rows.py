@@ -15,11 +15,7 @@ from elastane.cluster.nouns.usage import Use
 
 
 class JobCount(msgspec.Struct, frozen=True):
-    """The jobs of a team in one state.
-
-    Args:
-        oldest_s: when the first of them was submitted or last changed its size, in seconds since 1970.
-    """
+    """The jobs of a team in one state, and since when the first of them has had its size."""
 
     team: str
     state: str
@@ -70,11 +66,7 @@ def count_events(tx: Connection, after: int, until: int) -> tuple[EventCount, ..
 
 
 def list_queue_times(tx: Connection, after: int, until: int) -> Iterator[tuple[str, float]]:
-    """Yield the team of each job that got its first devices, and the seconds since it was submitted.
-
-    Args:
-        after, until: as in `count_events`.
-    """
+    """Yield the team of each job that got its first devices in these events, and its wait."""
     query = select(jobs.c.team, jobs.c.submitted_s, jobs.c.started_s).join(
         events, events.c.job == jobs.c.name
     )

@@ -12,11 +12,7 @@ MOST_KEYS, MOST_BYTES = 2000, 32 * 2**20
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to a request.
-
-    Args:
-        etag: version of the body; empty: none.
-    """
+    """An answer to a request; ``etag`` is the version of its body, if it has one."""
 
     status: int = 200
     body: bytes = b""

@@ -30,11 +30,7 @@ RESTORE = (
 
 
 class Soundness:
-    """The soundness of one store. Thread-safe.
-
-    Args:
-        where: URL of the store without its password.
-    """
+    """The soundness of the store at a URL, which is without its password here. Thread-safe."""
 
     def __init__(self, where: str) -> None:
         self.where = where

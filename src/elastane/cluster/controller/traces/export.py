@@ -24,11 +24,7 @@ NS = 1_000_000_000
 
 
 class TraceExporter:
-    """Sends traces to the collector that the environment names.
-
-    Args:
-        environment: with the variables of OpenTelemetry.
-    """
+    """Sends traces to the collector that the variables of OpenTelemetry in an environment name."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         # The follower logs once that the collector is away; the library would in every attempt.

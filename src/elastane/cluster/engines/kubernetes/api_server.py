@@ -87,11 +87,7 @@ class ApiServer:
         return answer
 
     async def apply(self, path: str, document: object, manager: str) -> bytes | ApiRefusal | Away:
-        """Let an object have all fields of a document, and return it. It is created if it is not there.
-
-        Args:
-            manager: the fields belong to it. 409: others have set them to something else.
-        """
+        """Let an object have all fields of a document, as those of ``manager``; 409: others set them."""
         return await self.ask("PATCH", path, params={"fieldManager": manager}, body=document, body_type=APPLY)
 
     async def _ask(

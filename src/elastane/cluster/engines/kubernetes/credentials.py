@@ -35,11 +35,7 @@ _decode: Decoder[_Credential] = Decoder(_Credential, at_most_bytes=LARGEST_TOKEN
 
 
 class ApiCredentials:
-    """Makes the ``Authorization`` header of requests.
-
-    Args:
-        now: returns the seconds since 1970.
-    """
+    """Makes the ``Authorization`` header of requests; ``now`` returns the seconds since 1970."""
 
     def __init__(self, access: ApiAccess, now: Callable[[], float] = time.time) -> None:
         self._access = access

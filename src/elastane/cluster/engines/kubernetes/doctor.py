@@ -264,11 +264,7 @@ def judge_definition(answer: bytes | ApiRefusal | Away) -> EngineFinding:
 def judge_volumes(
     claims: Mapping[str, bytes | ApiRefusal | Away], *, shares_home: bool = True
 ) -> list[EngineFinding]:
-    """Say whether pods on several nodes can see the volumes.
-
-    Args:
-        shares_home: the home of the controller should be in one of them.
-    """
+    """Say whether pods on several nodes can see the volumes, and the home if they share it."""
     if not claims and not shares_home:
         return [EngineFinding(True, "no volume is needed: the controller keeps the records of the runs")]
     if not claims:

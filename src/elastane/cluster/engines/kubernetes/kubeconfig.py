@@ -235,11 +235,7 @@ def _convert(entry: object, path: Path, kind: Any, what: str) -> Any:
 
 
 def _read_pem(data: str, file: str, path: Path) -> str:
-    """Return a certificate or a key, which is in a kubeconfig or a file beside it; empty: it names neither.
-
-    Raises:
-        BadInput: it cannot be read.
-    """
+    """Return a certificate or a key, in a kubeconfig or a file beside it; empty: it names none."""
     if not data:
         return _read_text(path.parent / file) if file else ""
     try:

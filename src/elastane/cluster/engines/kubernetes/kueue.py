@@ -143,11 +143,7 @@ def _explain(conditions: Sequence[_Condition]) -> str:
 
 
 def explain_waiting(workloads: Iterable[Workload], pods: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return what Kueue says about pods that wait, by UID.
-
-    Args:
-        pods: the UID of each pod, and the name of its group; empty: it is a workload of its own.
-    """
+    """Return what Kueue says about pods that wait, by UID, given the UID and the group of each."""
     by_name: dict[str, Workload] = {}
     by_owner: dict[str, Workload] = {}
     for workload in workloads:

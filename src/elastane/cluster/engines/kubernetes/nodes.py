@@ -203,11 +203,7 @@ def list_nodes_of_pool(
 
 
 def count_unheld_devices(node: ListedNode, pool: KubernetesPool, held: Mapping[str, int]) -> int:
-    """Return how many devices of a node agents could hold, each with all that comes with it.
-
-    Args:
-        held: what pods of others hold there.
-    """
+    """Return how many devices agents could hold with all that comes with each, beside others."""
     each = {} if pool.resource == CPU else {pool.resource: MILLI}
     if pool.cpus_per_device:
         each[CPU] = pool.cpus_per_device * MILLI

@@ -255,11 +255,7 @@ def decode_agent_pod(document: bytes, cluster: str) -> AgentPod | None:
 
 
 def describe_pod(pod: AgentPod, words: str = "") -> SeenAgent:
-    """Return what a pod says about its agent.
-
-    Args:
-        words: of Kueue about a pod that it has not admitted; empty: none are known.
-    """
+    """Return what a pod, or Kueue if it has not admitted it, says about its agent."""
     state, ended = pod.state, pod.ended
     code = None if ended is None or _find_signal(ended) else ended.exit_code
     return SeenAgent(

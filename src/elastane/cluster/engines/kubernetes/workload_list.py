@@ -46,11 +46,7 @@ async def find_kueue_api(server: ApiServer) -> str | None:
 
 
 class WorkloadList:
-    """What Kueue says about the pods that wait for it; without the right to read it, nothing.
-
-    Args:
-        clock: seconds, for pauses.
-    """
+    """What Kueue says about the pods that wait for it; nothing without the right to read it."""
 
     def __init__(
         self, server: ApiServer, namespace: str, clock: Callable[[], float] = time.monotonic

@@ -47,11 +47,7 @@ class LaunchTask(msgspec.Struct, frozen=True):
 
 
 class LaunchFailure(msgspec.Struct, frozen=True):
-    """Why the agent does not run.
-
-    Args:
-        permanent: a retry would fail in the same way.
-    """
+    """Why the agent does not run; ``permanent``: a retry would fail in the same way."""
 
     why: str
     permanent: bool = False

@@ -122,11 +122,7 @@ class AgentActor:
 
 
 class Driver:
-    """Answers requests.
-
-    Args:
-        ray: the module, connected to a cluster.
-    """
+    """Answers requests, with the module ray, which is connected to a cluster."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray

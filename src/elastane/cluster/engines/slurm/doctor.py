@@ -79,11 +79,7 @@ def judge_programs(missing: tuple[str, ...], options: SlurmOptions) -> EngineFin
 
 
 def judge_setup(checked: CommandAnswer | Away) -> list[EngineFinding]:
-    """Say whether the setup is a script of bash; nothing is found out where there is no bash.
-
-    Args:
-        checked: how bash has read it, without running it.
-    """
+    """Say whether bash has read the setup, without running it; nothing is found without bash."""
     if isinstance(checked, Away) or not checked.code:
         return []
     return [

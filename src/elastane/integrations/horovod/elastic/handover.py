@@ -38,11 +38,7 @@ class Commit(NamedTuple):
 
 
 class Handover:
-    """The directory through which commits pass.
-
-    Args:
-        directory: of this run; None: the process trains alone and has no successor.
-    """
+    """The directory through which commits pass; None: the process has no successor."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory

@@ -64,11 +64,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class DescribedJob(msgspec.Struct, frozen=True):
-    """The job that a resource describes.
-
-    Args:
-        options: what its agents get of it, see `elastane.cluster.nouns.agents.AgentAsk`.
-    """
+    """The job that a resource describes, and what its agents get of it: the options of an `AgentAsk`."""
 
     spec: JobSpec
     options: Mapping[str, str]

@@ -48,11 +48,7 @@ PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
 class AppliedObject(msgspec.Struct, frozen=True):
-    """One object, and what became of it.
-
-    Args:
-        object: its kind and name.
-    """
+    """One object, by kind and name, and what became of it."""
 
     object: str
     outcome: Outcome

@@ -12,11 +12,7 @@ LONGEST_MESSAGE = 400
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether a Deployment is available.
-
-    Args:
-        why: why it is not; empty: it is, or nothing is known.
-    """
+    """Whether a Deployment is available, and why it is not; empty: it is, or nothing is known."""
 
     is_available: bool
     why: str = ""
