@@ -30,11 +30,9 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
         bytes: size of its files.
         verify_s: seconds to read every file and compare it with its checksum.
         damages: of the files; if there is any, nothing is restored.
-        workers: number of workers that restored.
-        restored_bytes: bytes that all workers together read.
+        workers, restored_bytes: number of workers that restored, and the bytes that all of them read.
         restore_s: seconds until the last worker had restored.
-        digest: the restored state compared with the digest in the ledger; ``unknown``: the ledger has no
-            digest of that step.
+        digest: compared with the one in the ledger; ``unknown``: the ledger has none of that step.
     """
 
     ok: bool

@@ -58,8 +58,7 @@ class ClusterSight(msgspec.Struct, frozen=True, kw_only=True):
         trouble: why the facts may be old; empty: they are not.
         refused: why the controller does not say a part of them; empty: it says all.
         loaded: all jobs have been read once.
-        day: figures of 24 hours.
-        month: figures of 30 days.
+        day, month: figures of 24 hours, and of 30 days.
         uses: devices of each team and pool, as a mean of the last minute.
     """
 

@@ -72,13 +72,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         successors: how many of the workers that have not arrived replace one that had arrived.
         virtual_ranks: of its run; 0: not known yet.
         retry_at_s: after a crash, it does not start before this time.
-        speeds: ``(workers, samples per second)`` as measured, in any order.
-        weights: how much each of these counts beside the others, from 0 to 1; empty: all count fully.
-        prior: speeds that another job with the same program had, in any order.
-        resize_s: cost of a resize, in seconds of the whole job's time.
-        unsaved_s: seconds of work that a preemption would lose.
-        trained: samples it has trained on.
-        remaining: samples still to train on; None: not known.
+        speeds, weights, prior, resize_s, unsaved_s, trained, remaining: as in
+            `elastane.cluster.nouns.job_records.ObservedJob`.
         ends: why the job must end and needs no devices any more: it was cancelled, has reached its target, or
             its time is up; None: it continues.
     """

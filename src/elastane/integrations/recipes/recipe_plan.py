@@ -104,16 +104,13 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):
-    """The plan of a recipe.
+    """The plan of a recipe, for the devices of the request.
 
     Args:
-        trained: those that the run trains.
+        trained: the parameters that the run trains.
         flops_per_token: of training.
-        flops_per_s: of one worker, given or measured.
-        is_measured: the speed was measured on this machine.
+        flops_per_s: of one worker, given or, if ``is_measured``, measured on this machine.
         bandwidth_bytes_per_s: between two workers of a node.
-        nodes: they have the devices.
-        devices: that the plan is for.
         sizes: the plan of each number of workers, ascending.
     """
 

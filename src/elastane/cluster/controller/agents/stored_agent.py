@@ -14,22 +14,16 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         number: grows with every agent of the cluster, and is never used again.
-        job: that it works for.
-        pool: in which its devices count.
         workers: the most workers on its machine.
         devices: how many it holds, for all its workers together.
         key: secret of its ticket.
         gang: number of the first agent of its gang; 0: it is in none. See `elastane.cluster.nouns.agents`.
-        gang_size: how many agents its gang has.
         is_replaceable: it is gone, and another agent may take its place in its gang.
         shape: of the gang: a digest of all that its agents are made of, see `hash_shape` in ``gangs.py``.
-        node: the machine that it runs on; empty: unknown.
         why: a sentence: why it waits, or how it ended; empty: nothing is known.
         exit_code: None: it has not ended, or its end was not seen.
         attempt: of its job in which it takes part; 0: it has not arrived.
         asked_s: when its row was written, in seconds since 1970.
-        started_s: when it was first seen to run.
-        arrived_s: when it first spoke to the controller.
         leave_by_s: it should leave, and be gone by then; None: the job wants it.
         ended_s: when it was found gone.
     """

@@ -40,31 +40,15 @@ class SizeReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as the controller stores it.
+    """A job as the controller stores it. `elastane.cluster.nouns.rest.Job` describes the other fields.
 
     A query that does not read a column leaves the default of its field.
 
     Args:
-        number: grows with every submission.
-        name: unique in the cluster.
-        team: owner of the quota that it uses.
         priority_class: as its spec names it; empty: the default of the cluster.
-        wanted: the state that people, or its own rules, want.
-        version: grows with every change that people make; the ``ETag``.
         spec: as submitted, or as changed since; `UNKNOWN_SPEC` if it cannot be read.
-        grant: the workers that it should have.
         workers: granted in all pools together.
-        step: the last committed step.
-        run_dir: directory of its run; empty: it never began.
-        attempts: number of its attempts that are over.
-        crashes: the attempts that count against its retry limit.
-        resizes: how often its grant changed while it ran.
-        preemptions: how often it was stopped for others.
         setbacks, promised, admitted_s, resized_s: see `SizeHistory`.
-        why: how it ended, why it is about to end, or how its last attempt ended.
-        traceback: of the user's script, if that raised an error.
-        submitted_s, started_s, ended_s: times, in seconds since 1970.
-        retry_at_s: no attempt begins before this time.
         forget_at_s: the cluster forgets the job then; None: never.
         uses: devices that it uses and pays for now; None: the record cannot be read.
         using_since_s: it uses these since then; None: the record cannot be read.

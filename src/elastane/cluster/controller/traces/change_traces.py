@@ -69,8 +69,7 @@ class Resize(msgspec.Struct, frozen=True):
     Args:
         requested_s: when it was requested; the time of the decision, if it was not.
         ordered_s: when the run knew of it; None: not yet.
-        started: by worker that was started for it.
-        joined: likewise, when the worker was a member.
+        started, joined: by worker that was started for it, when it was, and when it was a member.
     """
 
     decision: Event

@@ -64,18 +64,14 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a client of an API server needs.
+    """All that a client of an API server needs. Certificates and keys are in PEM; what is empty is not used.
 
     Args:
         server: its URL, without a slash at the end.
-        namespace: that the context names.
-        authorities: certificates to trust, in PEM; empty: those of the machine.
+        authorities: certificates to trust; empty: those of the machine.
         insecure: its certificate is not checked.
         server_name: in its certificate; empty: that of the URL.
-        certificate: of the client, in PEM; empty: none.
-        key: of the client's certificate, in PEM.
-        token: of the client; empty: none.
-        token_file: a file with the token, which others replace from time to time; empty: none.
+        token_file: a file with the token, which others replace from time to time.
         basic: user and password; None: none.
         program: that prints the token; None: none.
     """

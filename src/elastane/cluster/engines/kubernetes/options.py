@@ -29,20 +29,12 @@ class Toleration(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KubernetesPool(msgspec.Struct, frozen=True, kw_only=True):
-    """What agents of a pool ask of Kubernetes. An empty text is left to Kubernetes.
+    """What agents of a pool ask of Kubernetes; `KUBERNETES` describes the options. Empty: left to Kubernetes.
 
     Args:
-        resource: that is a device: ``cpu`` or a name such as ``nvidia.com/gpu``.
-        image: of the agents; empty: that of the engine.
-        cpus_per_device: processors that come with a device, unless the agent asks for a number of them; 0:
-            none are requested.
-        memory_bytes_per_device: memory that comes with a device, unless the agent asks for some; 0: without
-            a limit.
-        node_selector: labels of the nodes of the pool.
-        queue: the local queue of Kueue.
-        workload_priority_class: of Kueue, for the pods with which a job begins, and for the others too unless
-            they have another one.
-        growth_priority_class: of Kueue, for the pods beyond these.
+        cpus_per_device: unless the agent asks for a number of them; 0: none are requested.
+        memory_bytes_per_device: unless the agent asks for some; 0: without a limit.
+        workload_priority_class: of the pods with which a job begins, and of others without their own.
     """
 
     resource: str = CPU
@@ -59,18 +51,13 @@ class KubernetesPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the engine. An empty text is left to the kubeconfig or to Kubernetes.
+    """The options of the engine, which `KUBERNETES` describes. Empty: as the kubeconfig or Kubernetes say.
 
     Args:
-        kubeconfig: path of a kubeconfig.
-        image: of the agents, unless their pool names one.
-        image_pull_secret: a Secret of the namespace.
         volumes: names of persistent volume claims, and the paths at which the agents see them.
         user: user and group of the agents; None: those of the image.
-        command: words that start Elastane in the image.
         shares_home: the agents see the home of the controller, in one of the volumes.
         elastic_jobs: the team that owns the jobs of `ElasticJob` resources; empty: they are ignored.
-        answer_s: how long the API server may take for one answer, in seconds.
     """
 
     context: str = ""

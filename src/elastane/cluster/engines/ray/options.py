@@ -13,14 +13,10 @@ CPU, MEMORY = "CPU", "memory"
 
 
 class RayPool(msgspec.Struct, frozen=True, kw_only=True):
-    """What agents of a pool ask of Ray.
+    """What agents of a pool ask of Ray; `RAY` describes the options. Empty: any.
 
     Args:
-        resource: of which a device is one, or processors.
-        cpus_per_device: how many processors of Ray come with a device.
-        memory_bytes_per_device: how much memory of Ray comes with a device; 0: Ray does not count it.
-        accelerator: type that each node has; empty: any.
-        labels: that each node has.
+        memory_bytes_per_device: 0: Ray does not count it.
     """
 
     resource: str = "GPU"
@@ -50,15 +46,7 @@ class RayPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the engine.
-
-    Args:
-        address: of the Ray cluster; ``auto``: the one that Ray finds on this machine.
-        python: path of the Python of the Ray cluster.
-        command: words that start Elastane on a node, at the same path as here.
-        setup: lines of shell before the command.
-        answer_s: how long Ray may take to answer, in seconds.
-    """
+    """The options of the engine, which `RAY` describes; ``command`` has the same path here and on nodes."""
 
     address: str = "auto"
     python: str = ELASTANE_COMMAND[0]

@@ -32,17 +32,13 @@ class SeenActor(msgspec.Struct, frozen=True, kw_only=True):
     """An actor, as the driver sees it. What the actor has not told yet is as by default.
 
     Args:
-        name: the id of its agent.
         node: id of its node in Ray; empty: it has not answered, and waits for a node or begins.
         gone: it has died, or its process has ended.
         leaving: its process was asked to leave.
         code: of the process; negative: the number of a signal; None: it runs, or its end was not seen.
         why: words of Ray or of the actor about its end.
-        holds: resources of Ray; empty: unknown.
-        needs: resources of which it takes a trace only.
-        labels: of a node that it can run on.
+        holds, needs, labels: as in `ActorOrder`; empty: unknown.
         asked_s: when the driver asked for it, in seconds since 1970; 0: an earlier driver did.
-        ended_s: when it ended.
     """
 
     name: str

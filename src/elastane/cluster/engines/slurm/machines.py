@@ -63,10 +63,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         is_default: whether the partition is the default one.
         flags: words about its state.
-        busy_cpus: processors that jobs hold.
-        idle_cpus: processors that jobs could get; others are down or kept for the system.
-        gres: generic resources of the machine, as Slurm writes them.
-        busy_gres: those that jobs hold.
+        idle_cpus: processors that jobs could get; others are busy, down or kept for the system.
+        gres, busy_gres: generic resources of the machine, and those that jobs hold, as Slurm writes them.
         features: that a constraint can name.
     """
 

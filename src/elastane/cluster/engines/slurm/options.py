@@ -14,22 +14,14 @@ some hundredths of a second; one that hangs would hold the programs for MessageT
 
 
 class SlurmPool(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs of a pool ask of Slurm. An empty text is left to Slurm.
+    """What jobs of a pool ask of Slurm; `SLURM` describes the options. Empty or None: left to Slurm.
 
     Args:
-        partition: one or several, with commas: ``gpu,gpu-long``.
-        account: that pays.
-        qos: quality of service.
-        reservation: the name of one.
-        constraint: features of the machines: ``h100``, ``h100&nvlink`` or ``a100|h100``.
-        exclude: names of machines that are not used, with commas, without brackets.
-        time_s: the time limit of each job in seconds, which is rounded up to minutes; None: that of the
-            partition.
-        gres: a generic resource that is a device: ``gpu`` or ``gpu:a100``. Empty: processors are the devices.
-        cpus_per_device: how many processors come with a device, unless the agent asks for a number of them;
-            None: one without ``gres``, and else what Slurm gives.
-        memory_bytes_per_device: how much memory comes with a device, unless the agent asks for some; None:
-            what Slurm gives, which may be all memory of a machine.
+        time_s: is rounded up to minutes.
+        gres: empty: processors are the devices.
+        cpus_per_device: unless the agent asks for a number of them; None: one without ``gres``, and else what
+            Slurm gives.
+        memory_bytes_per_device: unless the agent asks for some; what Slurm gives may be all of a machine.
     """
 
     partition: str = ""
@@ -51,22 +43,15 @@ class SlurmPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the engine.
+    """The options of the engine, which `SLURM` describes.
 
     Args:
         command: words that start Elastane on a machine of the cluster, at the same path as here.
-        setup: lines of shell before the command, such as ``module load`` or ``source``. They run in the root
-            folder, with the environment of a login.
-        container: ``pyxis``, or the name of a program like Apptainer, which run agents in images; empty: they
-            cannot have images.
-        mounts: directories of the machines that agents see in their images: ``SOURCE:PATH`` or
-            ``SOURCE:PATH:ro``.
-        output: the file of the output of each agent, a path on its machine, in a folder that exists there.
-            Slurm replaces ``%x`` by the name of the job, ``%j`` by its number and ``%N`` by the machine.
-            Empty: the file that the request for the agent names, if any.
-        conf: path of Slurm's configuration; empty: the programs of Slurm find it.
+        setup: runs in the root folder, with the environment of a login.
+        container: empty: agents cannot have images.
+        mounts: ``SOURCE:PATH`` or ``SOURCE:PATH:ro``.
+        output: empty: the file that the request for the agent names, if any.
         programs: the folder of the programs of Slurm; empty: they are found in ``PATH``.
-        answer_s: how long each of them may take, in seconds.
         accounting: whether an agent also counts as started if only the accounting of Slurm (``sacct``)
             remembers its job. Slurm itself forgets a job some minutes after its end (MinJobAge).
     """

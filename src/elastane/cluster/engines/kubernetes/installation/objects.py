@@ -40,15 +40,12 @@ RIGHTS_OF_PEOPLE = (
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between installations.
+    """What differs between installations: the image of the controller, its namespace, and the two volumes.
 
     Args:
-        image: of the controller.
-        namespace: of the controller and of its jobs.
         home_size: of the volume that all pods share.
         store_size: of the volume with the controller's database.
-        home_class: storage class of the shared volume; empty: the default of the cluster.
-        store_class: that of the database.
+        home_class, store_class: storage classes; empty: the default of the cluster.
     """
 
     image: str
