@@ -121,8 +121,12 @@ def _is_not_built() -> bool:
     return False
 
 
+def nccl_built() -> int:
+    return 0
+
+
 gloo_built = gloo_enabled = _is_built
-mpi_built = mpi_enabled = mpi_threads_supported = nccl_built = _is_not_built
+mpi_built = mpi_enabled = mpi_threads_supported = _is_not_built
 ccl_built = cuda_built = ddl_built = rocm_built = _is_not_built
 
 
