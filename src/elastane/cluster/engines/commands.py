@@ -131,13 +131,7 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def judge_command(word: str, setup: str, machines: str) -> EngineFinding:
-    """Say whether the command of Elastane is there, as far as this machine can tell.
-
-    Args:
-        word: the first one of the command.
-        setup: lines of shell that agents run before it.
-        machines: those of the engine, in words.
-    """
+    """Say whether the command of Elastane is there, as far as this machine, or the setup, can tell."""
     if shutil.which(word) is not None:
         return EngineFinding(True, f"{word} is here; {machines} need it at the same path")
     if setup.strip():

@@ -35,12 +35,7 @@ def open_engine(document: DeclaredEngine, cluster: str) -> AgentEngine:
 async def examine_engine(
     document: DeclaredEngine, pools: Mapping[str, Mapping[str, str]], url: str
 ) -> tuple[EngineFinding, ...]:
-    """Look at all that an engine needs; nothing is started.
-
-    Args:
-        pools: the options of its pools, by name.
-        url: of the controller, as agents get it.
-    """
+    """Look at all that an engine and its pools need, with agents at a URL; nothing is started."""
     match document.kind:
         case "slurm":
             from elastane.cluster.engines.slurm.doctor import examine_slurm
@@ -63,22 +58,12 @@ async def examine_engine(
 
 
 def choose_controller_url(document: DeclaredEngine | None, url: str) -> str:
-    """Return the address at which the agents of an engine reach the controller.
-
-    Args:
-        document: None: the declaration cannot be read.
-        url: at which it listens.
-    """
+    """Return the address of a controller for agents, which an engine may replace; None: it cannot be read."""
     return url if document is None else document.options.get("controller", url)
 
 
 def find_queue(document: DeclaredEngine, pool: Mapping[str, str], options: Mapping[str, str]) -> str:
-    """Return the queue that decides when agents may start, all or none of a gang; empty: they wait in none.
-
-    Args:
-        pool: options of their pool.
-        options: of their job, as the kind of the engine names them.
-    """
+    """Return the queue, by the options of pool and job, that lets gangs start; empty: agents wait in none."""
     if document.kind != "kubernetes":
         return ""
     from elastane.cluster.engines.kubernetes.kueue import find_queue_of_pods

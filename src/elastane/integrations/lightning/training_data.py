@@ -153,14 +153,7 @@ def describe_elasticity(global_batch: int, microbatch: int) -> str:
 
 
 def count_batches(data: TrainingData, limit: float) -> int:
-    """Return the number of batches in an epoch of Lightning.
-
-    Args:
-        limit: a number of batches, or a float as a fraction of them.
-
-    Raises:
-        BadInput: no batch is left.
-    """
+    """Return the number of batches in an epoch of Lightning; a float limit is a fraction of them."""
     batches = min(limit, data.batches) if isinstance(limit, int) else int(data.batches * limit)
     if not batches:
         raise BadInput(
@@ -172,15 +165,7 @@ def count_batches(data: TrainingData, limit: float) -> int:
 
 
 def limit_data(data: TrainingData, batches: int, accumulated: int) -> TrainingData:
-    """Return the data from which epochs of this number of batches are read.
-
-    Args:
-        batches: of an epoch.
-        accumulated: the batches in a step.
-
-    Raises:
-        BadInput: an epoch would end within a step.
-    """
+    """Return the data from which epochs of this number of batches are read, in whole steps."""
     if batches == data.batches:
         return data
     if data.order is not None:

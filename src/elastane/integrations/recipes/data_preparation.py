@@ -76,14 +76,7 @@ def announce_much_data(spec: DataSpec) -> None:
 
 
 def check_vocabulary(recipe: Recipe, tokens: int) -> None:
-    """Check that the model has an embedding for each token of the tokenizer.
-
-    Args:
-        recipe: complete; its model may be a folder.
-
-    Raises:
-        BadField: the model has fewer.
-    """
+    """Check that the model of a complete recipe has an embedding for each token of the tokenizer."""
     source = recipe.model.source
     config = read_pretrained_config(Path(source)) if source else recipe.model.config
     size = config.get("vocab_size")
@@ -97,15 +90,7 @@ def check_vocabulary(recipe: Recipe, tokens: int) -> None:
 
 
 def check_warmup(recipe: Recipe, samples: int) -> None:
-    """Check that the epochs of a run are longer than its warm-up.
-
-    Args:
-        recipe: perhaps without a number of steps.
-        samples: for training.
-
-    Raises:
-        BadField: the run ends first.
-    """
+    """Check that the epochs of a run with these samples are longer than its warm-up."""
     steps, warmup = count_training_steps(recipe, samples), recipe.training.warmup_steps
     if warmup >= steps:
         raise make_field_error(

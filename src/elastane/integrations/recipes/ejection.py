@@ -10,11 +10,7 @@ from elastane.integrations.recipes.resolution import SCRIPTS
 
 
 def eject_recipe(recipe: Recipe, folder: Path) -> tuple[Path, Path]:
-    """Write the script of a recipe and its YAML into a folder; return their paths.
-
-    Args:
-        recipe: complete and checked.
-        folder: is made if it does not exist.
+    """Write the script of a complete recipe and its YAML into a folder, which is made; return their paths.
 
     Raises:
         BadInput: a file of either name exists, or the folder cannot be written. Nothing was overwritten.

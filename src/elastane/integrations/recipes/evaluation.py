@@ -37,12 +37,7 @@ class PreferenceScore(msgspec.Struct, frozen=True):
 
 @torch.no_grad()
 def measure_loss(run: Run, model: nn.Module, data: Any, recipe: Recipe) -> float:
-    """Evaluate a language model; return the mean loss per token that counts, in nats.
-
-    Args:
-        run: between two steps.
-        data: of `elastane.integrations.recipes.data.open_data`, with held-out samples.
-    """
+    """Evaluate a language model between two steps; return the mean loss per held-out token, in nats."""
     model.eval()
     score = open_evaluation(run, data, recipe)
     for batch in score:

@@ -125,12 +125,7 @@ class ReferenceModel:
 
     @torch.no_grad()
     def compute_log_probs(self, model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the log-probabilities of a batch under the reference, without dropout.
-
-        Args:
-            model: the trained model; only its adapter has changed, if it has one.
-            batch: of preference pairs.
-        """
+        """Return the log-probabilities of preference pairs under the reference, without dropout."""
         if self._copy is not None:
             return sequence_log_probs(self._copy, batch)
         was_training = model.training

@@ -69,13 +69,7 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
 
 
 def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, tokens_per_s: float) -> SizePlan:
-    """Return the plan of one number of workers.
-
-    Args:
-        request: has the recipe, the devices and their connections.
-        workers: equally fast, at most as many as a step has microbatches.
-        tokens_per_s: the speed of one worker.
-    """
+    """Return the plan of one number of equally fast workers, at most as many as a step has microbatches."""
     recipe, devices = request.recipe, request.devices
     ranks, copies = recipe.batch.virtual_ranks, recipe.workers.copies
     most_copies = None if copies == "all" else copies

@@ -114,14 +114,7 @@ def _check_quantization(folder: Path, method: str) -> None:
 
 
 def download_model(name: str) -> Path:
-    """Return the folder of a model of the hub in the local cache, after a download if it is not there.
-
-    Args:
-        name: ``OWNER/MODEL``, or ``OWNER/MODEL@REVISION``.
-
-    Raises:
-        BadField: the hub does not have the model, refuses it, or cannot be reached.
-    """
+    """Return the folder of ``OWNER/MODEL[@REVISION]`` in the local cache, after a download if needed."""
     with _explain_hub_errors(name):
         from huggingface_hub import snapshot_download
 

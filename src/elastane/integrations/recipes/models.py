@@ -15,12 +15,7 @@ TOKEN_NAMES = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def build_model(recipe: Recipe, tokenizer: Any) -> Any:
-    """Return the model of a recipe, with its adapter, in training mode.
-
-    Args:
-        tokenizer: the tokenizer of the data; it decides the size of the vocabulary of a model with random
-            weights, unless the recipe does.
-    """
+    """Return the model of a recipe, with its adapter, in training mode, for the tokenizer of its data."""
     spec = recipe.model
     model = load_model(spec.source, spec.dtype) if spec.source else build_random_model(spec, tokenizer)
     if recipe.training.recompute_activations:
@@ -34,10 +29,7 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
 def build_model_config(spec: ModelSpec, tokenizer: Any = None) -> Any:
     """Return the configuration of a model with random weights.
 
-    Args:
-        spec: the model of a recipe.
-        tokenizer: gives the size of the vocabulary and the numbers of special tokens that ``spec`` omits;
-            None: those are the defaults of ``transformers``.
+    A tokenizer gives the size of the vocabulary and the numbers of special tokens that ``spec`` omits.
     """
     from transformers import AutoConfig
 
@@ -57,14 +49,7 @@ def build_random_model(spec: ModelSpec, tokenizer: Any = None) -> Any:
 
 
 def load_model(source: str, dtype: str) -> Any:
-    """Return a pretrained model with plain weights.
-
-    Args:
-        source: a folder on this machine.
-
-    Raises:
-        BadField: the weights are quantized, and not in MXFP4.
-    """
+    """Return a pretrained model of a folder with plain weights; quantized ones must be in MXFP4."""
     from transformers import AutoModelForCausalLM
     from transformers.utils.quantization_config import Mxfp4Config
 

@@ -36,12 +36,7 @@ def build_learning_rate_schedule(
 
 
 def make_warmup_cosine(warmup: int, steps: int, final: float) -> Callable[[int], float]:
-    """Return the factor of the learning rate by step, from 0.
-
-    Args:
-        warmup: steps until the factor is 1.
-        final: the factor at the end.
-    """
+    """Return the factor of the learning rate by step: it rises to 1, and is ``final`` at the end."""
 
     def compute_factor(step: int) -> float:
         if step < warmup:

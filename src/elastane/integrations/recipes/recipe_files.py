@@ -28,15 +28,7 @@ def list_recipes() -> tuple[str, ...]:
 
 
 def find_recipe(name: str, folder: Path) -> Path:
-    """Return the file of a recipe.
-
-    Args:
-        name: of a recipe of the catalog, or the path of a file that ends in ``.yaml``.
-        folder: where a relative path starts.
-
-    Raises:
-        BadInput: there is no such recipe.
-    """
+    """Return the file of a recipe of the catalog, or of a path in a folder that ends in ``.yaml``."""
     if name.endswith(SUFFIXES):
         return folder / Path(name).expanduser()
     if name in list_recipes():
@@ -92,12 +84,7 @@ def find_published_sizes(source: str) -> ModelSpec | None:
 
 
 def make_paths_absolute(document: Document, folder: Path) -> Document:
-    """Return a document with absolute paths.
-
-    Args:
-        document: a recipe, or a part of one.
-        folder: where relative paths start, absolute.
-    """
+    """Return a recipe, or a part of one, with paths that begin in an absolute folder."""
     anchored = dict(document)
     data, model = document.get("data"), document.get("model")
     if isinstance(data, dict):

@@ -151,15 +151,7 @@ def parse_devices(text: str) -> DeviceGroup:
 
 
 def parse_nodes(count: int, link: str | None, devices: DeviceGroup) -> NodeGroup:
-    """Return the nodes of a plan.
-
-    Args:
-        link: their speed, such as ``10gbit``; None: the default.
-        devices: of all nodes together.
-
-    Raises:
-        BadInput: the devices cannot be spread evenly, or the link is not a speed, or has no nodes.
-    """
+    """Return nodes that have all devices; ``link`` is their speed, such as ``10gbit``, if it was typed."""
     if count < 1 or devices.count % count:
         raise BadInput(
             f"invalid number of nodes: {count}, with {devices.count} devices",
@@ -184,12 +176,7 @@ def list_headings(plan: RecipePlan) -> tuple[str, ...]:
 
 
 def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the numbers of workers to plan: powers of two, and the largest that is possible.
-
-    Args:
-        virtual_ranks: the number of microbatches in a step, which is the most workers.
-        legal: the numbers of workers that the recipe allows; empty: all.
-    """
+    """Return the legal numbers of workers to plan: powers of two, and the largest that is possible."""
     most = min(devices, virtual_ranks)
     if legal:
         return tuple(size for size in sorted(set(legal)) if size <= most)

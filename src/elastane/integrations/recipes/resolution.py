@@ -36,15 +36,9 @@ WARMUP_PART = 10
 
 
 def load_recipe(name: str, changes: Iterable[str], folder: Path) -> Recipe:
-    """Return a recipe with the typed changes; only the form of its values is checked.
+    """Return a recipe of the catalog, or of a path, with typed changes; only the form of values is checked.
 
-    Args:
-        name: of the catalog, or the path of a file.
-        changes: as ``training.steps=200``.
-        folder: where relative paths start, absolute.
-
-    Raises:
-        BadInput: there is no such recipe, or a value has the wrong form.
+    Relative paths begin in an absolute folder.
     """
     with require_for_import("recipes", "recipes are files in YAML"):
         path = find_recipe(name, folder)
@@ -114,14 +108,9 @@ def list_preloaded(recipe: Recipe) -> tuple[str, ...]:
 
 
 def apply_overrides(document: Document, texts: Iterable[str], folder: Path) -> Document:
-    """Return a recipe's document with the typed changes.
+    """Return a recipe's document with changes typed as ``training.steps=200``; later ones win.
 
-    Args:
-        texts: as ``training.steps=200``; later ones win.
-        folder: where relative paths in them start, absolute.
-
-    Raises:
-        BadInput: a text is not a dotted name with a value. The name itself is checked with the recipe.
+    Relative paths in them begin in an absolute folder. Their names are checked with the recipe.
     """
     changes: Document = {}
     for text in texts:

@@ -16,11 +16,7 @@ def write_sample(run: Run, model: Any, tokenizer: Any, spec: EvaluationSpec, exa
     """Let the model continue a text, and write both as ``sample.txt`` of the step just made.
 
     The model always takes the most probable token, so the sample of a step is the same on every worker.
-
-    Args:
-        run: between two steps.
-        spec: the prompt and the length.
-        example: a held-out sample; it begins with the prompt, if ``spec`` has none.
+    Without a prompt in ``spec`` the text begins like the held-out ``example``.
     """
     prompt = tokenizer(spec.prompt)["input_ids"] if spec.prompt else find_prompt(example)
     with run.artifact("sample.txt") as path:

@@ -82,16 +82,10 @@ class NodeTraffic(msgspec.Struct, frozen=True):
 def count_node_traffic(
     sections: Sequence[tuple[int, int]], virtual_ranks: int, node_workers: Sequence[int], copies: int | None
 ) -> NodeTraffic:
-    """Return the traffic between nodes in a step in which nothing else happens.
+    """Return the traffic between nodes in a step in which nothing else happens; see `count_traffic`.
 
     The workers of a node merge their partial sums before these leave it, and a whole sum, or a new value,
     enters each node once, see `elastane.run.protocol.relays`.
-
-    Args:
-        sections: of the flat state: the number of elements, and the bytes of each.
-        virtual_ranks: V, at least the number of workers.
-        node_workers: the number of workers on each node, all equally fast.
-        copies: of the optimizer state; None: all.
     """
     nodes = [str(node) for node, count in enumerate(node_workers) for _ in range(count)]
     blocks = cut_blocks([elements for elements, _ in sections])
@@ -110,12 +104,7 @@ def count_node_traffic(
 
 
 def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: int | None) -> int:
-    """Return the bytes in the blocks of which one worker keeps the optimizer state, at most.
-
-    Args:
-        sections: of the flat state: the number of elements, and the counted bytes of each.
-        copies: of the optimizer state; None: all.
-    """
+    """Return the bytes in the blocks of which one worker keeps the optimizer state, at most."""
     blocks = cut_blocks([elements for elements, _ in sections])
     held = [0] * workers
     _, holders = _assign_blocks(len(blocks), workers, copies)
@@ -128,12 +117,7 @@ def count_held_bytes(sections: Sequence[tuple[int, int]], workers: int, copies: 
 def _assign_blocks(
     blocks: int, workers: int, copies: int | None, nodes: Sequence[str] = ()
 ) -> tuple[Sequence[int], Sequence[Sequence[int]]]:
-    """Return the owner and the holders of each block, as in a run that starts with these workers.
-
-    Args:
-        copies: of the optimizer state; None: all.
-        nodes: the node of each worker; empty: all are on one.
-    """
+    """Return the owner and the holders of each block, as in a run that starts with these workers."""
     if copies is None:
         return spread_blocks(blocks, range(workers)), [range(workers)] * blocks
     holders = choose_holders(blocks, range(workers), copies, {}, dict(enumerate(nodes)))

@@ -179,12 +179,7 @@ def build_argument_error(name: str, means: str, do: str) -> BadInput:
 
 
 def build_resumption_error(given: str | bool, output_dir: str | Path) -> BadInput:
-    """Return the error for a Trainer that gets a folder to resume from.
-
-    Args:
-        given: the path of a folder; True: the newest checkpoint in ``output_dir``.
-        output_dir: the folder of the Trainer's checkpoints.
-    """
+    """Return the error for a Trainer that gets a folder to resume from; True: its newest checkpoint."""
     found: object = given
     if given is True:
         found = get_last_checkpoint(str(output_dir)) if Path(output_dir).is_dir() else None

@@ -46,17 +46,10 @@ def evaluate_together(
     prediction_loss_only: bool,
     evaluate: Callable[[Any], EvalLoopOutput],
 ) -> EvalLoopOutput | None:
-    """Evaluate a dataset, each worker some of its batches.
+    """Evaluate a dataset between two steps, each worker some of its batches; return the result.
 
-    Args:
-        run: the run, between two steps.
-        loader: the Trainer's loader of the dataset.
-        ignore_keys: outputs of the model to ignore.
-        prediction_loss_only: only the loss of each batch is needed.
-        evaluate: runs the loop of ``transformers`` over a loader.
-
-    Returns:
-        The result of the loop; None: the model returns something else than tensors, which cannot be shared.
+    None: the model returns something else than tensors, which cannot be shared. ``evaluate`` runs the loop of
+    ``transformers`` over a loader.
     """
     trainer.model.eval()
     trainer.callback_handler.eval_dataloader = loader

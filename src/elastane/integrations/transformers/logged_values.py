@@ -39,12 +39,7 @@ class MicrobatchValues:
         return {}
 
     def add(self, mode: str, values: Mapping[str, Sequence[float]]) -> None:
-        """Add the numbers of all microbatches of a step or of an evaluation.
-
-        Args:
-            mode: ``train`` or ``eval``.
-            values: by name, in the order of the microbatches.
-        """
+        """Add numbers of all microbatches, in order, of a step (``train``) or of an evaluation (``eval``)."""
 
     def export(self) -> Any:
         """Return the collection as JSON, for a worker that joins."""

@@ -21,12 +21,7 @@ _held: set[Path] = set()
 
 @contextmanager
 def hold_lock(folder: Path, beat: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a folder of this machine; a process that holds it already goes on.
-
-    Args:
-        folder: the folder; it is made.
-        beat: called while another worker holds the lock.
-    """
+    """Hold the lock of a folder of this machine, which is made; ``beat`` is called while others hold it."""
     folder.mkdir(parents=True, exist_ok=True)
     held = folder.resolve()
     if held in _held:
@@ -60,10 +55,7 @@ def is_written(folder: Path, stamp: str) -> bool:
 def write_folder(folder: Path, stamp: str, write: Callable[[Path], None]) -> None:
     """Write a folder under another name, and move it to its place; an older one of this name goes.
 
-    Args:
-        folder: the folder; the lock of its parent is held.
-        stamp: identifies the content.
-        write: writes all files into the folder that it is given.
+    The lock of its parent is held; ``stamp`` identifies the content.
     """
     scratch = _make_scratch(folder)
     write(scratch)
@@ -79,10 +71,7 @@ def write_folder(folder: Path, stamp: str, write: Callable[[Path], None]) -> Non
 def write_files(folder: Path, stamp: str, write: Callable[[Path], None]) -> None:
     """Write files under another name, and move each to its place in a folder that may have others.
 
-    Args:
-        folder: the folder; its lock is held.
-        stamp: identifies the content.
-        write: writes all files into the folder that it is given.
+    The lock of the folder is held; ``stamp`` identifies the content.
     """
     scratch = _make_scratch(folder / "files")
     write(scratch)

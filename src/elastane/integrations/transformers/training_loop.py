@@ -63,12 +63,7 @@ class TrainingLoop:
         self.logged: dict[str, float] = {}
 
     def train(self, model: torch.nn.Module, steps: Any) -> None:
-        """Make the steps of the run.
-
-        Args:
-            model: the model that the Trainer prepared for mixed precision.
-            steps: the result of ``run.steps``.
-        """
+        """Make the steps of ``run.steps`` with the model that the Trainer prepared for mixed precision."""
         trainer = self._trainer
         backward, trainer.accelerator.backward = trainer.accelerator.backward, self._backward
         watch = CallbackWatch(trainer.callback_handler.callbacks)

@@ -48,12 +48,9 @@ def read_log_end(home: Path, id_: str) -> str:
 
 
 def find_site(home: Path, url: str, certificate: str, *, isolates: bool) -> Site:
-    """Return where agents find a controller.
+    """Return where agents find a controller that listens at a URL, with this certificate chain if it has one.
 
-    Args:
-        url: at which it listens. In place of any address, agents get the one that leads to other machines.
-        certificate: path of its certificate chain; empty: it has none.
-        isolates: see `Site`.
+    In place of any address, agents get the one that leads to other machines.
 
     Raises:
         BadInput: it listens at any address, and this machine has no route to others.

@@ -17,12 +17,7 @@ class EndRequest(msgspec.Struct, frozen=True):
 
 
 def check_end_rules(job: StoredJob, progress: JobProgress | None, now_s: float) -> EndRequest | None:
-    """Return the end that the job's rules require now; None: it continues, or is ending already.
-
-    Args:
-        job: has not ended.
-        progress: as its engine observed it; None: unknown.
-    """
+    """Return the end that the rules of a living job require now; None: it continues, or is ending already."""
     if job.wanted not in ("run", "pause"):
         return None
     target, loss = job.spec.target.loss, None if progress is None else progress.recent_loss

@@ -11,12 +11,7 @@ from elastane.cluster.nouns.plans import Decision
 
 
 def apply_decision(job: StoredJob, decision: Decision, reason: SizeReason, now_s: float) -> StoredJob:
-    """Return the job with the size of a decision.
-
-    Args:
-        job: has not ended.
-        decision: changes its size.
-    """
+    """Return a job that is alive with the size of a decision, which changes it."""
     grant = Grant(workers=decision.workers, drain_until_s=now_s + decision.drain_s if decision.drain else 0.0)
     workers = sum(grant.workers.values())
     observed = _expect_workers(job, grant, now_s)
@@ -63,14 +58,10 @@ def _set_workers(seen: HeldWorkers, workers: int) -> HeldWorkers:
 
 
 def assign_pools(workers: int, granted: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Assign workers to pools.
+    """Assign workers to pools: those granted, and those at the last observation.
 
     Workers stay in their pool if the grant allows it. The next ones go where the grant has more, and only the
     rest stays where it was, because it is leaving: on one machine, pools are only names.
-
-    Args:
-        granted: workers by pool.
-        before: workers by pool at the last observation.
     """
     found: dict[str, int] = {}
     left = workers

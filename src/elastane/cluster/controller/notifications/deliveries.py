@@ -49,9 +49,7 @@ def choose_batches(
 ) -> tuple[MessageBatch, ...]:
     """Return the attempts that begin now. The message that waits for longest comes first.
 
-    Args:
-        waiting: by id of the target, oldest first.
-        busy: targets of attempts that have not ended.
+    ``waiting`` has the oldest first, by id of the target; ``busy`` are targets of attempts that go on.
     """
     teams = Counter(target.team for target in busy)
     taken = {target.id for target in busy}

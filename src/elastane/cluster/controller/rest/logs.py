@@ -49,16 +49,7 @@ def read_record_part(run_dir: str, record: ReadRecord, offset: int, limit: int) 
 
 
 def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
-    """Return a part of a log.
-
-    Args:
-        run_dir: of the job; empty: it never began.
-        process: matches `PROCESS`.
-        offset: of the first byte; negative: counted from the end.
-
-    Returns:
-        The part; None: there is no such log.
-    """
+    """Return a part of the log of a process; None: there is none. A negative offset counts from the end."""
     return _read_owned_part(run_dir, f"logs/{process}.log", offset, limit)
 
 

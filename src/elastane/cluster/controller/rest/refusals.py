@@ -104,12 +104,7 @@ def _choose_team(principal: Principal, tally: Tally) -> str:
 
 
 def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, now_s: float) -> None:
-    """Write one line for all pending refusals.
-
-    Args:
-        tally: has pending refusals.
-        team: of the target, if one refusal is pending.
-    """
+    """Write one line for all pending refusals of a tally; ``team`` owns the target of a single one."""
     last, several = tally.last, tally.pending > 1
     since = format_time(tally.since_s)
     history.append_audit_line(

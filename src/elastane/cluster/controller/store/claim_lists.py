@@ -40,12 +40,7 @@ def find_claim_list(tx: Connection, run: str) -> StoredClaimList | None:
 def list_claim_lists(
     tx: Connection, teams: tuple[str, ...] | None, *, after: str, limit: int
 ) -> tuple[StoredClaimList, ...]:
-    """Return claim lists in the order of their keys.
-
-    Args:
-        teams: only lists of these teams; None: of all.
-        after: only lists with keys after this one; empty: from the first on.
-    """
+    """Return claim lists of teams (None: of all) in the order of their keys, after a key."""
     query = select(claim_lists).where(claim_lists.c.run > after).order_by(claim_lists.c.run).limit(limit)
     if teams is not None:
         query = query.where(claim_lists.c.team.in_(teams))

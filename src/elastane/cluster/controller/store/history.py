@@ -60,14 +60,7 @@ def list_events_after(
     public: bool = True,
     job: str = "",
 ) -> tuple[Event, ...]:
-    """Return the events with a higher number, oldest first.
-
-    Args:
-        number: of the last event that was already seen.
-        teams: only events of these teams; None: of all.
-        public: also events of no team.
-        job: only events of this job; empty: all.
-    """
+    """Return events with a higher number, oldest first: of teams (None: all), of none, or of one job."""
     query = select(events).where(events.c.id > number).order_by(events.c.id).limit(limit)
     if job:
         query = query.where(events.c.job == job)
@@ -192,13 +185,7 @@ def append_audit_line(
 def list_audit_page(
     tx: Connection, *, teams: tuple[str, ...] | None, of_none: bool = True, before: int | None, limit: int
 ) -> Page[AuditLine]:
-    """Return lines of the audit log, newest first.
-
-    Args:
-        teams: only lines of these teams; None: of all.
-        of_none: with ``teams`` None, also lines of no team.
-        before: only lines with a smaller id; None: begin with the newest.
-    """
+    """Return lines of the audit log before an id, newest first: of teams, or of all and perhaps none."""
     query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
     if teams is not None:
         query = query.where(audit.c.team.in_(teams))
@@ -241,13 +228,7 @@ def find_first_event_s(tx: Connection) -> float | None:
 def sum_usage(
     tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
 ) -> tuple[UsageRow, ...]:
-    """Return the usage between two times, including that of running jobs.
-
-    Args:
-        by: columns to group by; the others are empty.
-        until_s: end; not in the future.
-        teams: only the usage of these teams; None: of all.
-    """
+    """Return the usage of teams (None: all) between two past times by columns, with that of running jobs."""
     sums: dict[tuple[str, ...], dict[str, float]] = {}
     for key, terms, device_s, cost in (
         *_sum_closed(tx, by, from_s, until_s, teams),

@@ -46,12 +46,7 @@ _decode_occasions: JsonColumn[tuple[Occasion, ...]] = JsonColumn(tuple[Occasion,
 def list_targets(
     tx: Connection, teams: tuple[str, ...] | None = None, *, of_all: bool = True
 ) -> tuple[StoredTarget, ...]:
-    """Return targets, oldest first.
-
-    Args:
-        teams: only those of these teams; None: of all.
-        of_all: with ``teams`` None, also those for the jobs of every team.
-    """
+    """Return targets, oldest first: of teams, or of all, perhaps also those for the jobs of every team."""
     query = select(notification_targets).order_by(notification_targets.c.created_s, notification_targets.c.id)
     if teams is not None:
         query = query.where(notification_targets.c.team.in_(teams))

@@ -65,12 +65,7 @@ def find_token(tx: Connection, id_: str) -> Token | None:
 
 
 def list_tokens(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True) -> tuple[Token, ...]:
-    """Return tokens, oldest first.
-
-    Args:
-        teams: only tokens of these teams; None: of all.
-        of_none: with ``teams`` None, also tokens of no team.
-    """
+    """Return tokens, oldest first: of teams, or of all, perhaps also of no team."""
     query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
     if teams is not None:
         query = query.where(tokens.c.team.in_(teams))

@@ -64,7 +64,7 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a client of an API server needs. Certificates and keys are in PEM; what is empty is not used.
+    """All that a client of an API server needs. Certificates and keys are in PEM; empty: not used.
 
     Args:
         server: its URL, without a slash at the end.

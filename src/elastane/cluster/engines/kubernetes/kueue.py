@@ -44,12 +44,7 @@ def name_group(agent: AgentId, gang: int) -> str:
 
 
 def find_queue_of_pods(pool: Mapping[str, str], options: Mapping[str, str]) -> str:
-    """Return the local queue of the pods of a pool; empty: they have none.
-
-    Args:
-        pool: its options.
-        options: of the job; its template may name the queue.
-    """
+    """Return the local queue of pods, by options of their pool and their job; empty: they have none."""
     queue = pool.get("queue") or read_template_labels(options).get(QUEUE_LABEL, "")
     return queue if isinstance(queue, str) else ""
 

@@ -57,14 +57,7 @@ def build_secret(ask: AgentAsk, pod_uid: str) -> dict[str, Any]:
 def build_pod(
     ask: AgentAsk, pool: KubernetesPool, options: KubernetesOptions, now_s: float
 ) -> dict[str, Any]:
-    """Return the pod of an agent. It begins once its Secret is there.
-
-    Args:
-        now_s: seconds since 1970.
-
-    Raises:
-        BadInput: there can be no such pod.
-    """
+    """Return the pod of an agent, which begins once its Secret is there; `BadInput`: there can be none."""
     _check_ask(ask)
     volumes, mounts = _build_volumes(ask.id, options)
     labels = build_labels(ask.id) | ({QUEUE_LABEL: pool.queue} if pool.queue else {})

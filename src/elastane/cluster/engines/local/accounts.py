@@ -74,13 +74,7 @@ def find_team_account(run_as: RunAs, team: str) -> Account | None:
 def build_job_environment(
     variables: Mapping[str, str], inherited: Mapping[str, str], account: Account | None = None
 ) -> dict[str, str]:
-    """Return the environment of a job.
-
-    Args:
-        variables: the job's variables; they take precedence.
-        inherited: this process's environment; only `NEEDED` is passed on.
-        account: the system user that the job runs as; None: this process's user.
-    """
+    """Return the variables of a job, before those of this process that are `NEEDED` and of its account."""
     passed = {name: inherited[name] for name in NEEDED if name in inherited}
     if account is None:
         return passed | dict(variables)

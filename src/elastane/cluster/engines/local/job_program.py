@@ -30,12 +30,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 def make_run_spec(job: str, spec: JobSpec, python: str, code: Path | None = None) -> RunSpec:
-    """Return the run spec of a job.
-
-    Args:
-        job: unique name; also that of the run.
-        python: path of the Python with which this engine starts workers.
-        code: root of the code that the job has brought with it; None: it has brought none.
+    """Return the run spec of a job of this unique name; ``code`` is the root of the code that it brings.
 
     Raises:
         BadInput: this engine cannot run it.
@@ -80,14 +75,7 @@ def build_job_contract(spec: JobSpec) -> TorchrunContract | None:
 
 
 def resolve_program(job: str, spec: JobSpec, python: str, code: Path | None = None) -> Program:
-    """Return a job's program; ``command`` may be ``[python, train.py]`` or ``[python, -m, train]``.
-
-    Args:
-        code: see `make_run_spec`.
-
-    Raises:
-        BadInput: this engine cannot run it.
-    """
+    """Return a job's program; ``command`` may be ``[python, train.py]`` or ``[python, -m, train]``."""
     script, module, args = spec.script, spec.module, spec.args
     if spec.command:
         script, module, args = _parse_command(job, spec.command, python)

@@ -139,12 +139,9 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_queue(output: str, cluster: str) -> tuple[QueuedJob, ...]:
-    """Return the jobs of the agents of a cluster.
+    """Return the jobs of the agents of a cluster from the output of ``squeue`` with `FORMAT`.
 
     Rows of other jobs are left out, and jobs that Slurm has refused: it shows them as failed for a while.
-
-    Args:
-        output: of ``squeue`` with `FORMAT`.
     """
     jobs = (_parse_row(row, cluster) for row in output.split("\n"))
     return tuple(job for job in jobs if job is not None and not _was_refused(job))

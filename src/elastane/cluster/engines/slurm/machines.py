@@ -173,12 +173,10 @@ def count_devices_for_agents(machine: Machine, pool: SlurmPool, own: Sequence[Qu
 
 
 def count_gres(text: str, wanted: str, *, untyped: bool = False) -> int:
-    """Return how many units of a generic resource a text of Slurm names.
+    """Return how many units of a generic resource a text of Slurm names: ``gpu:a100:4(S:0-1),nic:2``.
 
-    Args:
-        text: such as ``gpu:a100:4(S:0-1),nic:2``, ``gres:gpu:2`` or ``gres/gpu:a100:2``.
-        wanted: a name, or a name and a type: ``gpu`` or ``gpu:a100``.
-        untyped: units without a type count for each type: a job need not name the type that it gets.
+    A name such as ``gpu:a100`` may have a type. With ``untyped``, units without a type count for each type: a
+    job need not name the type that it gets.
     """
     name, _, kind = wanted.partition(":")
     counts: Counter[str] = Counter()

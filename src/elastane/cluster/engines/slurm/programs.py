@@ -53,12 +53,7 @@ _NOT_NOW = (
 
 
 def build_client_environment(inherited: Mapping[str, str], conf: str) -> dict[str, str]:
-    """Return the environment of the programs of Slurm: their times are in UTC, and their words in English.
-
-    Args:
-        inherited: this process's environment.
-        conf: path of Slurm's configuration; empty: the inherited one, or the default.
-    """
+    """Return the environment of the programs of Slurm: their times are in UTC, and their words in English."""
     found = {name: inherited[name] for name in PASSED if name in inherited}
     return found | {"TZ": "UTC0", "LC_ALL": "C"} | ({"SLURM_CONF": conf} if conf else {})
 

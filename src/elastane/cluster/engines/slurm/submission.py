@@ -40,14 +40,7 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 def build_submission(ask: AgentAsk, pool: SlurmPool, options: SlurmOptions, now_s: float) -> Submission:
-    """Return the job of an agent.
-
-    Args:
-        now_s: seconds since 1970.
-
-    Raises:
-        BadInput: there can be no such job.
-    """
+    """Return the job of an agent that is asked for now; `BadInput`: there can be none."""
     if not 1 <= ask.devices <= MOST_DEVICES:
         raise BadInput(f"agent {ask.id} asks for {ask.devices} devices", do=f"ask for 1 to {MOST_DEVICES}")
     words = (

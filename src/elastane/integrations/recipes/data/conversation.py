@@ -66,12 +66,7 @@ def encode_conversation(
     first: int = 0,
     tools: list[Any] | None = None,
 ) -> TokenSequence:
-    """Return the tokens of a conversation; the model learns the messages of the assistant.
-
-    Args:
-        tokenizer: has a chat template.
-        first: the position of the first message that is learned.
-        tools: that the assistant may call; None: there are none.
+    """Return the tokens of a conversation; the model learns the messages of the assistant from ``first`` on.
 
     Raises:
         BadSample: the template refuses the messages, or the answers cannot be found in its text.
@@ -135,13 +130,7 @@ def _find_answers(
 
 
 def _find_end(rendering: _Rendering, text: str, messages: Sequence[dict[str, Any]], place: range) -> int:
-    """Return where the last message ends in the text; negative: it is not there.
-
-    Args:
-        text: the whole conversation.
-        messages: up to the one that ends.
-        place: the positions of the text in which it may be.
-    """
+    """Return where the last of these messages ends in the text of all, within a place; negative: nowhere."""
     if has_calls(messages[-1]):
         # The template writes the calls in a way of its own, so take all of the message.
         upto = rendering.render(messages).rstrip()

@@ -64,16 +64,7 @@ class _Parts(msgspec.Struct):
 
 
 def find_files(spec: DataSpec, path: str, field: str = "data.path") -> DataFiles:
-    """Find the files of a path and decide their format.
-
-    Args:
-        spec: has the format, and the part of a `datasets` folder.
-        path: a file, a pattern or a folder.
-        field: the field of the recipe that has the path, for messages.
-
-    Raises:
-        BadField: there are no such files, or files of several formats.
-    """
+    """Find the files of a path, a pattern or a folder, and their format; ``field`` names it in errors."""
     found = find_paths(path)
     if not found:
         raise make_field_error(field, f"no such file: {path}", "correct the path or pattern")

@@ -52,18 +52,9 @@ class SampleSelection:
 
 
 def hold_out(samples: SampleSource, fraction: float) -> tuple[SampleSource, SampleSource | None]:
-    """Divide samples into those for training and those for evaluations, which are spread evenly.
+    """Divide samples into those for training, and a fraction for evaluations, spread evenly, at least one.
 
-    The division depends on the number of samples and the fraction alone.
-
-    Args:
-        fraction: of the samples, for evaluations; at least one is held out. 0: none.
-
-    Returns:
-        The samples for training, and those for evaluations or None.
-
-    Raises:
-        BadField: no sample remains for training.
+    The division depends on the number of samples and the fraction alone; 0: there are none for evaluations.
     """
     if fraction == 0:
         return samples, None

@@ -36,12 +36,7 @@ def check_messages(messages: object, field: str) -> list[dict[str, Any]]:
 def check_roles(messages: Sequence[Mapping[str, Any]], template: str) -> None:
     """Check that a chat template knows the roles of all messages: a misspelt role would not be learned.
 
-    Args:
-        messages: with roles.
-        template: the Jinja source; a role that it names in quotes is known, too.
-
-    Raises:
-        BadSample: a role is unknown.
+    It knows those that its Jinja source names in quotes, too.
     """
     for number, message in enumerate(messages, start=1):
         role = message["role"]
@@ -66,12 +61,7 @@ def has_calls(message: Mapping[str, Any]) -> bool:
 
 
 def read_tools(tools: object, field: str) -> list[Any] | None:
-    """Return the tools of a conversation, for its chat template; None: the row has none.
-
-    Args:
-        tools: a list of definitions, or a list in JSON, as tables have it.
-        field: the name of the row's field, for messages.
-    """
+    """Return the tools of a conversation, perhaps a list in JSON as in tables; None: the row has none."""
     if tools is None or tools in ("", []):
         return None
     if isinstance(tools, str):

@@ -95,13 +95,7 @@ def train_tokenizer(
 ) -> "PreTrainedTokenizerFast":
     """Return a tokenizer for texts, from the cache if it has it; see `MOST_CHARACTERS`.
 
-    Args:
-        texts: read until there are enough.
-        vocabulary: the most tokens; a short text has fewer.
-        source: names the texts in errors.
-
-    Raises:
-        BadInput: the texts are empty.
+    A short text has fewer tokens than ``vocabulary``; ``source`` names the texts in errors.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -81,15 +81,7 @@ def propose_names(resource: ElasticJob) -> tuple[str, str]:
 def describe_job(
     resource: ElasticJob, name: str, *, team: str, engine: str, pools: Iterable[Pool]
 ) -> DescribedJob:
-    """Return the job of a resource. The controller checks its spec like that of any job.
-
-    Args:
-        team: that owns it.
-        engine: in which it runs.
-
-    Raises:
-        BadField: a field of the resource has a wrong value.
-    """
+    """Return the job of a resource under a name. The controller checks its spec like that of any job."""
     try:
         document = _decode(resource.spec)
     except Malformed as error:
