@@ -1,14 +1,16 @@
-"""Parts that all commands share: exit codes, output, and common arguments."""
+"""Parts that all commands share: exit codes, output, common arguments, and errors of mistyped commands."""
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeAlias, cast
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 from elastane.cli.completion import complete_jobs, complete_runs, complete_runs_and_jobs
 from elastane.cli.options import argument, flag
@@ -39,6 +41,9 @@ JobNames: TypeAlias = Annotated[
 AsJob: TypeAlias = Annotated[
     bool, flag("Use the cluster's job, even if a run here has the same name.", "--job")
 ]
+TYPED = "elastane.typed"
+MISTYPED: type[Exception] = typer.BadParameter.__bases__[0]
+"""Base class of the usage errors of click, taken from the copy of click that typer uses."""
 
 
 def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
@@ -117,3 +122,38 @@ def make_group(
     for word, command in commands.items():
         group.command(word, context_settings=context)(wrap_command(command))
     return group
+
+
+class CommandGroup(TyperGroup):
+    """The ``elastane`` command: reports usage errors of all commands and groups as JSON too."""
+
+    def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
+        typed = tuple(args)
+        with report_usage_error(typed):
+            context = super().make_context(info_name, args, *rest, **more)
+        context.meta[TYPED] = typed
+        return context
+
+    def invoke(self, ctx: Any) -> Any:
+        with report_usage_error(ctx.meta[TYPED]):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def report_usage_error(typed: Sequence[str]) -> Iterator[None]:
+    """Print a usage error as JSON if ``--json`` was typed, and raise it again for the message on stderr."""
+    try:
+        yield
+    except MISTYPED as error:
+        # All arguments after -- belong to the script.
+        ours = typed[: typed.index("--")] if "--" in typed else typed
+        if "--json" in ours:
+            print_json(describe_error(error))
+        raise
+
+
+def describe_error(error: Any) -> dict[str, object]:
+    """Return a usage error in the format that `elastane.cli.command` prints for all other errors."""
+    help_ = f"{error.ctx.command_path} --help" if error.ctx is not None else "elastane --help"
+    words = {"what": error.format_message(), "means": "nothing was done", "do": f"see {help_}"}
+    return {"error": words, "exit_code": error.exit_code}

@@ -14,9 +14,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand
 
-from elastane.cli.command import print_error
+from elastane.cli.command import MISTYPED, print_error
 from elastane.cli.options import spell_with_hyphens
-from elastane.cli.usage_errors import MISTYPED
 from elastane.common.errors import BadInput
 
 FLAG, ANY = "", ".*"

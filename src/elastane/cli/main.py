@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from elastane.cli.checkpoints.checkpoint import checkpoint
-from elastane.cli.command import print_error, wrap_command
+from elastane.cli.command import CommandGroup, print_error, wrap_command
 from elastane.cli.events import events
 from elastane.cli.explain import explain
 from elastane.cli.jobs.amend import amend
@@ -47,7 +47,6 @@ from elastane.cli.runs.run import RunCommand, run
 from elastane.cli.runs.ticket import ticket
 from elastane.cli.runs.verify import verify
 from elastane.cli.terminal import can_write_output, escape_other_encodings, outlive_output
-from elastane.cli.usage_errors import CommandGroup
 from elastane.common.atomic_file import FULL_DISK
 from elastane.common.errors import ElastaneError
 from elastane.common.permissions import narrow_umask

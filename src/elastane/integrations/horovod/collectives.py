@@ -13,8 +13,7 @@ from torch import Tensor
 
 from elastane.common.errors import BadInput
 from elastane.integrations.horovod.compression import Compression, NoneCompressor
-from elastane.integrations.horovod.interrupts import HorovodInternalError
-from elastane.integrations.horovod.world import rank, size
+from elastane.integrations.horovod.world import HorovodInternalError, rank, size
 
 
 class ReduceOp(NamedTuple):

@@ -1,4 +1,4 @@
-"""The processes that train together: ``init``, ``rank``, ``size`` and their like."""
+"""The processes that train together, and the interrupts of their training."""
 
 import os
 from typing import NamedTuple
@@ -122,3 +122,19 @@ def _read_world() -> HorovodWorld:
             do="start the script with: elastane run --contract torchrun SCRIPT",
         )
     return world
+
+
+class HorovodInternalError(RuntimeError):
+    """An exchange failed, because another process has ended."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The number of processes is about to change; all processes have made the same commit.
+
+    Args:
+        skip_sync: kept for scripts that read it; the new processes always synchronise.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        self.skip_sync = skip_sync
+        super().__init__("the number of processes changes")

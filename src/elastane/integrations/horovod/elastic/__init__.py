@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from elastane.integrations.horovod.elastic.handover import Handover
 from elastane.integrations.horovod.elastic.sampler import ElasticSampler
 from elastane.integrations.horovod.elastic.state import ElasticState, ObjectState, TorchState, check_state
-from elastane.integrations.horovod.interrupts import HorovodInternalError, HostsUpdatedInterrupt
+from elastane.integrations.horovod.world import HorovodInternalError, HostsUpdatedInterrupt
 from elastane.run.scripts.worlds.environment import RUN_DIRECTORY
 
 __all__ = [

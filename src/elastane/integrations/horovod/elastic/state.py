@@ -15,9 +15,8 @@ from elastane.common.errors import BadInput
 from elastane.integrations.horovod.collectives import Max, allreduce
 from elastane.integrations.horovod.elastic.handover import Commit, Handover
 from elastane.integrations.horovod.elastic.sampler import ElasticSampler
-from elastane.integrations.horovod.interrupts import HostsUpdatedInterrupt
 from elastane.integrations.horovod.parameters import allgather_object, broadcast_object
-from elastane.integrations.horovod.world import rank
+from elastane.integrations.horovod.world import HostsUpdatedInterrupt, rank
 
 Part = nn.Module | Optimizer | ElasticSampler
 """An object whose ``state_dict`` is a part of the state."""
