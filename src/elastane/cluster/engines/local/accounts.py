@@ -74,7 +74,7 @@ def find_team_account(run_as: RunAs, team: str) -> Account | None:
 def build_job_environment(
     variables: Mapping[str, str], inherited: Mapping[str, str], account: Account | None = None
 ) -> dict[str, str]:
-    """Return the variables of a job, before those of this process that are `NEEDED` and of its account."""
+    """Return the environment of a job: its variables, those of its account, and `NEEDED` inherited ones."""
     passed = {name: inherited[name] for name in NEEDED if name in inherited}
     if account is None:
         return passed | dict(variables)
