@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from elastane.cli.command import AsJob, AsJson, Name, open_console, print_json
 from elastane.cli.run_lookup import find_run_or_job
 from elastane.cli.runs.requests import send_request
-from elastane.cli.stop_times import describe_job_stop_time
-from elastane.cli.timestamps import format_timestamp, localize_timestamps
+from elastane.cli.timestamps import describe_job_stop_time, format_timestamp, localize_timestamps
 from elastane.cluster.client.context import connect
 from elastane.cluster.controller.run_controller import read_run_explanation
 from elastane.cluster.nouns.history import DecisionRecord

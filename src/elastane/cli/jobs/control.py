@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from elastane.cli.command import AsJson, JobNames, open_console, print_json
 from elastane.cli.options import flag
-from elastane.cli.stop_times import describe_job_stop_time
 from elastane.cli.terminal import write_paragraphs
-from elastane.cli.timestamps import localize_timestamps
+from elastane.cli.timestamps import describe_job_stop_time, localize_timestamps
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.job_records import ENDED
 from elastane.cluster.nouns.rest import Job

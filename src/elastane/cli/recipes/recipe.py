@@ -11,9 +11,8 @@ from elastane.cli.recipes.arguments import Changes, RecipeName, get_stem, read_t
 from elastane.cli.recipes.plan import plan_sizes
 from elastane.cli.recipes.training import recipe_run, recipe_submit
 from elastane.cli.runs.address_options import CommandWithListen
-from elastane.integrations.recipes.ejection import eject_recipe
 from elastane.integrations.recipes.recipe_files import format_recipe, list_recipes
-from elastane.integrations.recipes.resolution import load_recipe, resolve_without_download
+from elastane.integrations.recipes.resolution import eject_recipe, load_recipe, resolve_without_download
 
 HELP = """
 Train models of the hub without code: Llama, GPT-OSS, Qwen 3 and GPT.

@@ -8,7 +8,7 @@ from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.options import argument, flag
 from elastane.cli.run_lookup import find_own_run
 from elastane.cli.runs.requests import LOOK_S, list_members, send_request, wait_until
-from elastane.cli.stop_times import describe_restart, describe_stop_time
+from elastane.cli.timestamps import describe_restart, describe_stop_time
 from elastane.common.errors import BadInput
 from elastane.run.connections.run_lock import is_live
 from elastane.run.nouns.control import Answer, AskDrain, AskDrainNode, AskResize, AskStatus, AskStop

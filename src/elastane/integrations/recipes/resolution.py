@@ -1,4 +1,4 @@
-"""The resolution of a recipe: from a name and typed changes to one complete, checked value."""
+"""The resolution of a recipe: from a name and typed changes to a checked value, or a script in a folder."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
+from elastane.common.atomic_file import replace_file
 from elastane.common.documents import read_yaml
 from elastane.common.errors import BadField, BadInput
 from elastane.common.extras import require_for_import
@@ -18,6 +19,7 @@ from elastane.integrations.recipes.recipe_files import (
     Document,
     find_published_sizes,
     find_recipe,
+    format_recipe,
     load_document,
     make_paths_absolute,
     merge_documents,
@@ -180,3 +182,34 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def eject_recipe(recipe: Recipe, folder: Path) -> tuple[Path, Path]:
+    """Write the script of a complete recipe and its YAML into a folder, which is made; return their paths.
+
+    Raises:
+        BadInput: a file of either name exists, or the folder cannot be written. Nothing was overwritten.
+    """
+    source = find_script_file(recipe)
+    script, written = folder / source.name, folder / "recipe.yaml"
+    for path in (script, written):
+        if path.exists():
+            raise BadInput(
+                f"{path} exists already",
+                means="it may be your own work, so nothing was written",
+                do="name another folder, or remove the file",
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(script, source.read_bytes(), durable=False)
+        replace_file(written, format_recipe(recipe).encode(), durable=False)
+    except OSError as error:
+        raise BadInput(
+            f"cannot write {folder}: {error.strerror or error}", do="name another folder"
+        ) from error
+    return script, written
+
+
+def find_script_file(recipe: Recipe) -> Path:
+    """Return the file of the script that trains a recipe."""
+    return Path(__file__).with_name("scripts") / f"{SCRIPTS[recipe.task].rpartition('.')[2]}.py"
