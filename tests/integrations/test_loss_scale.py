@@ -11,7 +11,6 @@ from tests.lazy_modules import LazyModule
 from .conftest import read_history, read_norms, read_weights
 
 elastic = LazyModule("elastane.integrations.transformers")
-loss_scale = LazyModule("elastane.integrations.transformers.training_plan")
 training_plan = LazyModule("elastane.integrations.transformers.training_plan")
 transformers = LazyModule("transformers")
 pytestmark = pytest.mark.usefixtures("libraries")
@@ -213,5 +212,5 @@ def test_shares_of_a_step_add_up_to_its_batches(virtual_ranks, shares):
     ],
 )
 def test_a_scale_divides_what_the_loss_does_not_divide(share, divided, scale):
-    found = loss_scale.choose_scale(2, share, divided=divided)
+    found = training_plan.choose_scale(2, share, divided=divided)
     assert (found.accumulation, found.divisor) == scale

@@ -10,6 +10,7 @@ from elastane.cli.checkpoints.now import write_checkpoint_now
 from elastane.cli.checkpoints.selection import (
     Checkpoint,
     Checkpoints,
+    find_damages,
     find_origin,
     open_catalog,
     select_checkpoint,
@@ -25,7 +26,7 @@ from elastane.cli.runs.results import (
     run_exporter,
 )
 from elastane.cli.timestamps import localize_timestamps
-from elastane.common.errors import BadInput, FileDamage, NoSuchFile, NoSuchRun
+from elastane.common.errors import BadInput, NoSuchFile, NoSuchRun
 from elastane.run.machines.visits.run_finder import find_run
 from elastane.run.nouns.checkpoints import CheckpointSummary, Manifest, Retention
 from elastane.run.nouns.spec import MAX_SHARD_BYTES
@@ -114,10 +115,7 @@ def verify_checkpoint(run: Checkpoints, checkpoint: Checkpoint = None, as_json: 
     """
     catalog = open_catalog(run)
     name = select_checkpoint(catalog, checkpoint)
-    try:
-        damages = catalog.verify(name)
-    except NoSuchFile:
-        damages = (FileDamage("COMPLETE", "is missing: the checkpoint was never finished"),)
+    damages = find_damages(catalog, name)
     size_bytes = catalog.inspect(name).summary.bytes
     if as_json:
         print_json({"name": name, "ok": not damages, "bytes": size_bytes, "damages": damages})

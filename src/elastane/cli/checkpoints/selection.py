@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 from elastane.cli.completion import complete_runs
 from elastane.cli.options import argument
 from elastane.cli.run_lookup import find_trained_run
-from elastane.common.errors import BadInput, NoSuchRun
+from elastane.common.errors import BadInput, FileDamage, NoSuchFile, NoSuchRun
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_run_storage, open_storage
 from elastane.run.connections.run_lock import is_live
@@ -53,6 +53,14 @@ def find_origin(run: str) -> str:
         return ""
     resumed = read_record(run_dir).resumed
     return resumed.checkpoint if resumed is not None and is_live(run_dir) else ""
+
+
+def find_damages(catalog: Catalog, name: str) -> tuple[FileDamage, ...]:
+    """Return the damages of a checkpoint; one that is unfinished has one."""
+    try:
+        return catalog.verify(name)
+    except NoSuchFile:
+        return (FileDamage("COMPLETE", "is missing: the checkpoint was never finished"),)
 
 
 def select_checkpoint(catalog: Catalog, wanted: str | None) -> str:

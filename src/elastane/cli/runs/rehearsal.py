@@ -6,10 +6,10 @@ from typing import Literal
 import msgspec
 import typer
 
-from elastane.cli.checkpoints.selection import select_checkpoint
+from elastane.cli.checkpoints.selection import find_damages, select_checkpoint
 from elastane.cli.command import open_console, print_json
 from elastane.cli.torch_process import run_module
-from elastane.common.errors import BadInput, ElastaneError, FileDamage, NoSuchFile
+from elastane.common.errors import BadInput, ElastaneError, FileDamage
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_run_storage
 from elastane.run.nouns.records import Digest, LedgerLine
@@ -92,10 +92,7 @@ def restore_checkpoint(
     compare with.
     """
     begun = time.perf_counter()
-    try:
-        damages = catalog.verify(name)
-    except NoSuchFile:
-        damages = (FileDamage("COMPLETE", "is missing: the checkpoint was never finished"),)
+    damages = find_damages(catalog, name)
     summary = catalog.inspect(name).summary
     found = RestoreResult(
         ok=not damages,

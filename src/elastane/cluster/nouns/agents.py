@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Protocol, TypeAlias
 import msgspec
 
 from elastane.common.bodies import AnswerBody
+from elastane.common.errors import BadInput
 
 AGENT_ID = r"[a-z][a-z0-9]{0,15}-[0-9]{1,15}"
 """The cluster that asked for the agent, and its number there, which is never used again."""
@@ -19,6 +20,7 @@ AGENT_ID = r"[a-z][a-z0-9]{0,15}-[0-9]{1,15}"
 ELASTANE_COMMAND = (sys.executable, "-P", "-m", "elastane")
 """Runs Elastane on machines with the same paths as this one."""
 
+MOST_DEVICES = 4096
 _AGENT_ID = re.compile(AGENT_ID)
 _TICKET = re.compile(r"[!-~]{1,16384}", re.ASCII)
 
@@ -83,6 +85,18 @@ class AgentAsk(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     gang: AgentGang | None = None
     ticket: str
+
+
+def check_ask(ask: AgentAsk) -> None:
+    """Check what no engine can start, with `BadInput`: the number of devices, and the form of the ticket."""
+    if not 1 <= ask.devices <= MOST_DEVICES:
+        raise BadInput(f"agent {ask.id} asks for {ask.devices} devices", do=f"ask for 1 to {MOST_DEVICES}")
+    if not is_ticket_word(ask.ticket):
+        raise BadInput(
+            f"the ticket of agent {ask.id} is malformed",
+            means="the agent could not read it as one line",
+            do="make it one word of printable ASCII characters",
+        )
 
 
 class AgentEnd(msgspec.Struct, frozen=True):

@@ -1,7 +1,6 @@
 """The pod of an agent and its Secret, as they are created. Pure."""
 
 import math
-import re
 from typing import Any
 
 import msgspec
@@ -9,7 +8,7 @@ import msgspec
 from elastane.cluster.engines.kubernetes.kueue import QUEUE_LABEL, queue_pod
 from elastane.cluster.engines.kubernetes.options import CPU, MEMORY, KubernetesOptions, KubernetesPool
 from elastane.cluster.engines.kubernetes.pod_template import apply_template
-from elastane.cluster.nouns.agents import AgentAsk, AgentId
+from elastane.cluster.nouns.agents import AgentAsk, AgentId, check_ask
 from elastane.cluster.nouns.images import parse_image
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
@@ -24,10 +23,8 @@ TICKET_FOLDER, TICKET = "/run/elastane", "ticket"
 JOIN = f'exec "$@" < {TICKET_FOLDER}/{TICKET}'
 """The shell becomes the agent, which therefore gets the signals of Kubernetes."""
 OWN_HOME_FOLDER = "/var/lib/elastane"
-MOST_DEVICES = 4096
 LONGEST_NOTE = 200
 MOST_SECONDS = 1 << 31
-_TICKET = re.compile(r"[!-~]{1,16384}", re.ASCII)
 
 
 def name_pod(agent: AgentId) -> str:
@@ -58,7 +55,7 @@ def build_pod(
     ask: AgentAsk, pool: KubernetesPool, options: KubernetesOptions, now_s: float
 ) -> dict[str, Any]:
     """Return the pod of an agent, which begins once its Secret is there; `BadInput`: there can be none."""
-    _check_ask(ask)
+    check_ask(ask)
     volumes, mounts = _build_volumes(ask.id, options)
     labels = build_labels(ask.id) | ({QUEUE_LABEL: pool.queue} if pool.queue else {})
     spec: dict[str, Any] = {
@@ -139,17 +136,6 @@ def build_resources(ask: AgentAsk, pool: KubernetesPool) -> dict[str, dict[str, 
     if memory_bytes := ask.memory_bytes or ask.devices * pool.memory_bytes_per_device:
         requests[MEMORY] = limits[MEMORY] = str(memory_bytes)
     return {"requests": requests} | ({"limits": limits} if limits else {})
-
-
-def _check_ask(ask: AgentAsk) -> None:
-    if not 1 <= ask.devices <= MOST_DEVICES:
-        raise BadInput(f"agent {ask.id} asks for {ask.devices} devices", do=f"ask for 1 to {MOST_DEVICES}")
-    if not _TICKET.fullmatch(ask.ticket):
-        raise BadInput(
-            f"the ticket of agent {ask.id} is malformed",
-            means="it would not be one line of its Secret",
-            do="make it one word of printable ASCII characters",
-        )
 
 
 def _compute_limit_s(ask: AgentAsk, now_s: float) -> int:

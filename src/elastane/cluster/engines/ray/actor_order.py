@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from elastane.cluster.engines.ray.options import RayOptions, RayPool
-from elastane.cluster.nouns.agents import AgentAsk, is_ticket_word
+from elastane.cluster.nouns.agents import AgentAsk, check_ask
 from elastane.common.errors import BadInput
 
-MOST_DEVICES = 4096
 _LOG = re.compile(r"/[^\x00-\x1f\x7f]{0,4000}")
 
 
@@ -39,14 +38,7 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_order(ask: AgentAsk, pool: RayPool, options: RayOptions) -> ActorOrder:
     """Return the order for the actor of an agent."""
-    if not 1 <= ask.devices <= MOST_DEVICES:
-        raise BadInput(f"agent {ask.id} asks for {ask.devices} devices", do=f"ask for 1 to {MOST_DEVICES}")
-    if not is_ticket_word(ask.ticket):
-        raise BadInput(
-            f"the ticket of agent {ask.id} is malformed",
-            means="it would not be one line of its standard input",
-            do="make it one word of printable ASCII characters",
-        )
+    check_ask(ask)
     if ask.image:
         raise BadInput(
             f"Ray does not run the image {ask.image} of job {ask.job}",

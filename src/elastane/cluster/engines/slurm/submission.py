@@ -8,7 +8,7 @@ import msgspec
 
 from elastane.cluster.engines.slurm.containers import AgentCommand, build_container_command
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
-from elastane.cluster.nouns.agents import AGENT_ID, AgentAsk, AgentId, belongs_to, is_ticket_word
+from elastane.cluster.nouns.agents import AGENT_ID, AgentAsk, AgentId, belongs_to, check_ask
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 
@@ -17,7 +17,6 @@ END_OF_TICKET = "END_OF_ELASTANE_TICKET"
 NOTICE = "USR1"
 """What the agent gets before its time limit. Slurm sends SIGTERM when the time is over."""
 LONGEST_NOTICE_S = 65535
-MOST_DEVICES = 4096
 LONGEST_COMMENT = 200
 _LOG = re.compile(r"/[^\x00-\x1f\x7f\\]{0,4000}")
 """A backslash would switch off the patterns of Slurm."""
@@ -41,8 +40,7 @@ class Submission(msgspec.Struct, frozen=True):
 
 def build_submission(ask: AgentAsk, pool: SlurmPool, options: SlurmOptions, now_s: float) -> Submission:
     """Return the job of an agent that is asked for now; `BadInput`: there can be none."""
-    if not 1 <= ask.devices <= MOST_DEVICES:
-        raise BadInput(f"agent {ask.id} asks for {ask.devices} devices", do=f"ask for 1 to {MOST_DEVICES}")
+    script = build_script(ask, options)
     words = (
         "--parsable",
         # An agent that is gone is replaced under a new id. The same one must not begin a second time.
@@ -61,7 +59,7 @@ def build_submission(ask: AgentAsk, pool: SlurmPool, options: SlurmOptions, now_
         *_build_place_words(pool),
         *_build_device_words(ask, pool),
     )
-    return Submission(words, build_script(ask, options))
+    return Submission(words, script)
 
 
 def _choose_output(ask: AgentAsk, options: SlurmOptions) -> str:
@@ -80,14 +78,11 @@ def build_script(ask: AgentAsk, options: SlurmOptions) -> str:
     shell.
 
     Raises:
-        BadInput: the ticket is not one word of printable ASCII characters, or the image cannot be run.
+        BadInput: see `check_ask`; or the image cannot be run.
     """
-    if not is_ticket_word(ask.ticket) or ask.ticket == END_OF_TICKET:
-        raise BadInput(
-            f"the ticket of agent {ask.id} is malformed",
-            means="it would not be one line of the script of its job",
-            do="make it one word of printable ASCII characters",
-        )
+    check_ask(ask)
+    if ask.ticket == END_OF_TICKET:
+        raise BadInput(f"the ticket of agent {ask.id} is malformed", means="it would end its own lines")
     if ask.image:
         agent = build_container_command(ask, options)
     else:
