@@ -1,5 +1,6 @@
 """The base classes of the bodies of REST requests and answers."""
 
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -25,6 +26,12 @@ class Page(AnswerBody, Generic[T], frozen=True, kw_only=True):
 
     items: tuple[T, ...]
     after: str = ""
+
+
+def cut_page(found: Sequence[T], limit: int, name_cursor: Callable[[T], object]) -> Page[T]:
+    """Return the first of the items found; one more than the limit tells that another page follows."""
+    items = tuple(found[:limit])
+    return Page(items=items, after=str(name_cursor(items[-1])) if len(found) > limit else "")
 
 
 class Problem(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):

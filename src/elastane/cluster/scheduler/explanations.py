@@ -1,7 +1,7 @@
 """Sentences about a decision: why a job has its size, what it waits for, and what would change that."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from elastane.cluster.nouns.plans import (
@@ -47,11 +47,18 @@ def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str,
         teams: the team of each job that was planned.
     """
     describe = partial(describe_reason, name_job=partial(_choose_job_name, decision.job, teams))
-    found = [_write_headline(decision), *(make_sentence(describe(why)) for why in decision.why)]
+    return write_sentences(_write_headline(decision), decision, describe, suggest_remedy)
+
+
+def write_sentences(
+    headline: str, decision: Decision, describe: Callable[[Why], str], suggest: Callable[[Why], str]
+) -> tuple[str, ...]:
+    """Return the headline, the reasons of a decision, why it is not larger, and the remedies."""
+    found = [headline, *(make_sentence(describe(why)) for why in decision.why)]
     ceiling = decision.ceiling
     if ceiling is not None and ceiling not in decision.why:
         found.append(f"It is not larger: {describe(ceiling)}.")
-    remedies = (suggest_remedy(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
+    remedies = (suggest(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
     return (*found, *dict.fromkeys(remedy for remedy in remedies if remedy))
 
 

@@ -19,9 +19,9 @@ from elastane.cluster.nouns.plans import (
     Why,
     WorthMore,
 )
-from elastane.cluster.scheduler.explanations import ACTIONS, suggest_remedy
+from elastane.cluster.scheduler.explanations import ACTIONS, suggest_remedy, write_sentences
 from elastane.cluster.scheduler.reason_texts import describe_reason
-from elastane.cluster.scheduler.wording import choose_is_or_are, format_count, make_sentence
+from elastane.cluster.scheduler.wording import choose_is_or_are, format_count
 
 HERE = "this machine"
 
@@ -31,12 +31,7 @@ def explain_run_decision(
     teams: Mapping[str, str],  # noqa: ARG001 - there is one
 ) -> tuple[str, ...]:
     """Return sentences about a decision, as `explain_decision` does for a cluster."""
-    ceiling = decision.ceiling
-    found = [_write_run_headline(decision), *(make_sentence(_describe_here(why)) for why in decision.why)]
-    if ceiling is not None and ceiling not in decision.why:
-        found.append(f"It is not larger: {_describe_here(ceiling)}.")
-    remedies = (_suggest_here(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
-    return (*found, *dict.fromkeys(remedy for remedy in remedies if remedy))
+    return write_sentences(_write_run_headline(decision), decision, _describe_here, _suggest_here)
 
 
 def _write_run_headline(decision: Decision) -> str:

@@ -64,7 +64,7 @@ from elastane.cluster.nouns.rest import (
     ReadRecord,
     ScaleRequest,
 )
-from elastane.common.bodies import Page
+from elastane.common.bodies import Page, cut_page
 from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadField
 
@@ -255,8 +255,7 @@ def get_job_events(caller: CallerParameter, job: Name, after: After = None, limi
     with caller.begin_read() as tx:
         find_allowed_job(tx, caller, job, "job.read")
         found = history.list_events_after(tx, after or 0, limit + 1, job=job)
-    items = found[:limit]
-    return respond(Page(items=items, after=str(items[-1].id) if len(found) > limit else ""))
+    return respond(cut_page(found, limit, lambda event: event.id))
 
 
 @router.get("/{job}/processes", **describe_route(Page[str]))

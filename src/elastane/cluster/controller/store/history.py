@@ -13,7 +13,7 @@ from elastane.cluster.controller.store.tables import audit, decisions, events, j
 from elastane.cluster.nouns.history import AuditLine, Event
 from elastane.cluster.nouns.plans import Decision
 from elastane.cluster.nouns.usage import UsageRow
-from elastane.common.bodies import Page
+from elastane.common.bodies import Page, cut_page
 from elastane.common.safe_text import LONGEST_TEXT, make_storable
 from elastane.common.untrusted_data import Malformed
 
@@ -131,8 +131,7 @@ def list_decisions(tx: Connection, job: str, limit: int, before: int | None = No
     if before is not None:
         query = query.where(decisions.c.id < before)
     found = [_read_decision(row) for row in tx.execute(query)]
-    items = tuple(found[:limit])
-    return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")
+    return cut_page(found, limit, lambda item: item.id)
 
 
 def _read_decision(row: Row[Any]) -> StoredDecision:
@@ -194,8 +193,7 @@ def list_audit_page(
     if before is not None:
         query = query.where(audit.c.id < before)
     found = [_decode_line(row) for row in tx.execute(query)]
-    items = tuple(found[:limit])
-    return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")
+    return cut_page(found, limit, lambda item: item.id)
 
 
 def _decode_line(row: Row[Any]) -> AuditLine:

@@ -18,7 +18,7 @@ from elastane.cluster.controller.store.tables import decisions, events, forgotte
 from elastane.cluster.nouns.job_records import State, Wanted
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.usage import Use
-from elastane.common.bodies import Page
+from elastane.common.bodies import Page, cut_page
 
 MOST_NAMES = 500
 """Limit of one query."""
@@ -154,8 +154,7 @@ def list_job_page(tx: Connection, filters: JobFilters, *, after: int | None, lim
     if after is not None:
         query = query.where(jobs.c.number < after)
     found = [rows.decode_job(row) for row in tx.execute(query)]
-    items = tuple(found[:limit])
-    return Page(items=items, after=str(items[-1].number) if len(found) > limit else "")
+    return cut_page(found, limit, lambda job: job.number)
 
 
 def _filter(query: Select[Any], filters: JobFilters) -> Select[Any]:
