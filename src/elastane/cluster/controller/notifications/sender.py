@@ -64,7 +64,6 @@ class RefusedUrl(msgspec.Struct, frozen=True, tag=True):
     what: str
     means: str
     do: str
-    is_field: bool = False
 
 
 Order: TypeAlias = ExamineUrl | SendMessage
