@@ -6,7 +6,8 @@ A duration is one or more numbers with units: ``90s``, ``15 min``, ``1.5h``, ``2
 import math
 import re
 
-UNITS_S = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+HOUR_S, DAY_S = 3600.0, 86400.0
+UNITS_S = {"w": 7 * DAY_S, "d": DAY_S, "h": HOUR_S, "min": 60.0, "s": 1.0}
 """Seconds in each unit, the largest first."""
 EXAMPLES = "90s, 15min, 2h or 30d"
 """Examples for help and errors."""

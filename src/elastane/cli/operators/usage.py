@@ -13,6 +13,7 @@ from elastane.cli.terminal import write_csv
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
 from elastane.cluster.nouns.usage import Usage, UsageRow
+from elastane.common.durations import HOUR_S
 from elastane.common.errors import BadInput
 
 Column: TypeAlias = Literal["team", "user", "job", "pool"]
@@ -29,7 +30,6 @@ class By(StrEnum):
 
 COLUMNS: dict[str, Column] = {"team": "team", "user": "user", "job": "job", "pool": "pool"}
 
-HOUR_S = 3600.0
 MANY_H = 10.0
 """From this many device-hours on, two decimal places are shown in place of four."""
 

@@ -23,6 +23,7 @@ from elastane.cluster.nouns.rest import JobSummary, Me
 from elastane.cluster.nouns.usage import ClusterFigures, Occupancy, UsageRow
 from elastane.common.connections.controller_connection import NotFound, RequestRefused
 from elastane.common.connections.controller_context import Context
+from elastane.common.durations import DAY_S
 from elastane.common.errors import ElastaneError
 
 T = TypeVar("T")
@@ -44,7 +45,6 @@ PAGE = 100
 """Jobs of one request: more would delay other requests to the controller, and take as long for each job."""
 MOST_WAITING = 3000
 """The newest waiting jobs whose next decisions are read again; those of older ones come with their events."""
-DAY_S = 24 * 3600.0
 SHOWN_QUEUE = 12
 MOST_CONNECTIONS = 8
 

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 from elastane.cluster.dashboard.drawings import draw_days
 from elastane.cluster.dashboard.feed import ClusterFeed
 from elastane.cluster.dashboard.rendering import PageContent
+from elastane.common.durations import DAY_S
 
 By = Literal["team", "user", "job", "pool"]
 SPANS = (1, 7, 30)
-DAY_S = 24 * 3600.0
 MOST_ROWS = 500
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.nouns.usage import UsageRow
+from elastane.common.durations import DAY_S
 
 STRETCH_S = 1800.0
 STRETCHES = 48
-DAY_S = 24 * 3600.0
 DAYS = 30
 
 

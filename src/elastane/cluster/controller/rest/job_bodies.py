@@ -8,8 +8,7 @@ from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.store.history import StoredDecision
 from elastane.cluster.nouns.history import DecisionRecord
 from elastane.cluster.nouns.rest import Job, JobAgent, JobExplanation, JobSummary
-
-HOUR_S = 3600.0
+from elastane.common.durations import HOUR_S
 
 
 def render_summary(job: StoredJob) -> JobSummary:

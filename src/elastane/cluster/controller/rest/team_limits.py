@@ -20,6 +20,7 @@ from elastane.cluster.controller.store import (
 from elastane.cluster.controller.store.columns import encode_json
 from elastane.cluster.nouns.config import Limits, Team
 from elastane.cluster.nouns.jobs import JobSpec
+from elastane.common.durations import DAY_S
 
 MIB = 2**20
 SMALL_CHANGE_BYTES = 1024
@@ -29,7 +30,6 @@ MOST_TARGETS = 20
 """Notification targets of a team."""
 CODE_BYTES = 2048 * MIB
 """The archives of a usual project have less than one MiB."""
-DAY_S = 24 * 3600.0
 MADE_A_DAY = 10
 """A team may make this many times its limit of valid tokens within a day: every token keeps a row."""
 
