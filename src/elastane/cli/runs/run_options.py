@@ -23,12 +23,12 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
     ] = None
     processes: Annotated[
         int | None,
-        typer.Option(
-            metavar="P",
-            help="Processes of each worker, 2, 4, 8 or another power of two. They divide the model by "
+        option(
+            "P",
+            "Processes of each worker, 2, 4, 8 or another power of two. They divide the model by "
             "fully_shard, with the variables of torchrun; the world of torch.distributed is the worker. "
             "Default: 1.",
-            rich_help_panel=WORKERS,
+            panel=WORKERS,
         ),
     ] = None
     start: Annotated[

@@ -152,6 +152,7 @@ class Mirrored(Separated):
     """
 
     slots: SumsOnDevice
+    side_stream: SideStream
 
     def __init__(self, layout: ModelLayout, *, in_rounds: bool = False) -> None:
         self._layout = layout
