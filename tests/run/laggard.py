@@ -88,7 +88,7 @@ def install(seed: int) -> None:
 
 
 def find_variables(seed: int) -> dict[str, str]:
-    """Return the environment of a command whose cold workers shall use such a device."""
+    """Return the environment of a command with cold workers that use such a device."""
     here = Path(__file__).parent
     paths = [str(here / "lagging"), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
     return {LAGGARD: str(seed), "PYTHONPATH": os.pathsep.join(filter(None, paths))}

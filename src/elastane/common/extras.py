@@ -10,6 +10,7 @@ from elastane.common.errors import BadInput
 
 Extra: TypeAlias = Literal[
     "torch",
+    "rooms",
     "s3",
     "text",
     "streams",
@@ -29,6 +30,7 @@ Extra: TypeAlias = Literal[
 
 MODULES: dict[Extra, tuple[str, ...]] = {
     "torch": ("torch", "numpy", "safetensors"),
+    "rooms": ("cuda",),
     "s3": ("s3fs",),
     "text": ("pyarrow", "tokenizers"),
     "streams": ("torchdata",),

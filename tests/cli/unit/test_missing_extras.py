@@ -18,6 +18,7 @@ from elastane.common.extras import MODULES, MissingExtra, find_extra, require, r
 SOURCES = Path(elastane.__file__).parents[1]
 PROJECT = SOURCES.parent / "pyproject.toml"
 IMPORTED_AS = {
+    "cuda-bindings": "cuda",
     "fastapi-offline": "fastapi_offline",
     "mlflow-skinny": "mlflow",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
@@ -183,8 +184,8 @@ def test_the_constraints_are_plain_versions_that_the_project_allows() -> None:
     project = tomllib.loads(PROJECT.read_text())["project"]
     everything = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     named = {re.split(r"[\[<>=]", one)[0].lower() for one in everything}
-    # Users choose the build of torch themselves.
-    assert named - pinned == {"torch"}
+    # Users choose the build of torch themselves, and the CUDA that goes with it.
+    assert named - pinned == {"torch", "cuda-bindings"}
 
 
 def test_a_failure_inside_elastane_is_not_taken_for_a_missing_extra() -> None:

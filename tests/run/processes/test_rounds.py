@@ -1,4 +1,4 @@
-"""Rounds of inner steps train the same bytes, whatever happens to the workers."""
+"""Rounds of inner steps train the same bytes through any history of workers."""
 
 from collections import Counter
 

@@ -40,7 +40,7 @@ def _at_order(kind, *, done):
 
 
 def _at_state(kind, *, done):
-    """Return the moment before, or after, the first order of this kind, in whatever round."""
+    """Return the moment before, or after, the first order of this kind, in any round."""
 
     def moment(_step, strike):
         def look(_reactor, order):
