@@ -1,4 +1,4 @@
-"""Rounds of inner steps train the same bytes through any history of workers."""
+"""Rounds of inner steps train the same bytes on any workers that join, leave and die."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Rounds of inner steps: the bytes of a plain loop for any kind of model, and mistakes in words."""
+"""Rounds of inner steps train the bytes of a plain loop, and explain mistakes."""
 
 import functools
 from collections.abc import Callable

@@ -385,7 +385,7 @@ class TrainingStep:
             trainer.state.guard.position = ("rehearsal", pass_number)
             trainer.heartbeat.beat(Phase.STARTING)
             rehearsal.begin(between=between)
-            yield inputs
+            yield self._build_rehearsed(inputs)
             rehearsal.end()
             trainer.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
         self._rehearsal = None
@@ -394,6 +394,10 @@ class TrainingStep:
         probe = rehearsal.build_probe()
         rehearsal.leave_no_trace()
         trainer.end_rehearsal(probe)
+
+    def _build_rehearsed(self, inputs: Any) -> Any:
+        """Return what the script gets for a rehearsed microbatch."""
+        return inputs
 
     def _load_first_batch(self, *, after: int = -1) -> Any:
         """Return the first microbatch with samples after a virtual rank; None: no later one has samples.

@@ -88,10 +88,11 @@ class TrainingRound(TrainingStep):
         # The samples of the current inner step.
         self._step_samples = 0
 
-    def _rehearse(self) -> Iterator[Any]:
-        for inputs in super()._rehearse():
-            rank = self.virtual_rank
-            yield InnerStep(iter((inputs,)), self._run_inner, number=1, virtual_rank=rank, rehearses=True)
+    def _build_rehearsed(self, inputs: Any) -> InnerStep:
+        microbatches = iter((inputs,))
+        return InnerStep(
+            microbatches, self._run_inner, number=1, virtual_rank=self.virtual_rank, rehearses=True
+        )
 
     def _compute_rank(self, round_: WorkerRound, rank: int) -> Iterator[Any]:
         trainer, inner = self._trainer, self._inner

@@ -81,7 +81,7 @@ class WireFormat:
         return torch.cat((whole, exponents.to(torch.int8))).view(torch.uint8)
 
     def count_bytes(self, elements: int) -> int:
-        """Return the number of bytes of this number of encoded elements."""
+        """Return the number of bytes of some encoded elements."""
         if not self._limit:
             return 2 * elements
         chunks = -(-elements // CHUNK)
