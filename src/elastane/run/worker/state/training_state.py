@@ -20,7 +20,7 @@ from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.state.auxiliary_modules import AuxiliaryModules
 from elastane.run.worker.state.change_detector import digest_tensor
 from elastane.run.worker.state.committed_buffers import CommittedBuffers
-from elastane.run.worker.state.divided_tensors import get_local
+from elastane.run.worker.state.divided_tensors import count_changes, get_local
 from elastane.run.worker.state.inner_optimizer import InnerOptimizer
 from elastane.run.worker.state.loss_scaling import LossScaling
 from elastane.run.worker.state.model_layout import ModelLayout
@@ -243,7 +243,7 @@ class TrainingState:
 
     def read_versions(self) -> list[int]:
         """Return autograd's counts of in-place changes of tensors that must not change inside a step."""
-        counts = [get_local(source)._version for source in self.layout.sources]
+        counts = [count_changes(source) for source in self.layout.sources]
         return counts + [tensor._version for tensor in self.keep.list_tensors()]
 
     def check_versions(self, before: list[int]) -> None:
