@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=6, help="times every payment is seen")
     parser.add_argument("--inner-steps", type=int, default=25, help="steps of a virtual rank in a round")
-    parser.add_argument("--ranks", type=int, default=4, help="virtual ranks; at most so many workers train")
+    parser.add_argument("--ranks", type=int, default=4, help="virtual ranks; the most workers that can train")
     parser.add_argument("--wire", default="int8", help="full, bf16, int8 or int4")
     options = parser.parse_args()
 
