@@ -22,7 +22,7 @@ from tests.cluster.processes.real_controller import RealController
 from tests.run.processes.stage import SCRIPTS
 from tests.waiting import WAIT_S, wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.long]
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.alone]
 
 USUAL_S, LONGEST_S = 1.0, 5.0
 """The time after which a page usually shows an event, and at most on a busy machine."""

@@ -171,6 +171,7 @@ def test_a_member_on_a_lost_node_is_gone_but_keeps_its_place_in_the_gang(site):
     site.cluster.nodes.lost.add(node)
     try:
         assert site.run(engine.end_agents([AgentEnd(lost, 0.0)])) == {}
+        wait_until(lambda: list_by_id(site, engine)[lost].state == "leaving", f"{lost} is leaving")
         site.now_s += 2 * FORCE_AFTER_S
         assert site.run(engine.end_agents([AgentEnd(lost, 0.0)])) == {}
         seen = wait_until_gone(site, engine, lost)
