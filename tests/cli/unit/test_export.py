@@ -60,6 +60,7 @@ def test_a_process_that_crashes_is_a_failure(elastane, finished_run, exporter):
     assert "ended with exit code 3" in result.stderr
 
 
+@pytest.mark.processes
 def test_the_real_process_reports_a_run_without_a_model(elastane, finished_run, tmp_path):
     finished_run()
     result = elastane("export", "done", "--format", "torch", "--out", tmp_path / "o")

@@ -160,6 +160,7 @@ def limit_descriptors(pid: int, free: int) -> None:
 
 
 @pytest.mark.early
+@pytest.mark.processes
 def test_unfinished_handshakes_do_not_block_new_connections(served, capfd):
     check_answers(served)
     limit_descriptors(served.process.pid, 30)
@@ -245,6 +246,7 @@ def test_a_server_that_ends_closes_silent_connections():
 
 
 @pytest.mark.early
+@pytest.mark.processes
 def test_a_request_that_never_ends_is_closed(served):
     with open_socket(served) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")
