@@ -44,7 +44,7 @@ def option(metavar: str, help_: str, *names: str, panel: str | None = None, **mo
 
 
 def flag(help_: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """Return an option of a command without a placeholder for its value, or without a value."""
+    """Return an option of a command that has no value, or a value without a name in the help."""
     return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
 
 

@@ -8,7 +8,7 @@ import os
 import socket
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -302,13 +302,11 @@ def fetch_code(controller: ControllerConnection, agent: str, digest: str, into: 
 
     def open_archive() -> IO[bytes]:
         into.mkdir(mode=0o700, parents=True, exist_ok=True)
-        archive = tempfile.TemporaryFile(dir=into)  # noqa: SIM115 - the caller closes it
-        try:
+        with ExitStack() as stack:
+            archive = stack.enter_context(tempfile.TemporaryFile(dir=into))
             _download(controller, agent, archive)
-        except BaseException:
-            archive.close()
-            raise
-        archive.seek(0)
+            archive.seek(0)
+            stack.pop_all()  # the caller closes it
         return archive
 
     return place_code(into, digest, open_archive)

@@ -13,6 +13,15 @@ KILLED = -int(signal.SIGKILL)
 """The exit code of a process of which the fork server, which has died itself, has not reported one."""
 
 
+async def wait_for_code(code: asyncio.Future[int]) -> int:
+    """Return the exit code that the fork server reports of a process; one without a report was killed."""
+    try:
+        async with asyncio.timeout(EXIT_CODE_S):
+            return await code
+    except TimeoutError:
+        return KILLED
+
+
 class FurtherProcesses:
     """Watches the processes of workers other than their process 0.
 
@@ -68,7 +77,7 @@ class FurtherProcesses:
             finally:
                 watch.send(signal.SIGKILL)
                 watch.close()
-        code = await self._wait_for_code(worker, process)
+        code = await wait_for_code(self._codes[worker, process])
         self._codes.pop((worker, process), None)
         self._watches.get(worker, {}).pop(process, None)
         if worker in self._ending:
@@ -82,13 +91,6 @@ class FurtherProcesses:
         self.causes.setdefault(worker, code)
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
         self._end_worker(worker, f"its process {process} ended ({how})")
-
-    async def _wait_for_code(self, worker: WorkerId, process: int) -> int:
-        try:
-            async with asyncio.timeout(EXIT_CODE_S):
-                return await self._codes[worker, process]
-        except TimeoutError:
-            return KILLED
 
     def note_end(self, worker: WorkerId) -> None:
         """Note that process 0 has ended: what follows in the others is a consequence."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from elastane.common.untrusted_data import Malformed
 from elastane.run.agent.activities import WorkerLooks
 from elastane.run.agent.fork_server import ForkAnswer, ForkServerHandle, ProcessStart
-from elastane.run.agent.further_processes import EXIT_CODE_S, KILLED, FurtherProcesses
+from elastane.run.agent.further_processes import KILLED, FurtherProcesses, wait_for_code
 from elastane.run.agent.hang_detection import (
     READ_EVERY_S,
     HeartbeatFile,
@@ -189,7 +189,7 @@ class WorkerProcesses:
                 watch.send(signal.SIGKILL)
                 watch.close()
         self._further.note_end(worker)
-        code = await self._wait_for_exit_code(worker)
+        code = await wait_for_code(self._codes[worker])
         # A worker is gone, and may be replaced, when all of its processes have ended.
         within_s = 0.0 if code else self._end_s + END_MARGIN_S
         await self._further.end(worker, self._killed, within_s=within_s)
@@ -213,14 +213,6 @@ class WorkerProcesses:
             how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
             over = RunOver(code=1, why=f"worker {worker} ended ({how}); with --debug no worker is replaced")
             asyncio.get_running_loop().call_later(DEBUG_GRACE_S, self._end_run, over)
-
-    async def _wait_for_exit_code(self, worker: WorkerId) -> int:
-        """Return the exit code that the fork server reports; a worker without one counts as killed."""
-        try:
-            async with asyncio.timeout(EXIT_CODE_S):
-                return await self._codes[worker]
-        except TimeoutError:
-            return KILLED
 
     async def watch_heartbeats(self) -> None:
         """Kill workers that hang, for as long as this is not cancelled."""

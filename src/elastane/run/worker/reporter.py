@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
 from statistics import median
 from types import MappingProxyType
@@ -133,19 +134,9 @@ class Reporter:
             self._reactor = FollowingReactor(
                 member, gradients, state, measure_norms=measure_norms, link=self._head
             )
-        elif self._links is not None and self._mesh is not None:
-            self._reactor = HeadReactor(
-                member,
-                gradients,
-                state,
-                measure_norms=measure_norms,
-                mesh=self._mesh,
-                coordinator=self._link,
-                reports=self.steps,
-                links=self._links,
-            )
         else:
-            self._reactor = Reactor(
+            kind = Reactor if self._links is None else partial(HeadReactor, links=self._links)
+            self._reactor = kind(
                 member,
                 gradients,
                 state,

@@ -49,7 +49,7 @@ def read_record_part(run_dir: str, record: ReadRecord, offset: int, limit: int) 
 
 
 def read_log_part(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
-    """Return a part of the log of a process; None: there is none. A negative offset counts from the end."""
+    """Return a part of the log of a process; None: it has no log. A negative offset counts from the end."""
     return _read_owned_part(run_dir, f"logs/{process}.log", offset, limit)
 
 

@@ -166,11 +166,12 @@ class HeadReactor(Reactor):
         state: TrainingState,
         *,
         measure_norms: bool,
-        mesh: Mesh,
+        mesh: Mesh | None,
         coordinator: CoordinatorSink | None,
         reports: ReportKeeper | None,
         links: GangLinks,
     ) -> None:
+        assert mesh is not None, "a run without peers has no gangs"
         self._links = links
         self._results = GangResults(links.processes)
         self._gang_payloads = GangPayloads(gradients, state, member)

@@ -5,7 +5,7 @@ copies in its own memory, which peers read: the script's changes go there before
 from there to FSDP's shards before the next microbatch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -81,10 +81,6 @@ class LocalShards:
         before = sum(self.find_shape(local, process).numel() for process in range(self._number))
         shape = tuple(source.shape)
         return WholeTensor(shape, tuple(torch.empty(shape, device="meta").stride()), before)
-
-    def join(self, local: nn.Parameter, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return a whole parameter, from the shards of all processes in their order."""
-        return torch.cat(list(parts))
 
     @torch.no_grad()
     def read(self) -> None:

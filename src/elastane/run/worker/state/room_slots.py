@@ -15,8 +15,8 @@ from elastane.run.worker.state.slot_memory import DeviceSlots, FinalBlocks, Sect
 class RoomSlots(DeviceSlots):
     """Slots in rooms, which have all sums of this worker; arenas have copies if a peer reads no rooms.
 
-    Such a peer is on another machine, or trains on another kind of device. While there is none, `private` is
-    True, and a final block is announced as soon as the additions have ended.
+    Such a peer is on another machine, or trains on another kind of device. While all peers read rooms,
+    `private` is True, and a final block is announced as soon as the additions have ended.
 
     Args:
         layout: see `DeviceSlots`.

@@ -23,7 +23,7 @@ ROW = 4096
 """The words of a row."""
 ROW_BYTES = ROW * WORD_BYTES
 ROWS_AT_ONCE = 64
-"""The products of so many rows stay in the cache of a core."""
+"""The products of this number of rows stay in the cache of a core."""
 
 
 class Hash(Protocol):

@@ -4,7 +4,7 @@ Units of it move between workers; digests cover its blocks.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -45,7 +45,6 @@ class ModelShards(Protocol):
     def read(self) -> None: ...
     def write(self) -> None: ...
     def find_shape(self, local: nn.Parameter, process: int) -> torch.Size: ...
-    def join(self, local: nn.Parameter, parts: Sequence[torch.Tensor]) -> torch.Tensor: ...
 
 
 class TrainingState:
