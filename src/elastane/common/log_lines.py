@@ -55,6 +55,13 @@ class RepeatFilter(logging.Filter):
         return count <= self._most
 
 
+class LogFile(logging.FileHandler):
+    """A log that loses its lines on a full disk, and ends nothing."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - a name of logging
+        pass
+
+
 def configure_handler(handler: logging.Handler) -> logging.Handler:
     """Give a handler the format of all logs of Elastane."""
     handler.setFormatter(EntryFormatter())

@@ -23,7 +23,7 @@ from elastane.cluster.nouns.rest import JobExplanation
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, ElastaneError
 from elastane.common.extras import require_for_import
-from elastane.common.log_lines import configure_handler
+from elastane.common.log_lines import LogFile, configure_handler
 from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunSpec
@@ -132,9 +132,7 @@ class RunController:
 @contextmanager
 def _log_to_file(log: Path) -> Iterator[None]:
     """Write the log lines of the controller to a file instead of the terminal."""
-    handler = configure_handler(logging.FileHandler(log, delay=True))
-    # On a full disk, logging itself fails; that must not stop the controller.
-    handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
+    handler = configure_handler(LogFile(log, delay=True))
     logger = logging.getLogger("elastane")
     logger.addHandler(handler)
     logger.propagate = False

@@ -7,9 +7,18 @@ from html import escape
 
 import msgspec
 
+from elastane.run.observability.quantities import THOUSAND
+
 LARGEST = 1e300
 """Larger values cannot be drawn, because the difference of two of them is infinite."""
 SMALLEST = 1e-300
+
+SMALLEST_READABLE, LARGEST_READABLE = 1e-4, 1e6
+"""Beyond them a reader counts zeros."""
+POWERS_WITH_STEPS = 4
+"""Over more powers of ten, steps between them would be more lines than an axis has room for."""
+FEWEST_TICKS = 3
+"""Fewer say nothing of the scale."""
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -78,8 +87,8 @@ def format_number(value: float) -> str:
     """Return a number in readable form: four significant digits, and an exponent only if needed."""
     if value == 0:
         return "0"
-    if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 - beyond them zeros are counted, not read
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"  # noqa: PLR2004 - thousands are whole
+    if SMALLEST_READABLE <= abs(value) < LARGEST_READABLE:
+        return f"{value:,.4g}" if abs(value) < THOUSAND else f"{value:,.0f}"
     return f"{value:.2e}"
 
 
@@ -102,10 +111,10 @@ def choose_log_ticks(low: float, high: float) -> list[float]:
     A range that contains too few of them gets the ticks of a linear axis.
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1, 2, 5) if len(powers) <= 4 else (1,)  # noqa: PLR2004 - more lines than an axis has room for
+    factors = (1, 2, 5) if len(powers) <= POWERS_WITH_STEPS else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
     inside = [tick for tick in ticks if low <= tick <= high]
-    return inside if len(inside) > 2 else choose_ticks(low, high, 5)  # noqa: PLR2004 - fewer say nothing of the scale
+    return inside if len(inside) >= FEWEST_TICKS else choose_ticks(low, high, 5)
 
 
 def compute_robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float, float]:

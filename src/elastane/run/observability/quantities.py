@@ -1,17 +1,23 @@
 """Readable times, sizes, speeds and losses."""
 
+THOUSAND = 1000
+"""Units of sizes are powers of it, and numbers above it are whole."""
+
+LONG_MS = 10
+"""Below it a tenth of a millisecond is a difference."""
+
 
 def format_ms(ms: float) -> str:
     """Return milliseconds with their significant digits."""
-    return f"{ms:.1f} ms" if ms < 10 else f"{ms:,.0f} ms"  # noqa: PLR2004 - below, a tenth is a difference
+    return f"{ms:.1f} ms" if ms < LONG_MS else f"{ms:,.0f} ms"
 
 
 def format_size(size_bytes: float) -> str:
     """Return a number of bytes in a readable unit: ``512 B``, ``1.4 MB``, ``12.1 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:  # noqa: PLR2004 - the next unit
+        if size_bytes < THOUSAND:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
+        size_bytes /= THOUSAND
     return f"{size_bytes:.1f} TB"
 
 

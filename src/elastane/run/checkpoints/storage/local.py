@@ -75,7 +75,7 @@ class LocalStorage:
             return
         self._make_directory(directory.parent)
         with suppress(FileExistsError):  # another writer has created it
-            os.mkdir(directory)  # noqa: PTH102 - all system calls in one style
+            directory.mkdir()
         sync_directory(directory.parent)
 
     def read(self, name: str) -> bytes:
@@ -117,7 +117,7 @@ class LocalStorage:
     def delete(self, name: str) -> None:
         with translate_errors("delete", str(self._root / name)):
             try:
-                os.unlink(self._root / name)  # noqa: PTH108 - all system calls in one style
+                (self._root / name).unlink()
             except FileNotFoundError:
                 return
             sync_directory((self._root / name).parent)
@@ -133,8 +133,8 @@ class LocalStorage:
 def _delete_partial(path: Path, fd: int) -> None:
     """Delete an incomplete file, unless another one has taken its path."""
     with suppress(OSError):
-        if os.path.samestat(os.fstat(fd), os.stat(path)):  # noqa: PTH116 - all system calls in one style
-            os.unlink(path)  # noqa: PTH108 - all system calls in one style
+        if os.path.samestat(os.fstat(fd), path.stat()):
+            path.unlink()
 
 
 class LocalFile:

@@ -150,14 +150,15 @@ def _split(url: str) -> tuple[str, str, str]:
         ClaimsUnusable: one is missing.
     """
     scheme, _, rest = url.partition("://")
-    parts = rest.rsplit("/", 2)
-    if len(parts) < 3 or not all(parts):  # noqa: PLR2004 - host, team and name
+    front, _, name = rest.rpartition("/")
+    host, _, team = front.rpartition("/")
+    if not (host and team and name):
         raise ClaimsUnusable(
             f"{url} does not name a claim list of a controller",
             means="nothing was claimed",
             do="write https://HOST:PORT/TEAM",
         )
-    return f"{scheme}://{parts[0]}", parts[1], parts[2]
+    return f"{scheme}://{host}", team, name
 
 
 def _check_content(slot_content: SlotContent) -> Content:

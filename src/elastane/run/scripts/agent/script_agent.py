@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 
 from elastane.common.exit_codes import ExitCode
-from elastane.common.log_lines import configure_handler
+from elastane.common.log_lines import LogFile, configure_handler
 from elastane.run.agent.directory_guard import DirectoryGuard
 from elastane.run.connections.endpoint import CoordinatorEndpoint, read_secret
 from elastane.run.coordinator.actions import CommandRequest
@@ -323,9 +323,7 @@ class _OutputSizes:
 @contextmanager
 def _log_connections_to(path: Path) -> Iterator[None]:
     """Write warnings about connections to a file instead of the terminal."""
-    handler = configure_handler(logging.FileHandler(path, delay=True))
-    # On a full disk, logging itself fails; that must not end the run.
-    handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
+    handler = configure_handler(LogFile(path, delay=True))
     loggers = [logging.getLogger(name) for name in ("elastane.run.coordinator", "websockets.server")]
     for logger in loggers:
         logger.addHandler(handler)
