@@ -17,6 +17,7 @@ import typer.testing
 from alembic import command
 
 from elastane.run.agent.environment import THREAD_VARIABLES, build_worker_environment
+from elastane.run.worker.compiler import postpone_compiler
 
 from . import draws, houses, times
 from .run.processes.stage import Stage
@@ -69,6 +70,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
+    """Begin the tests: as in a worker, optimizers do not load torch's compiler."""
+    if "torch" in sys.modules:
+        postpone_compiler()
     gc.freeze()
     gc.enable()
 

@@ -1,6 +1,7 @@
 """Optimizer state that belongs to no single parameter: attributes, and shared entries of ``state``."""
 
 import copy
+import functools
 import logging
 from collections.abc import Mapping
 from types import ModuleType
@@ -14,6 +15,21 @@ from elastane.common.errors import BadInput
 from elastane.run.worker.state.json_state import join_tensors, restore_types, split_tensors
 
 NAME = "optimizer"
+
+FURTHER_ATTRIBUTES = frozenset(
+    {
+        "step",  # a schedule wraps it
+        "zero_grad",
+        "_opt_called",
+        "_warned_capturable_if_run_uncaptured",
+        "_step_supports_amp_scaling",
+        "_need_device_dtype_check_for_fused",
+        "grad_scale",
+        "found_inf",
+        "fused",
+    }
+)
+"""Attributes that torch gives some optimizers, or gives them later."""
 
 
 class RefusedState(dict[Any, Any]):
@@ -84,7 +100,7 @@ class SharedOptimizerState:
         return {
             name: value
             for name, value in vars(self._optimizer).items()
-            if name not in OF_OPTIMIZERS and not name.startswith("_optimizer_") and _is_state(value)
+            if name not in _list_own_attributes() and not name.startswith("_optimizer_") and _is_state(value)
         }
 
 
@@ -111,7 +127,7 @@ class OptimizerSnapshot:
         self._optimizer.state.clear()
         self._optimizer.state.update(self._state)
         vars(self._optimizer).update(self._attributes)
-        for name in set(vars(self._optimizer)) - self._names - OF_OPTIMIZERS:
+        for name in set(vars(self._optimizer)) - self._names - _list_own_attributes():
             delattr(self._optimizer, name)
         return spare
 
@@ -170,14 +186,10 @@ def _describe(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         ) from error
 
 
-OF_OPTIMIZERS = frozenset(vars(optim.Optimizer([torch.nn.Parameter(torch.zeros(1))], {}))) | {
-    "step",  # a schedule wraps it
-    "zero_grad",
-    "_opt_called",
-    "_warned_capturable_if_run_uncaptured",
-    "_step_supports_amp_scaling",
-    "_need_device_dtype_check_for_fused",
-    "grad_scale",
-    "found_inf",
-    "fused",
-}
+@functools.cache
+def _list_own_attributes() -> frozenset[str]:
+    """Return the attributes that torch gives every optimizer.
+
+    Its first optimizer makes torch load the compiler where nothing postpones it, so no import builds one.
+    """
+    return FURTHER_ATTRIBUTES | set(vars(optim.Optimizer([torch.nn.Parameter(torch.zeros(1))], {})))
