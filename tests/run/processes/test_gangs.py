@@ -11,7 +11,11 @@ from .stage import find_members, get_state
 
 pytestmark = pytest.mark.processes
 EXAMPLE = Path(__file__).parents[3] / "examples/fsdp/train.py"
-MODULES = ("torch.distributed.fsdp", "torch.distributed.device_mesh")
+MODULES = (
+    "torch.distributed.fsdp",
+    "torch.distributed.device_mesh",
+    "torch.distributed.tensor.parallel",
+)
 
 
 @pytest.fixture
@@ -43,6 +47,31 @@ def test_numbers_of_workers_and_of_processes_give_the_bytes_of_one_process(play)
     assert len(alone.losses) == 6
     assert_equal(play(processes=2, start=2), alone, digests=False)
     assert_equal(play(processes=4, start=1), alone, digests=False)
+
+
+def test_clipped_steps_are_those_of_one_process(play):
+    alone = play("--clip=0.5", processes=1)
+    assert_equal(play("--clip=0.5", processes=2, start=2), alone, digests=False)
+    assert_equal(play("--clip=0.5", processes=4, start=1), alone, digests=False)
+
+
+TENSOR = ("--clip=0.5", "--tensor=2", "--sequence")
+
+
+def test_workers_with_tensor_parallelism_give_the_bytes_of_one_of_them(play):
+    alone = play(*TENSOR, processes=2)
+    assert_equal(play(*TENSOR, processes=2, start=2), alone)
+    # Rows are divided among the places of the data dimension, which does not change a bit.
+    assert_equal(play(*TENSOR, processes=4, start=2), alone, digests=False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("args", [("--tensor=2",), TENSOR, ("--tensor=4", "--clip=0.5")])
+def test_tensor_parallelism_has_the_values_of_one_process(play, args):
+    undivided = play("--width=256", "--no-dropout", *[a for a in args if "clip" in a], processes=1)
+    ended = play(*args, "--no-dropout", processes=4)
+    found, expected = (list(map(float.fromhex, some.losses)) for some in (ended, undivided))
+    assert found == pytest.approx(expected, rel=1e-5), ended.describe()
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +207,10 @@ MISTAKES = [
     ("--mistake=rank", "process 0 and process 1 differ in run.keep"),
     ("--mistake=outputs", "outputs.add is not available with --processes"),
     ("--mistake=in-step", "0.weight was changed inside a step"),
+    ("--tensor=2 --mistake=copies", "different copies of 5.bias"),
+    ("--tensor=2 --forget-places", "is not divided among the 2 processes of the worker"),
     ("--plain=parameter", "3.weight is not divided among the 2 processes of the worker"),
-    ("--plain=buffer", "the model has the buffer 5.running_mean, which a step may change"),
+    ("--plain=buffer", "the model has the buffer 6.running_mean, which a step may change"),
     ("--length=50", "2 processes cannot share the 1 microbatches of the last step of an epoch equally"),
 ]
 
@@ -192,7 +223,7 @@ MISTAKES = [
     ],
 )
 def test_what_is_not_exact_is_refused_in_words(play, arg, error):
-    ended = play(arg)
+    ended = play(*arg.split())
     assert ended.outcome.code == 1
     assert error in ended.outcome.traceback, ended.describe()
 

@@ -31,7 +31,8 @@ def rounds(draw):
         )
         for rank in range(size)
     ]
-    norms = draw(st.dictionaries(st.integers(0, 6), st.floats(0, 1e9)))
+    squares = st.lists(st.floats(0, 1e9), max_size=2).map(tuple)
+    norms = draw(st.dictionaries(st.integers(0, 6), squares))
     return leaves, norms
 
 

@@ -6,7 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.run.checkpoints.rectangles import compute_dense_stride, cut_rectangles, sort_dims
+from elastane.run.checkpoints.rectangles import (
+    Box,
+    compute_dense_stride,
+    cut_rectangles,
+    find_tiling_problem,
+    sort_dims,
+)
 
 
 @st.composite
@@ -56,6 +62,34 @@ def test_a_whole_tensor_is_one_rectangle(drawn):
     shape, stride, _, _ = drawn
     (only,) = cut_rectangles(shape, stride, 0, math.prod(shape))
     assert (only.offsets, only.sizes) == ((0,) * len(shape), shape)
+
+
+@st.composite
+def draw_tilings(draw):
+    """Draw boxes that tile a tensor: each cut divides one of them."""
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    boxes = [Box((0,) * len(shape), shape)]
+    for _ in range(draw(st.integers(0, 5))):
+        box = boxes.pop(draw(st.integers(0, len(boxes) - 1)))
+        dim = draw(st.integers(0, len(shape) - 1))
+        size = draw(st.integers(0, box.sizes[dim]))
+        first, rest, begin = [*box.sizes], [*box.sizes], [*box.offsets]
+        first[dim], rest[dim], begin[dim] = size, box.sizes[dim] - size, box.offsets[dim] + size
+        boxes += [Box(box.offsets, tuple(first)), Box(tuple(begin), tuple(rest))]
+    return shape, boxes
+
+
+@given(draw_tilings(), st.data())
+def test_boxes_that_tile_a_tensor_have_no_problem_but_every_change_is_one(drawn, data):
+    shape, boxes = drawn
+    assert find_tiling_problem(shape, boxes) == ""
+    filled = [box for box in boxes if box.elements]
+    chosen = data.draw(st.sampled_from(filled))
+    rest = [box for box in filled if box is not chosen]
+    assert "are missing" in find_tiling_problem(shape, rest)
+    assert "are stored twice" in find_tiling_problem(shape, [*filled, chosen])
+    outside = Box(tuple(offset + 1 for offset in chosen.offsets), shape)
+    assert "is outside" in find_tiling_problem(shape, [*rest, outside])
 
 
 def test_a_tensor_without_elements_is_one_rectangle():

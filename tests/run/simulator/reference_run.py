@@ -119,8 +119,8 @@ def compute_leaf(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> 
     )
 
 
-def compute_norm(total: int) -> float:
-    return total % 10007 / 3
+def compute_norm(total: int) -> tuple[float, ...]:
+    return (total % 10007 / 3,)
 
 
 def compute_digests(parameters: list[int], optimizer: list[int]) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from elastane.run.worker.state.room_slots import RoomSlots
 from elastane.run.worker.state.rooms import Rooms
 from elastane.run.worker.state.shared_memory import Section
 from elastane.run.worker.state.slot_memory import DeviceSlots, StagedSlots
-from elastane.run.worker.state_meter import compute_squared_norms
+from elastane.run.worker.state.square_sums import Rows, sum_squares
 
 from .lessons import (
     FEATURES,
@@ -253,19 +253,20 @@ def test_another_thread_reads_values_after_the_kernels_that_compute_them():
         assert [section.unique().tolist() for section in state.arena.tensors[:trained]] == [[value]] * trained
 
 
-def test_squared_norms_do_not_depend_on_the_other_blocks():
+def test_the_squares_of_a_block_do_not_depend_on_the_other_blocks():
     generator = torch.Generator("cuda").manual_seed(0)
     blocks = [
         torch.randn(length, device="cuda", generator=generator)
         for length in (1 << 20, 5000, 1 << 20, 1, 77_777)
     ]
-    together = compute_squared_norms(blocks)
-    assert together == [compute_squared_norms([block])[0] for block in blocks]
-    assert together[1:3] == compute_squared_norms(blocks[1:3])
+    rows = [[Rows(block, 1)] for block in blocks]
+    together = sum_squares(rows)
+    assert together == [sum_squares([some])[0] for some in rows]
+    assert together[1:3] == sum_squares(rows[1:3])
     expected = [block.double().square().sum().item() for block in blocks]
-    assert together == pytest.approx(expected, rel=1e-12)
+    assert [square for (square,) in together] == pytest.approx(expected, rel=1e-12)
     blocks[1][7] = float("inf")
-    assert compute_squared_norms(blocks)[1] == float("inf")
+    assert sum_squares(rows)[1] == (float("inf"),)
 
 
 @pytest.mark.parametrize("way", ["graphed", "compiled"])
@@ -300,7 +301,7 @@ def test_the_training_thread_waits_for_the_device_only_for_the_norms(monkeypatch
     """The debug mode counts each wait of the host, also those inside of torch."""
     waits = []
     lesson = move_to_device(Lesson(build_mlp, clip=0.05, optimizer=build_sgd, data=make_samples(32)))
-    squares = state_meter.compute_squared_norms
+    squares = state_meter.sum_squares
 
     def allow(tensors):
         torch.cuda.set_sync_debug_mode("default")
@@ -310,7 +311,7 @@ def test_the_training_thread_waits_for_the_device_only_for_the_norms(monkeypatch
         finally:
             torch.cuda.set_sync_debug_mode("error")
 
-    monkeypatch.setattr(state_meter, "compute_squared_norms", allow)
+    monkeypatch.setattr(state_meter, "sum_squares", allow)
     learned = prepare_lesson(lesson)
     data = [tuple(tensor.to("cuda") for tensor in sample) for sample in lesson.data]
     try:

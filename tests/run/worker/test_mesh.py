@@ -71,7 +71,7 @@ def connect_meshes(first: Mesh, second: Mesh) -> Ends:
 
 
 def build_vote(round_: int = 1) -> Vote:
-    return Vote(generation=1, round=round_, leaves=(), norms={0: 0.5})
+    return Vote(generation=1, round=round_, leaves=(), norms={0: (0.5,)})
 
 
 def test_a_peer_that_never_answers_is_lost(meshes, monkeypatch):

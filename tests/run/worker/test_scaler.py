@@ -193,11 +193,11 @@ def test_any_elements_that_are_not_finite_make_the_norm_not_finite(dtype):
 
 def test_infinities_in_different_blocks_do_not_cancel_and_huge_norms_do_not_raise():
     votes = {
-        0: Vote(generation=1, round=1, leaves=(), norms={0: math.inf, 1: 1e308}),
-        1: Vote(generation=1, round=1, leaves=(), norms={2: math.nan, 3: 1e308}),
+        0: Vote(generation=1, round=1, leaves=(), norms={0: (math.inf,), 1: (1e308,)}),
+        1: Vote(generation=1, round=1, leaves=(), norms={2: (math.nan,), 3: (1e308,)}),
     }
     assert math.isnan(compute_outcome(1, 1, {}, votes).norm_squared)
-    finite = {0: Vote(generation=1, round=1, leaves=(), norms={0: 1e308, 1: 1e308})}
+    finite = {0: Vote(generation=1, round=1, leaves=(), norms={0: (1e308,), 1: (1e308,)})}
     assert compute_outcome(1, 1, {}, finite).norm_squared == math.inf
 
 

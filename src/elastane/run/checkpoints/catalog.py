@@ -9,6 +9,7 @@ import msgspec
 
 from elastane.common.errors import BadInput, Damaged, FileDamage, NoSuchFile, StorageError, UnreadableData
 from elastane.common.untrusted_data import Decoder, Malformed
+from elastane.run.checkpoints.rectangles import Box, find_tiling_problem
 from elastane.run.checkpoints.retention import choose_deletions
 from elastane.run.checkpoints.storage.hashing import hash_file
 from elastane.run.checkpoints.storage.interface import Bytes, Storage
@@ -32,7 +33,6 @@ T = TypeVar("T")
 
 PARALLEL_FILES = 2
 """The number of files to verify in parallel, each with its own readers."""
-NAMED_PROBLEMS = 5
 """The number of problems to name per tensor; the rest is counted."""
 
 
@@ -344,33 +344,12 @@ def _find_problems(manifest: Manifest) -> Iterator[FileDamage]:
             else:
                 yield FileDamage(part.name, f"holds {item.key}, which has no shape")
     for key, pieces in items.items():
-        yield from _check_tensor(key, tensors[key].elements, pieces)
+        boxes = [Box(item.offsets, item.sizes) for item in pieces]
+        if problem := find_tiling_problem(tensors[key].shape, boxes):
+            yield FileDamage(key, problem)
     for alias, key in manifest.aliases.items():
         if key not in tensors:
             yield FileDamage(alias, f"is another name of {key}, which is not stored")
-
-
-def _check_tensor(key: str, elements: int, items: list[PartItem]) -> Iterator[FileDamage]:
-    problems, position = [], 0
-    for item in sorted(items, key=lambda item: (item.start, item.stop)):
-        if item.start > position:
-            problems.append(f"elements {position} to {item.start} are missing")
-        elif item.start < position:
-            problems.append(f"elements {item.start} to {min(position, item.stop)} are stored twice")
-        position = max(position, item.stop)
-    if position != elements:
-        is_short = position < elements
-        problems.append(
-            f"elements {position} to {elements} are missing"
-            if is_short
-            else f"has {elements} elements, and {position} are stored"
-        )
-    if not items and not elements:
-        problems.append("is not stored")
-    if len(problems) > NAMED_PROBLEMS:
-        problems[NAMED_PROBLEMS:] = [f"and {len(problems) - NAMED_PROBLEMS} more"]
-    for problem in problems:
-        yield FileDamage(key, problem)
 
 
 def _describe(facts: TensorFacts) -> str:

@@ -1,23 +1,58 @@
-"""The division of a range of a tensor's memory into rectangles, which other readers of checkpoints need."""
+"""Rectangles of tensors, the pieces of a checkpoint: cut from memory, and put together again."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 
-class Rectangle(msgspec.Struct, frozen=True):
-    """Elements ``[start, stop)`` of a tensor's memory that form a rectangle.
+class Box(msgspec.Struct, frozen=True):
+    """A rectangle of a tensor.
 
     Args:
-        offsets: the corner of the rectangle, per dim.
+        offsets: the corner, per dim.
         sizes: the sizes, per dim.
-        start: the first element, in memory order.
-        stop: one past the last element.
     """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.sizes)
+
+    def move(self, corner: Sequence[int]) -> "Box":
+        """Return this box of a box with this corner, as a box of the whole tensor."""
+        return Box(tuple(map(sum, zip(self.offsets, corner, strict=True))), self.sizes)
+
+    def intersect(self, other: "Box") -> "Box | None":
+        """Return the elements of both boxes; None: there are none."""
+        offsets = tuple(map(max, self.offsets, other.offsets))
+        ends = map(min, self.ends, other.ends)
+        sizes = tuple(end - offset for end, offset in zip(ends, offsets, strict=True))
+        return Box(offsets, sizes) if all(size > 0 for size in sizes) else None
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """One past the last element, per dim."""
+        return tuple(map(sum, zip(self.offsets, self.sizes, strict=True)))
+
+    def slice(self, corner: Sequence[int]) -> tuple[slice, ...]:
+        """Return the slices of this box in an array that begins at a corner."""
+        return tuple(
+            slice(offset - first, offset - first + size)
+            for offset, first, size in zip(self.offsets, corner, self.sizes, strict=True)
+        )
+
+
+class Rectangle(Box, frozen=True):
+    """Elements ``[start, stop)`` of a tensor's memory that form a rectangle.
+
+    Args:
+        start: the first element, in memory order.
+        stop: one past the last element.
+    """
+
     start: int
     stop: int
 
@@ -86,3 +121,39 @@ def _cut_pieces(
         count = min((stop - position) // inner[dim], lengths[dim] - corner[dim])
         yield corner, (1,) * dim + (count,) + tuple(lengths[dim + 1 :]), position
         position += count * inner[dim]
+
+
+# -- the check that boxes hold every element of a tensor exactly once -------------------------------------
+
+
+def find_tiling_problem(shape: Sequence[int], boxes: Iterable[Box]) -> str:
+    """Describe why boxes do not hold every element of a tensor exactly once; empty if they do."""
+    boxes, elements = [*boxes], math.prod(shape)
+    for box in boxes:
+        if len(box.offsets) != len(shape) or len(box.sizes) != len(shape):
+            return f"a part has {len(box.sizes)} dims, and the tensor {len(shape)}"
+        if min((*box.offsets, *box.sizes), default=0) < 0 or any(map(int.__gt__, box.ends, shape)):
+            return f"a part is outside: {list(box.sizes)} at {list(box.offsets)} of {list(shape)}"
+    if not elements:
+        return "" if boxes else "is not stored"
+    twice = _find_overlap([box for box in boxes if box.elements])
+    if twice is not None:
+        return f"{list(twice.sizes)} elements at {list(twice.offsets)} are stored twice"
+    missing = elements - sum(box.elements for box in boxes)
+    return f"{missing} of {elements} elements are missing" if missing else ""
+
+
+def _find_overlap(boxes: list[Box]) -> Box | None:
+    """Return elements that two boxes have; None: all are disjoint."""
+    if not boxes or not boxes[0].sizes:
+        return boxes[0] if len(boxes) > 1 else None
+    # Sweep along the dim that divides the boxes most, so that few of them are open at the same time.
+    dim = max(range(len(boxes[0].sizes)), key=lambda dim: len({box.offsets[dim] for box in boxes}))
+    is_open: list[Box] = []
+    for box in sorted(boxes, key=lambda box: box.offsets[dim]):
+        is_open = [other for other in is_open if other.ends[dim] > box.offsets[dim]]
+        for other in is_open:
+            if (both := box.intersect(other)) is not None:
+                return both
+        is_open.append(box)
+    return None

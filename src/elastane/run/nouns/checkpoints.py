@@ -69,8 +69,6 @@ class PartItem(msgspec.Struct, frozen=True):
 
     Args:
         key: name of the tensor in the checkpoint, such as ``model.0.weight``.
-        start: index of its first element, in the memory order of the whole tensor.
-        stop: index after its last element.
         offsets: corner of the rectangle.
         sizes: sizes of the rectangle.
         offset: offset of the item (the bytes that ``torch.load`` reads) in the file, in bytes.
@@ -80,8 +78,6 @@ class PartItem(msgspec.Struct, frozen=True):
     """
 
     key: str
-    start: int
-    stop: int
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
     offset: int

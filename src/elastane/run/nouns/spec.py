@@ -208,7 +208,9 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         steps: planned steps; 0: until the stream has ended as often as requested.
         parameters: number of trained elements.
         blocks: number of blocks of the flat state.
-        layout_digest: SHA-256 over names, shapes, dtypes and block borders.
+        layout_digest: SHA-256 over names, shapes and dtypes of whole tensors.
+        division: SHA-256 over the part of each tensor that each process of a worker has; empty: all of it.
+        sharing: number of processes of a worker that compute each microbatch together.
         optimizer: class and hyperparameters at the start, readable.
         versions: versions of elastane, torch, python and the device, readable.
         dataset_digest: SHA-256 over a few samples, or over the dataset's own fingerprint.
@@ -236,6 +238,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     numerics: str = "native"
     dropped: Position = 0
     probe: Probe | None = None
+    division: str = ""
+    sharing: Count = 1
 
     @property
     def samples_per_rank(self) -> int:

@@ -34,11 +34,11 @@ DECIDES = (
     "convergence",
     "numerics",
     "parameters",
-    "blocks",
     "layout_digest",
     "optimizer",
+    "sharing",
 )
-"""The pinned choices that decide the bits; ``copies`` and the number of steps do not."""
+"""The pinned choices that decide the bits; ``copies``, blocks and the number of steps do not."""
 
 VERSIONS_THAT_DO_NOT_DECIDE = frozenset({"elastane", "python"})
 
@@ -119,12 +119,19 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
     pinned = compare_pinned(first.record.pinned, second.record.pinned)
     comparable = not any(difference.decides for difference in pinned)
     steps = (len(first.ledger), len(second.ledger))
+    remarks = list(describe_lengths(steps, begun))
     complete = (add_last_digest(first), add_last_digest(second))
+    is_divided_alike = not comparable or have_same_division(first.record.pinned, second.record.pinned)
+    if not is_divided_alike:
+        remarks.append(
+            "digests were not compared: they describe the parts of the processes of a worker, and these runs "
+            "divide the model differently; losses, samples and final tensors do not depend on that"
+        )
+        complete = (drop_digests(complete[0]), drop_digests(complete[1]))
     one_sided = find_one_sided_digests(*complete) if comparable else ()
     ledger = compare_ledgers(complete[0].ledger, complete[1].ledger, one_sided) if comparable else ()
     named = frozenset(difference.step for difference in one_sided)
     problems = (*list_run_problems(first, named), *list_run_problems(second, named))
-    remarks = list(describe_lengths(steps, begun))
     tensors: tuple[TensorDifference, ...] = ()
     compared = 0
     models = [(run.run_dir.root, find_finished_model(run.run_dir)) for run in (first, second)]
@@ -138,10 +145,10 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
         compared = len(a.entries.keys() | b.entries.keys())
         tensors = compare_tensors(a, b)
     return Comparison(
-        # A run with a model and one without are not equal; two runs that both ended early may be.
+        # A run with a model and one without are not equal; two runs that both ended early may be, by digests.
         equal=comparable
         and steps[0] == steps[1]
-        and not (ledger or tensors or problems or len(missing) == 1),
+        and not (ledger or tensors or problems or len(missing) == 1 or (missing and not is_divided_alike)),
         comparable=comparable,
         pinned=pinned,
         steps=steps,
@@ -208,6 +215,19 @@ def compare_pinned(first: Pinned | None, second: Pinned | None) -> tuple[PinnedD
         for name in sorted(a.keys() | b.keys())
         if a.get(name) != b.get(name)
     )
+
+
+def have_same_division(first: Pinned | None, second: Pinned | None) -> bool:
+    """Return whether the digests of two runs describe the same parts of the state."""
+    assert first is not None, "comparable runs have pinned choices"
+    assert second is not None, "comparable runs have pinned choices"
+    return (first.division, first.blocks) == (second.division, second.blocks)
+
+
+def drop_digests(run: Recorded) -> Recorded:
+    """Return a run without the digests of its steps."""
+    ledger = tuple(msgspec.structs.replace(line, digest=None) for line in run.ledger)
+    return msgspec.structs.replace(run, ledger=ledger)
 
 
 def flatten_pinned(pinned: Pinned) -> dict[str, str]:

@@ -36,7 +36,8 @@ def compute_outcome(
     for leaf in leaves.values():
         for name, term in leaf.sums.items():
             terms.setdefault(name, []).append(term)
-    norms = [norm for vote in votes.values() for norm in vote.norms.values()]
+    norms = [square for vote in votes.values() for squares in vote.norms.values() for square in squares]
+    is_measured = any(vote.norms for vote in votes.values())
     readiness = {vote.ready for vote in votes.values()}
     return RoundOutcome(
         round=round_,
@@ -47,7 +48,7 @@ def compute_outcome(
         checksum=sum(leaf.checksum for leaf in leaves.values()) % (1 << 64),
         untouched=tuple(sorted(untouched)),
         sums={name: sum_exactly(terms[name]) for name in sorted(terms)},
-        norm_squared=_add_squares(norms) if norms else None,
+        norm_squared=_add_squares(norms) if is_measured else None,
         digests=_collect_digests(votes),
         next_generation=readiness.pop() if len(readiness) == 1 else 0,
         stop=any(vote.stop for vote in votes.values()),

@@ -92,12 +92,17 @@ class StateLoaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Measure`; ``replicated`` as in `elastane.run.protocol.messages.Vote`."""
+    """The answer to `Measure`; ``replicated`` as in `elastane.run.protocol.messages.Vote`.
+
+    Args:
+        copies: digests of values that other processes of the worker have too, by name.
+    """
 
     request: int
-    norms: dict[int, float]
+    norms: dict[int, tuple[float, ...]]
     digests: dict[int, tuple[str, str]]
     replicated: dict[str, str] = {}
+    copies: dict[str, str] = {}
 
 
 class Applied(msgspec.Struct, frozen=True, tag=True):

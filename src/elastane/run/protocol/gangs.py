@@ -6,8 +6,8 @@ b of the gang is block b of each of its processes.
 """
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -55,7 +55,22 @@ Result: TypeAlias = (
 
 
 class GangDisagreement(Exception):
-    """Two processes of a gang have contradicted each other."""
+    """Two processes of a gang have contradicted each other.
+
+    Args:
+        means: the meaning of it for the run.
+        do: the remedy.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        means: str = "the script took different branches in the processes of one worker; the step was not "
+        "committed",
+        do: str = "decide by values that are the same in all processes, not by RANK or LOCAL_RANK",
+    ) -> None:
+        super().__init__(what)
+        self.means, self.do = means, do
 
 
 class GangResults:
@@ -63,10 +78,12 @@ class GangResults:
 
     Args:
         processes: the number of processes, at least 2.
+        sharing: the number of processes that compute each virtual rank together.
     """
 
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
+    def __init__(self, processes: int, sharing: int = 1) -> None:
+        self._processes, self._sharing = processes, sharing
+        self._leaves: dict[int, dict[int, Computed]] = {}
         self._equal: dict[Result, set[int]] = {}
         self._measured: dict[int, dict[int, Measured]] = {}
         self._entered: dict[int, RoundEntered] = {}
@@ -84,8 +101,7 @@ class GangResults:
         """
         match result:
             case Computed():
-                # Each process computes a virtual rank of its own.
-                return [result]
+                return self._add_leaf(process, result)
             case PartialSumsFinal():
                 return self._add_final(process, result)
             case Measured():
@@ -109,6 +125,26 @@ class GangResults:
             return False
         del self._equal[result]
         return True
+
+    def _add_leaf(self, process: int, computed: Computed) -> list[Result]:
+        """Return the virtual rank when all processes that compute it together have posted it."""
+        rank = computed.leaf.virtual_rank
+        posted = self._leaves.setdefault(rank, {})
+        for other, theirs in posted.items():
+            # Equal bits: a loss that is not a number is not equal to itself.
+            if msgspec.msgpack.encode(theirs) != msgspec.msgpack.encode(computed):
+                raise GangDisagreement(
+                    f"process {other} and process {process} have computed virtual rank {rank} together, and "
+                    "their losses or the values that they have added differ",
+                    means="they have the same microbatch, and each of them has its whole loss",
+                    do="give all of them the same output, as output_layouts=Replicate() does, and the same "
+                    "random numbers",
+                )
+        posted[process] = computed
+        if len(posted) < self._sharing:
+            return []
+        del self._leaves[rank]
+        return [computed]
 
     def _add_entered(self, process: int, entered: RoundEntered) -> list[Result]:
         for other, theirs in self._entered.items():
@@ -181,20 +217,28 @@ def combine_measurements(measured: Sequence[Measured]) -> Measured:
             names = sorted(first.replicated.keys() | other.replicated.keys())
             what = next(name for name in names if first.replicated.get(name) != other.replicated.get(name))
             raise GangDisagreement(f"process 0 and process {process} differ in {what}")
+    _check_copies([one.copies for one in measured])
     return Measured(
         first.request,
-        {block: _add_squares([one.norms[block] for one in measured]) for block in first.norms},
+        {block: tuple(chain.from_iterable(one.norms[block] for one in measured)) for block in first.norms},
         _combine_digests([one.digests for one in measured]),
         first.replicated,
     )
 
 
-def _add_squares(squares: Sequence[float]) -> float:
-    """Return the sum, rounded once; infinite or not a number if a square is, or if it overflows."""
-    try:
-        return math.fsum(squares)
-    except OverflowError:
-        return math.inf
+def _check_copies(copies: Sequence[Mapping[str, str]]) -> None:
+    """Check that parts of the model that several processes have are the same in all of them."""
+    known: dict[str, tuple[int, str]] = {}
+    for process, digests in enumerate(copies):
+        for name, digest in digests.items():
+            other, same = known.setdefault(name, (process, digest))
+            if digest != same:
+                raise GangDisagreement(
+                    f"process {other} and process {process} have different copies of {name}",
+                    means="their gradients of it differ, so the model is no longer one model",
+                    do="initialise the model alike in all processes, and divide this module by "
+                    "parallelize_module too, such as by SequenceParallel()",
+                )
 
 
 def _combine_digests(digests: Sequence[Mapping[int, tuple[str, str]]]) -> dict[int, tuple[str, str]]:

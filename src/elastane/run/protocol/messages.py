@@ -180,7 +180,8 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
 
     Args:
         leaves: the leaves of the virtual ranks that the sender computed.
-        norms: the fp64 sum of squares of the summed gradient, per block that the sender owns.
+        norms: the sum of squares of the summed gradient, per block that the sender owns: the exact sum of
+            these numbers.
         digests: the digests of the state before this round, per block that the sender audits or witnesses.
         ready: the planned generation for which the sender is ready; 0: none.
         stop: the sender was asked to stop.
@@ -197,7 +198,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
 
     round: int
     leaves: tuple[Leaf, ...]
-    norms: dict[int, float] = {}
+    norms: dict[int, tuple[float, ...]] = {}
     digests: dict[int, tuple[str, str]] = {}
     ready: int = 0
     stop: bool = False

@@ -88,7 +88,7 @@ def build_parts(
         shards = LocalShards(model, optimizer, settings.spec.processes)
     layout = ModelLayout(model, optimizer, shards)
     if shards is not None:
-        check_gang(settings.spec, layout, scaler=scaler)
+        check_gang(settings.spec, layout, optimizer, scaler=scaler)
     check_dense(layout)
     check_writable(model)
     exact = settings.spec.convergence == "exact"
@@ -98,8 +98,7 @@ def build_parts(
     if outer is not None:
         inner = InnerOptimizer(optimizer, scheduler, clip_grad_norm, layout, placement)
         optimizer = build_outer(outer, optimizer)
-    together = settings.spec.processes
-    gradients = Gradients(layout, exact=exact, memory=placement.slots, together=together)
+    gradients = Gradients(layout, exact=exact, memory=placement.slots)
     is_scaled = scaler is not None and scaler.is_enabled()
     scaling = LossScaling(scaler, optimizer, layout.device) if scaler is not None and is_scaled else None
     state = TrainingState(
@@ -119,8 +118,10 @@ def build_parts(
     return TrainingParts(layout, gradients, scaling, state)
 
 
-def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan) -> Layout:
-    """Return the constants of the protocol's decisions."""
+def build_protocol_layout(
+    settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, together: int
+) -> Layout:
+    """Return the constants of the protocol's decisions; ``together`` as in `Layout`."""
     spec = settings.spec
     return Layout(
         virtual_ranks=plan.virtual_ranks,
@@ -134,13 +135,13 @@ def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: 
         began_at=settings.began_at.step,
         compared=spec.convergence == "exact",
         spot_checks=spec.spot_checks if spec.processes == 1 else "off",
-        together=spec.processes,
+        together=together,
         checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
     )
 
 
 def build_pinned(
-    settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str, order: str
+    settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str, order: str, together: int
 ) -> Pinned:
     """Return the facts that must be equal on all workers.
 
@@ -170,6 +171,8 @@ def build_pinned(
         parameters=parts.layout.elements,
         blocks=len(parts.layout.blocks),
         layout_digest=parts.layout.digest(),
+        division="" if spec.processes == 1 else parts.state.get_shards().describe(),
+        sharing=spec.processes // together,
         optimizer=_describe(optimizer) + ("" if inner is None else _describe_rounds(plan, inner)),
         versions={
             "elastane": elastane.__version__,

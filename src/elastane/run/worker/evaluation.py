@@ -89,7 +89,7 @@ class Evaluation:
         trainer = self._trainer
         trainer.take_script_changes()
         # All processes of a worker compute together, so the last of them may repeat a batch.
-        together = trainer.spec.processes
+        together = trainer.place.size
         size = -(-self._count_batches() // together) * together
         return trainer.create_round("evaluate", size, checkpoint=trainer.schedule.each_evaluation)
 

@@ -125,8 +125,13 @@ class Reporter:
         pinned: Pinned,
         *,
         measure_norms: bool,
+        sharing: int = 1,
     ) -> Reactor:
-        """Return the reactor, connected to the peers; after `report_ready` the coordinator uses it."""
+        """Return the reactor, connected to the peers; after `report_ready` the coordinator uses it.
+
+        Args:
+            sharing: as in `Pinned`.
+        """
         self._member, self._pinned, self.state = member, pinned, state
         if self.tracking is not None:
             self.tracking.begin(self._spec, pinned)
@@ -135,7 +140,9 @@ class Reporter:
                 member, gradients, state, measure_norms=measure_norms, link=self._head
             )
         else:
-            kind = Reactor if self._links is None else partial(HeadReactor, links=self._links)
+            kind = (
+                Reactor if self._links is None else partial(HeadReactor, links=self._links, sharing=sharing)
+            )
             self._reactor = kind(
                 member,
                 gradients,

@@ -215,6 +215,7 @@ class Run:
         replay: bool = False,
         order: Order | None = None,
         drop_last: bool = False,
+        data: Any = None,
     ) -> Iterator[TrainingStep]:
         """Iterate over the training steps of the run, from its current step to its end.
 
@@ -237,6 +238,8 @@ class Run:
                 order in which the epoch reads them; the same for the same number, in every process. None: the
                 run shuffles each epoch by its seed.
             drop_last: each epoch leaves out its last samples, if they do not fill a step.
+            data: in a worker of several processes, the dimension of their mesh along which they compute
+                different microbatches, such as ``mesh["dp"]``; None: all of them do.
 
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.
@@ -250,6 +253,7 @@ class Run:
                 "the positions of streams have been tried with one process per worker only",
                 self._settings.spec.processes,
             )
+        self._get_trainer().choose_place(data)
         length = 0 if stream else measure_length(cast("MapDataset", dataset))
         plan = self._make_plan(length, global_batch, microbatch, until, drop_last=drop_last)
         batches, digest = self._open_batches(
@@ -457,7 +461,7 @@ class Run:
 
     def _check_ranks(self, plan: BatchPlan) -> None:
         if not self._reporter.alone:
-            check_ranks(plan, self._settings.spec)
+            check_ranks(plan, self._settings.spec, self._get_trainer().place.size)
 
     def _resume(self, plan: BatchPlan, batches: BatchSource) -> None:
         """Note that the run is finished, if the checkpoint from which it resumes is its last one.

@@ -28,6 +28,7 @@ from elastane.run.worker.checkpoints.state_reader import StartingCheckpoint
 from elastane.run.worker.data.batch_sources import BatchPlan
 from elastane.run.worker.data.data_continuity import describe_changes
 from elastane.run.worker.data.determinism import ScriptSeeds
+from elastane.run.worker.gangs.data_place import DataPlace, find_data_place
 from elastane.run.worker.gathered_tensors import RoundFolders
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.late_losses import ResultPoster
@@ -85,6 +86,7 @@ class Trainer:
         iterating: the name of the iteration that the script must complete, such as a step; empty: none.
         digest: the digest of the state, when last computed.
         start_checkpoint: the checkpoint from which this attempt resumes; None: it starts from nothing.
+        place: of this process in the data dimension of its worker.
 
     Raises:
         BadInput: the run cannot train this model with these objects.
@@ -146,6 +148,7 @@ class Trainer:
         self.start_checkpoint: StartingCheckpoint | None = None
         self._reactor: Reactor | None = None
         self._results: ResultPoster | None = None
+        self.place = DataPlace(settings.seat.number, settings.seat.processes)
 
     @property
     def reactor(self) -> Reactor:
@@ -168,6 +171,23 @@ class Trainer:
         assert self._results is not None, "a round begins after the start"
         return self._results
 
+    def choose_place(self, data: object) -> None:
+        """Determine which microbatches this process computes; all processes of the worker call this.
+
+        Args:
+            data: see `elastane.run.worker.gangs.data_place.find_data_place`.
+
+        Raises:
+            BadInput: the model is divided in another way than the microbatches are.
+        """
+        seat = self._settings.seat
+        self.place = find_data_place(data, seat)
+        self.gradients.slots.together = self.place.size
+        if seat.processes > 1:
+            places = [self.place] * seat.processes
+            torch.distributed.all_gather_object(places, self.place)
+            self.state.get_shards().check_data(places)
+
     def start(self, plan: BatchPlan, dataset_digest: str, order_digest: str) -> None:
         """Start this worker's part of the run; after `end_rehearsal` the coordinator may use this worker.
 
@@ -179,14 +199,16 @@ class Trainer:
         Raises:
             StorageError: the checkpoint from which the run resumes cannot be read.
         """
-        layout = assembly.build_protocol_layout(self._settings, self._parts, plan)
+        layout = assembly.build_protocol_layout(self._settings, self._parts, plan, self.place.size)
         self.start_checkpoint = start_checkpoint = assembly.open_starting_checkpoint(
             self._settings, self.state, self.reporter
         )
         if start_checkpoint is not None:
             self.step = start_checkpoint.outcome.step
         member = MemberMachine(self.worker, layout, start_checkpoint.outcome if start_checkpoint else None)
-        pinned = assembly.build_pinned(self._settings, self._parts, plan, dataset_digest, order_digest)
+        pinned = assembly.build_pinned(
+            self._settings, self._parts, plan, dataset_digest, order_digest, self.place.size
+        )
         if self._settings.origin is not None:
             self._compare_with_origin(self._settings.origin, pinned)
         self._reactor = reactor = self.reporter.connect(
@@ -195,6 +217,7 @@ class Trainer:
             self.state,
             pinned,
             measure_norms=self.clip_grad_norm is not None or self.scaling is not None,
+            sharing=pinned.sharing,
         )
         self._results = ResultPoster(reactor)
         reactor.source = start_checkpoint
@@ -307,7 +330,7 @@ class Trainer:
             size,
             checkpoint=wanted,
             results=self._results,
-            seat=self._settings.seat,
+            place=self.place,
         )
 
     def take_checkpoint(self, metrics: Mapping[str, float]) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.protocol import actions, events
 from elastane.run.protocol.messages import Leaf, RoundOutcome
-from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
+from elastane.run.worker.gangs.data_place import LONE_PLACE, DataPlace
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.late_losses import LateLoss, ResultPoster
 from elastane.run.worker.reactor import Directive, Reactor, ReactorFailure
@@ -31,7 +31,7 @@ class WorkerRound:
         size: the number of virtual ranks.
         checkpoint: the run saves the state after the round.
         results: posts the results of this thread; None: the reactor receives them at once.
-        seat: the place of this process in its worker, which computes neighbouring virtual ranks together.
+        place: of this process in its worker, which computes neighbouring virtual ranks together.
 
     Attributes:
         begin: the number, step and generation; known from the first virtual rank on.
@@ -52,12 +52,12 @@ class WorkerRound:
         *,
         checkpoint: bool = False,
         results: ResultPoster | None = None,
-        seat: Seat = LONE_SEAT,
+        place: DataPlace = LONE_PLACE,
     ) -> None:
         self._reactor = reactor
         self._results = results or ResultPoster(reactor)
         self._heartbeat = heartbeat
-        self._seat = seat
+        self._place = place
         self._entered = events.RoundEntered(kind, size, checkpoint)
         self._waiting_ranks: deque[int] = deque()
         self._waiting_checks: deque[int] = deque()
@@ -112,8 +112,8 @@ class WorkerRound:
                         self.newcomer = False
                         self.seconds["reduce"], self.entered_at = 0.0, time.perf_counter()
                 case actions.Compute(virtual_ranks, assignment, checked):
-                    # Each process computes one of the neighbouring virtual ranks that come together.
-                    self._waiting_ranks.extend(virtual_ranks[self._seat.number :: self._seat.processes])
+                    # Each place computes one of the neighbouring virtual ranks that come together.
+                    self._waiting_ranks.extend(virtual_ranks[self._place.number :: self._place.size])
                     self.assignment, self.checked = assignment, checked
                 case actions.Recompute(virtual_rank):
                     self._waiting_checks.append(virtual_rank)

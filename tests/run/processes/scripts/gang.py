@@ -4,6 +4,7 @@ Dropout, AdamW in two groups, a schedule, shards of unequal size and shards with
 """
 
 import argparse
+import importlib
 import os
 import time
 
@@ -25,7 +26,18 @@ parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of
 parser.add_argument("--fault", default="", help="WORKER.PROCESS:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--edit", action="store_true", help="the script changes a parameter between two steps")
 parser.add_argument("--plain", default="", help="a module that is not divided, or a buffer")
-parser.add_argument("--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step"])
+parser.add_argument(
+    "--tensor", type=int, default=1, help="processes that divide matrices: one of the data each"
+)
+parser.add_argument(
+    "--no-dropout", action="store_true", help="processes drop other elements of their columns"
+)
+parser.add_argument("--width", type=int, default=257)
+parser.add_argument(
+    "--forget-places", action="store_true", help="the script does not name the data dimension"
+)
+parser.add_argument("--sequence", action="store_true", help="with a norm that sees parts of the sequence")
+parser.add_argument("--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step", "copies"])
 options = parser.parse_args()
 
 processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -34,10 +46,26 @@ if options.fault:
     gang_faults.arm(options.fault)
 
 run = elastane.join()
-model = nn.Sequential(nn.Linear(12, 257), nn.Tanh(), nn.Dropout(0.2), nn.Linear(257, 129), nn.Linear(129, 3))
+width = 256 if options.tensor > 1 else options.width
+dropout = 0.0 if options.no_dropout else 0.2
+model = nn.Sequential(
+    nn.Linear(12, width),
+    nn.Tanh(),
+    nn.Dropout(dropout),
+    nn.Linear(width, 129),
+    nn.LayerNorm(129),
+    nn.Linear(129, 3),
+)
 if options.plain == "buffer":
     model.append(nn.BatchNorm1d(3))
-if processes > 1:
+places = None
+if options.tensor > 1:
+    gang_mesh = importlib.import_module("gang_mesh")
+    shape = processes // options.tensor, options.tensor
+    places = gang_mesh.divide(model, *shape, sequence=options.sequence)
+    if options.forget_places:
+        places = None
+elif processes > 1:
     from torch.distributed.fsdp import fully_shard
 
     fully_shard(model[0])
@@ -54,7 +82,7 @@ generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(options.length, 12, generator=generator)
 data = TensorDataset(inputs, inputs[:, :3].argmax(1))
 
-for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps):
+for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps, data=places):
     for batch, targets in step:
         time.sleep(options.seconds)
         if options.mistake == "raise" and rank == 1 and step.number == 2:
@@ -67,10 +95,13 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(0.99)
+    if options.mistake == "copies" and rank == 1:
+        with torch.no_grad():
+            model[5].bias.add_(1.0)
     if options.mistake == "rank":
         run.keep["rank"] = rank
     if step.number in (3, 5):
-        score = run.evaluate(data, microbatch=13)
+        score = run.evaluate(data, microbatch=14)
         model.eval()
         with torch.no_grad():
             for batch, targets in score:

@@ -1,11 +1,13 @@
 """An event of a gang counts when all of its processes have posted it."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastane.run.protocol.commit import compute_outcome
 from elastane.run.protocol.events import (
     Applied,
     Computed,
@@ -17,7 +19,7 @@ from elastane.run.protocol.events import (
 )
 from elastane.run.protocol.gangs import GangDisagreement, GangResults
 from elastane.run.protocol.layout import REPLICATED_BLOCK
-from elastane.run.protocol.messages import Leaf, PartialSum
+from elastane.run.protocol.messages import Leaf, PartialSum, Vote
 
 
 def test_an_answer_counts_when_every_process_has_given_it():
@@ -40,6 +42,33 @@ def test_each_process_computes_a_virtual_rank_of_its_own():
     results = GangResults(2)
     for rank in (0, 1):
         assert results.add(rank, Computed(Leaf(rank, 5))) == [Computed(Leaf(rank, 5))]
+
+
+def test_processes_that_compute_a_virtual_rank_together_count_once():
+    results = GangResults(4, sharing=2)
+    for loss in (0.5, math.nan):
+        leaf = Computed(Leaf(3, 5, loss=loss))
+        assert results.add(2, leaf) == []
+        (counted,) = results.add(3, leaf)
+        assert counted == leaf or math.isnan(loss)
+
+
+def test_processes_that_compute_a_virtual_rank_together_have_the_same_loss():
+    results = GangResults(2, sharing=2)
+    results.add(0, Computed(Leaf(3, 5, loss=0.5)))
+    with pytest.raises(
+        GangDisagreement, match="process 0 and process 1 have computed virtual rank 3 together"
+    ):
+        results.add(1, Computed(Leaf(3, 5, loss=0.25)))
+
+
+def test_copies_of_a_part_of_the_model_are_equal():
+    results = GangResults(3)
+    copies = [{"w of process 0": "a"}, {"v of process 1": "b"}, {"w of process 0": "c"}]
+    for process in (0, 1):
+        results.add(process, Measured(1, {}, {}, {}, copies[process]))
+    with pytest.raises(GangDisagreement, match="process 0 and process 2 have different copies of w"):
+        results.add(2, Measured(1, {}, {}, {}, copies[2]))
 
 
 def announce(results, process, assignment, blocks, *spans):
@@ -84,16 +113,18 @@ def test_every_block_is_announced_once_in_whatever_order_the_processes_are(order
 
 def measure(norm, values="v", *, kept="k", digests=True):
     found = {2: (values, "s")} if digests else {}
-    return Measured(7, {2: norm}, found, {"run.keep": kept})
+    return Measured(7, {2: (norm,)}, found, {"run.keep": kept})
 
 
-def test_a_gang_has_the_norm_of_all_its_processes_rounded_once():
-    results = GangResults(3)
-    # From left to right the sum would be 1.0.
-    for process, norm in enumerate((2.0**-53, 1.0)):
-        assert results.add(process, measure(norm)) == []
-    (measured,) = results.add(2, measure(2.0**-53))
-    assert measured.norms == {2: 1.0 + 2.0**-52}
+def test_a_gang_has_the_squares_of_all_its_processes_which_are_rounded_with_those_of_all_gangs():
+    results = GangResults(2)
+    assert results.add(0, measure(1.0)) == []
+    (measured,) = results.add(1, measure(2.0**-53))
+    assert measured.norms == {2: (1.0, 2.0**-53)}
+    # Rounded here first, the sum of both gangs would be 1.0.
+    other = Vote(generation=1, round=1, leaves=(), norms={0: (2.0**-53,)})
+    votes = {0: Vote(generation=1, round=1, leaves=(), norms=measured.norms), 1: other}
+    assert compute_outcome(1, 1, {}, votes).norm_squared == 1.0 + 2.0**-52
 
 
 def test_a_digest_of_a_gang_depends_on_every_process():

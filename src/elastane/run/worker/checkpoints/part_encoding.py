@@ -11,7 +11,13 @@ import torch
 import xxhash
 from torch.utils.serialization import config
 
-from elastane.run.checkpoints.rectangles import Rectangle, compute_dense_stride, cut_rectangles, sort_dims
+from elastane.run.checkpoints.rectangles import (
+    Box,
+    Rectangle,
+    compute_dense_stride,
+    cut_rectangles,
+    sort_dims,
+)
 from elastane.run.nouns.checkpoints import PartFile, PartItem, TensorFacts, WrittenFile
 from elastane.run.worker.state.tensor_bytes import view_bytes
 
@@ -65,13 +71,15 @@ def make_envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int,
 
 
 class TensorSlice(msgspec.Struct, frozen=True):
-    """Elements ``[start, stop)`` of one tensor, in the memory order of the whole tensor.
+    """Elements ``[start, stop)`` of a part of one tensor, in the memory order of the part.
 
     Args:
         key: the name in the checkpoint: ``model.<name>`` or ``optimizer.state.<name>.exp_avg``.
         shape: the shape of the whole tensor.
-        stride: the strides of the whole tensor in memory; dense, perhaps permuted.
+        stride: the strides of the whole tensor in memory; dense, perhaps permuted. The part has its dims in
+            the same order.
         data: the elements, 1-D and contiguous, on the CPU.
+        part: the part; None: it is the whole tensor.
     """
 
     key: str
@@ -80,6 +88,18 @@ class TensorSlice(msgspec.Struct, frozen=True):
     start: int
     stop: int
     data: torch.Tensor
+    part: Box | None = None
+
+    def cut(self) -> tuple[Rectangle, ...]:
+        """Return the rectangles of the whole tensor that these elements are, in their order."""
+        if self.part is None:
+            return cut_rectangles(self.shape, self.stride, self.start, self.stop)
+        corner, sizes = self.part.offsets, self.part.sizes
+        stride = compute_dense_stride(sizes, sort_dims(self.shape, self.stride))
+        return tuple(
+            msgspec.structs.replace(rectangle, offsets=rectangle.move(corner).offsets)
+            for rectangle in cut_rectangles(sizes, stride, self.start, self.stop)
+        )
 
 
 def slice_whole(key: str, tensor: torch.Tensor) -> TensorSlice:
@@ -138,7 +158,7 @@ class EncodedPart:
                 str(dtype).removeprefix("torch."), dtype.itemsize, entry.shape, entry.stride
             )
             order = sort_dims(entry.shape, entry.stride)
-            for rectangle in cut_rectangles(entry.shape, entry.stride, entry.start, entry.stop):
+            for rectangle in entry.cut():
                 envelope = make_envelope(dtype, rectangle.sizes, compute_dense_stride(rectangle.sizes, order))
                 elements = entry.data[rectangle.start - entry.start : rectangle.stop - entry.start]
                 piece = _Piece(entry.key, rectangle, envelope, elements, self.bytes)
@@ -207,8 +227,6 @@ class EncodedPart:
         for piece, checksum in zip(self._pieces, self._checksums, strict=True):
             yield PartItem(
                 key=piece.key,
-                start=piece.rectangle.start,
-                stop=piece.rectangle.stop,
                 offsets=piece.rectangle.offsets,
                 sizes=piece.rectangle.sizes,
                 offset=piece.offset,

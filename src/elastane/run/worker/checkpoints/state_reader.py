@@ -117,7 +117,7 @@ class StateReader:
                 host_dtype = dtype if is_narrower else request.into.dtype
                 host = torch.empty_like(request.into, device="cpu", dtype=host_dtype)
                 self._arrivals.append((request.into, host))
-                yield ReadRequest(request.key, request.start, request.stop, host)
+                yield msgspec.structs.replace(request, into=host)
 
     def _request_values(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
         layout, tensors = state.layout, state.arena.tensors
@@ -133,7 +133,7 @@ class StateReader:
     def _request(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
         key = MODEL + extent.name
         self._check(key, extent)
-        return ReadRequest(key, extent.whole.start + start, extent.whole.start + stop, into)
+        return ReadRequest(key, start, stop, into, extent.box)
 
     def _check(self, key: str, extent: Extent) -> None:
         facts, whole = self._facts.get(key), extent.whole
@@ -167,14 +167,12 @@ class StateReader:
                 if key not in elementwise
             }
             memory = state.shards.allocate_state(piece, elementwise, others, plain.get(extent.name, {}))
-            for key, into in memory.items():
-                first = extent.whole.start
-                cut = (
-                    (first + piece.start, first + piece.stop)
-                    if key in elementwise
-                    else (0, facts[key].elements)
-                )
-                yield ReadRequest(f"{OPTIMIZER_STATE}{extent.name}.{key}", *cut, into)
+            for entry, into in memory.items():
+                key = f"{OPTIMIZER_STATE}{extent.name}.{entry}"
+                if entry in elementwise:
+                    yield ReadRequest(key, piece.start, piece.stop, into, extent.box)
+                else:
+                    yield ReadRequest(key, 0, facts[entry].elements, into)
 
 
 def _allocate(facts: TensorFacts, device: torch.device) -> torch.Tensor:

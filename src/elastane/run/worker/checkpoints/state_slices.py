@@ -33,6 +33,8 @@ def list_slices(
             yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
         for piece in layout.pieces[block]:
             extent = layout.extents[piece.number]
+            if extent.is_copy:
+                continue
             yield _slice(MODEL, extent, piece, tensors)
             yield from _slice_optimizer(state, block, piece, extent)
         if block == 0 and replicated:
@@ -49,8 +51,7 @@ def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tenso
 def slice_part(key: str, extent: Extent, piece: Piece, data: torch.Tensor) -> TensorSlice:
     """Return the slice of a whole tensor that a piece of it is."""
     whole = extent.whole
-    start, stop = whole.start + piece.start, whole.start + piece.stop
-    return TensorSlice(key, whole.shape, whole.stride, start, stop, data)
+    return TensorSlice(key, whole.shape, whole.stride, piece.start, piece.stop, data, extent.box)
 
 
 def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Extent) -> Iterator[TensorSlice]:
@@ -65,8 +66,8 @@ def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Ext
 
 
 def is_first(extent: Extent, piece: Piece) -> bool:
-    """Return whether a whole tensor begins with this piece."""
-    return extent.whole.start + piece.start == 0
+    """Return whether a whole tensor begins with this piece, in the process that counts it."""
+    return not (extent.is_copy or any(extent.whole.corner) or piece.start)
 
 
 def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:

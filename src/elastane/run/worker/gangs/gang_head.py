@@ -157,6 +157,7 @@ class HeadReactor(Reactor):
 
     Args:
         links: to the other processes.
+        sharing: the number of processes that compute each virtual rank together.
     """
 
     def __init__(
@@ -170,10 +171,11 @@ class HeadReactor(Reactor):
         coordinator: CoordinatorSink | None,
         reports: ReportKeeper | None,
         links: GangLinks,
+        sharing: int = 1,
     ) -> None:
         assert mesh is not None, "a run without peers has no gangs"
         self._links = links
-        self._results = GangResults(links.processes)
+        self._results = GangResults(links.processes, sharing)
         self._gang_payloads = GangPayloads(gradients, state, member)
         self._planes: dict[int, Plane] = {0: describe_plane(gradients, state)}
         self._probes: dict[int, Probe | None] = {}
@@ -243,10 +245,7 @@ class HeadReactor(Reactor):
             return self._results.add(process, result)
         except GangDisagreement as error:
             raise RunFailed(
-                f"in worker {self.member.worker} {error}",
-                means="the script took different branches in the processes of one worker; the step was not "
-                "committed",
-                do="decide by values that are the same in all processes, not by RANK or LOCAL_RANK",
+                f"in worker {self.member.worker} {error}", means=error.means, do=error.do
             ) from None
 
     def _take_from_process(self, process: int, message: FromProcess) -> None:

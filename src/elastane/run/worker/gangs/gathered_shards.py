@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 
 from elastane.run.worker.gangs.gang_messages import Plane
-from elastane.run.worker.state.divided_tensors import is_shard
 from elastane.run.worker.state.shared_memory import PeerArenas
 from elastane.run.worker.state.training_state import TrainingState
 
@@ -27,8 +26,8 @@ class GatheredShards:
         self._values = [arenas.map_sections(plane.pid, plane.values) for plane in planes]
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the whole of a tensor of the model; a tensor that is not divided itself."""
-        if not is_shard(tensor):
+        """Return the whole of a trained tensor of the model; any other tensor itself."""
+        if id(tensor) not in self._numbers:
             return tensor
         number = self._numbers[id(tensor)]
         # Tied tensors are one tensor, also in the file.
@@ -38,9 +37,9 @@ class GatheredShards:
 
     def _join(self, number: int) -> torch.Tensor:
         extent, parameter = self._layout.extents[number], self._layout.parameters[number]
-        parts = []
-        for process, sections in enumerate(self._values):
-            shape = self._shards.find_shape(parameter, process)
-            flat = sections[extent.section][extent.start : extent.start + shape.numel()]
-            parts.append(flat.view(shape))
-        return torch.cat(parts)
+        whole = torch.empty(extent.whole.shape, dtype=parameter.dtype)
+        for box, sections in zip(self._shards.find_boxes(parameter), self._values, strict=True):
+            flat = sections[extent.section][extent.start : extent.start + box.elements]
+            # Copies are equal, so it does not matter which one is the last.
+            whole[box.slice((0,) * whole.dim())] = flat.view(box.sizes)
+        return whole

@@ -13,6 +13,15 @@ def get_local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def get_local_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return this process's part of the gradient of a parameter, divided as the parameter is."""
+    if is_shard(gradient) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
+        # Such as that of a norm in a sequence-parallel module: the sum over processes is still to be made.
+        gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+    local = get_local(gradient)
+    return local.wait() if hasattr(local, "wait") else local
+
+
 def count_changes(tensor: torch.Tensor) -> int:
     """Return autograd's count of in-place changes of a tensor, or of this process's part of it."""
     count = tensor._version

@@ -56,10 +56,10 @@ class GradientSlots:
     Args:
         exact: sum in the order of the fixed tree; otherwise add every gradient to slot 0 on arrival.
         memory: the memory in which gradients are added.
-        together: as in `elastane.run.protocol.layout.Layout`: the gradients of a virtual rank are this
-            process's part of the sum over that number of neighbours.
 
     Attributes:
+        together: as in `elastane.run.protocol.layout.Layout`: the gradients of a virtual rank are this
+            process's part of the sum over that number of neighbours.
         lock: held while a slot is written; the training thread adds gradients while the reactor thread stores
             sums that peers have completed.
         complete_blocks: blocks of slot 0 that hold complete sums, to which nothing may be added.
@@ -70,9 +70,9 @@ class GradientSlots:
             leads take memory.
     """
 
-    def __init__(self, layout: ModelLayout, memory: HostSlots, *, exact: bool, together: int = 1) -> None:
+    def __init__(self, layout: ModelLayout, memory: HostSlots, *, exact: bool) -> None:
         self.layout = layout
-        self._together = together
+        self.together = 1
         self.memory = memory
         self.exact = exact
         self.lock = threading.RLock()
@@ -198,7 +198,7 @@ class GradientSlots:
 
     def has_sibling(self, rank: int, following: int | None) -> bool:
         """Return whether the gradients of ``rank`` wait for those of its right sibling, ``following``."""
-        if not self.exact or self.wire is not None or following != rank + self._together:
+        if not self.exact or self.wire is not None or following != rank + self.together:
             return False
         if self.memory.on_device:
             # A replayed CUDA graph puts each gradient where the last one was, so none waits in its memory.
@@ -207,8 +207,8 @@ class GradientSlots:
 
     def _find_leaf(self, rank: int) -> Span:
         """Return the virtual ranks that are computed together with this one, which are a node of the tree."""
-        first = rank - rank % self._together
-        return first, first + self._together
+        first = rank - rank % self.together
+        return first, first + self.together
 
     def assign(self, rank: int, *, with_sibling: bool) -> tuple[int, bool, tuple[SlotMerge, ...]]:
         """Choose the slot of a virtual rank.

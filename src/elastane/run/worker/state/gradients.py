@@ -21,7 +21,7 @@ from torch._guards import CompileContext
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.backward_order import BackwardOrder
-from elastane.run.worker.state.divided_tensors import get_local, is_shard
+from elastane.run.worker.state.divided_tensors import get_local_gradient, is_shard
 from elastane.run.worker.state.gradient_groups import divide_gradients
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
@@ -48,15 +48,12 @@ class Gradients:
     Args:
         exact: sum in the order of the fixed tree; otherwise add every gradient to one slot on arrival.
         memory: the memory in which gradients are added; None: the arenas that peers read.
-        together: see `GradientSlots`.
     """
 
-    def __init__(
-        self, layout: ModelLayout, *, exact: bool, memory: HostSlots | None = None, together: int = 1
-    ) -> None:
+    def __init__(self, layout: ModelLayout, *, exact: bool, memory: HostSlots | None = None) -> None:
         self.layout = layout
         self._sources = layout.sources
-        self.slots = GradientSlots(layout, memory or HostSlots(layout), exact=exact, together=together)
+        self.slots = GradientSlots(layout, memory or HostSlots(layout), exact=exact)
         self._leaf: LeafWriter | WaitingLeaf | None = None
         self._waiting: WaitingLeaf | None = None
         # No peer waits for the sums of this round.
@@ -243,7 +240,9 @@ class Gradients:
     def compute_fingerprints(self) -> tuple[str, ...]:
         """Return digests of the gradients in ``.grad``, after a backward pass that adds nothing to sums."""
         return tuple(
-            _compute_fingerprint(get_local(parameter.grad).to_dense()) if parameter.grad is not None else ""
+            _compute_fingerprint(get_local_gradient(parameter, parameter.grad).to_dense())
+            if parameter.grad is not None
+            else ""
             for parameter in self._sources
         )
 
@@ -300,7 +299,11 @@ class Gradients:
                 raise _build_late_gradient_error(self.layout.extents[number].name)
             parameter.grad = replacements[number]
             # Sums are dense even for sparse gradients: a block is one slice of memory.
-            taken[number] = self._make_dense(number, gradient) if gradient.is_sparse else get_local(gradient)
+            taken[number] = (
+                self._make_dense(number, gradient)
+                if gradient.is_sparse
+                else get_local_gradient(parameter, gradient)
+            )
         if not taken:
             return
         leaf, memory = self._leaf, self.slots.memory

@@ -1,20 +1,27 @@
-"""The local shards of a model that FSDP2 (``fully_shard``) has divided among the processes of a worker.
+"""The parts of a model that this process has, in a worker of several processes.
 
-FSDP keeps its shards where it has put them: it pads and replaces their memory itself. So the run trains
-copies in its own memory, which peers read: the script's changes go there before each round, and new values go
-from there to FSDP's shards before the next microbatch.
+FSDP and tensor parallelism keep the parts where they have put them: FSDP pads and replaces their memory
+itself. So the run trains copies in its own memory, which peers read: the script's changes go there before
+each round, and new values go from there to the model's own parts before the next microbatch.
+
+A part is a rectangle of its tensor. Each process tells the others which ones it has, so the run needs no
+knowledge of the mesh: the same rectangle in two processes is a copy, and the first of them counts.
 """
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.optim import Optimizer
 
 from elastane.common.errors import BadInput
+from elastane.run.checkpoints.rectangles import Box, find_tiling_problem
+from elastane.run.worker.gangs.data_place import DataPlace
 from elastane.run.worker.state.divided_tensors import get_local
 from elastane.run.worker.state.model_layout import WholeTensor
 from elastane.run.worker.state.tree_reduce_scatter import TreeReduceScatter
@@ -24,12 +31,12 @@ class LocalShards:
     """The trained parameters of a model in a worker of several processes.
 
     Args:
-        model: divided by ``fully_shard`` among all processes of the worker.
-        optimizer: trains all of its parameters; from now on it trains their local shards.
+        model: divided among the processes of the worker, by ``fully_shard``, ``parallelize_module`` or both.
+        optimizer: trains all of its parameters; from now on it trains their local parts.
         processes: the number of processes of the worker.
 
     Raises:
-        BadInput: the model is divided in another way, or a part of it is not divided.
+        BadInput: the model is divided in another way.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, processes: int) -> None:
@@ -38,8 +45,24 @@ class LocalShards:
         _check_parameters(model, optimizer, processes)
         self._number = dist.get_rank()
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._sources: dict[int, DTensor] = {}
-        """The model's own parameter of each local shard, by the shard's id."""
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        own = {
+            self._names[id(parameter)]: _find_box(self._names[id(parameter)], parameter)
+            for parameter in trained
+        }
+        found: list[dict[str, Box]] = [{} for _ in range(processes)]
+        dist.all_gather_object(found, own)
+        _check_names(found)
+        gathered = [list(boxes.values()) for boxes in found]
+        self._boxes = {
+            id(parameter): boxes
+            for parameter, boxes in zip(trained, zip(*gathered, strict=True), strict=True)
+        }
+        """The box of each process, by the id of the model's own parameter."""
+        for parameter in trained:
+            _check_boxes(self._names[id(parameter)], parameter, self._boxes[id(parameter)])
+        self._sources: dict[int, nn.Parameter] = {}
+        """The model's own parameter of each local part, by the part's id."""
         self._locals: list[nn.Parameter] = []
         for group in optimizer.param_groups:
             group["params"] = [self._replace(parameter) for parameter in group["params"]]
@@ -52,7 +75,7 @@ class LocalShards:
             module.unshard()
             module.reshard()
 
-    def _replace(self, source: DTensor) -> nn.Parameter:
+    def _replace(self, source: nn.Parameter) -> nn.Parameter:
         local = nn.Parameter(get_local(source.detach()))
         self._locals.append(local)
         self._sources[id(local)] = source
@@ -60,62 +83,162 @@ class LocalShards:
 
     @property
     def names(self) -> dict[nn.Parameter, str]:
-        """The names that the local shards have in the model."""
+        """The names that the local parts have in the model."""
         return {local: self._names[id(self._sources[id(local)])] for local in self._locals}
 
-    def find_source(self, local: nn.Parameter) -> DTensor:
-        """Return the model's own parameter of a local shard."""
+    def find_source(self, local: nn.Parameter) -> nn.Parameter:
+        """Return the model's own parameter of a local part."""
         return self._sources[id(local)]
 
-    def count_reserved(self, local: nn.Parameter) -> int:
-        """Return the elements to reserve for a shard: those of the largest one, which process 0 has."""
-        return self.find_shape(local, 0).numel()
+    def find_boxes(self, local: nn.Parameter) -> Sequence[Box]:
+        """Return the part of the whole parameter that each process has."""
+        return self._boxes[id(self.find_source(local))]
 
-    def find_shape(self, local: nn.Parameter, process: int) -> torch.Size:
-        """Return the shape of a shard in a process of the worker."""
-        return find_shard_shape(self.find_source(local), process, self._processes)
+    def find_largest(self, local: nn.Parameter) -> tuple[int, ...]:
+        """Return the sizes of the largest part of any process, the same in all of them."""
+        return max(self.find_boxes(local), key=lambda box: box.elements).sizes
+
+    def count_reserved(self, local: nn.Parameter) -> int:
+        """Return the elements to reserve for a part: those of the largest one of all processes."""
+        return max(box.elements for box in self.find_boxes(local))
 
     def find_whole(self, local: nn.Parameter) -> WholeTensor:
-        """Return the parameter of which a shard has some rows, and so consecutive elements."""
-        source = self.find_source(local)
-        before = sum(self.find_shape(local, process).numel() for process in range(self._number))
-        shape = tuple(source.shape)
-        return WholeTensor(shape, tuple(torch.empty(shape, device="meta").stride()), before)
+        """Return the parameter of which this process has a part."""
+        shape = tuple(self.find_source(local).shape)
+        stride = tuple(torch.empty(shape, device="meta").stride())
+        return WholeTensor(shape, stride, self.find_boxes(local)[self._number].offsets)
+
+    def is_copy(self, local: nn.Parameter) -> bool:
+        """Return whether a process with a smaller number has the same part."""
+        boxes = self.find_boxes(local)
+        return boxes.index(boxes[self._number]) < self._number
+
+    def list_copies(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the parts that several processes have, each with a name that is the same in all of them."""
+        for local, name in self.names.items():
+            boxes = self.find_boxes(local)
+            own = boxes[self._number]
+            if own.elements and boxes.count(own) > 1:
+                yield f"{name} of process {boxes.index(own)}", local
+
+    def describe(self) -> str:
+        """Return a digest of the division, which is the same in all processes of all workers."""
+        parts = [(name, self._boxes[id(self._sources[id(local)])]) for local, name in self.names.items()]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def check_data(self, places: Sequence[DataPlace]) -> None:
+        """Check that a gradient is that of the microbatches of all processes.
+
+        Args:
+            places: of each process in the data dimension.
+
+        Raises:
+            BadInput: a gradient would lack some, or would differ between processes.
+        """
+        summed = {
+            id(parameter.sharded_param): _adds_all(group.mesh_info, places)
+            for module in self._modules
+            for group in module._get_fsdp_state()._fsdp_param_groups
+            for parameter in group.fsdp_params
+        }
+        for source in self._sources.values():
+            boxes, name = self._boxes[id(source)], self._names[id(source)]
+            numbers: dict[Box, set[int]] = {}
+            for box, place in zip(boxes, places, strict=True):
+                if box.elements:
+                    numbers.setdefault(box, set()).add(place.number)
+            differs = any(len(some) > 1 for some in numbers.values())
+            if differs or not summed.get(id(source), places[0].size == 1):
+                raise BadInput(
+                    f"{name} is not divided among the {places[0].size} processes of the worker that compute "
+                    "different microbatches",
+                    means="its gradient would differ between them; DDP and HSDP's replicate dimension inside "
+                    "a worker are not exact, because Elastane is the replicate dimension",
+                    do="call fully_shard(model) over them, in their order, before the optimizer is built; or "
+                    "name the data dimension: run.steps(..., data=mesh['dp']); without a model that must be "
+                    "divided, leave --processes out and use more workers",
+                )
 
     @torch.no_grad()
     def read(self) -> None:
-        """Copy the values of FSDP's shards, which the script may have changed, to those of the run."""
+        """Copy the values of the model's parts, which the script may have changed, to those of the run."""
         for module in self._modules:
             module.reshard()
-        torch._foreach_copy_([*self._locals], [*self._list_shards()])
+        torch._foreach_copy_([*self._locals], [*self._list_parts()])
 
     @torch.no_grad()
     def write(self) -> None:
-        """Copy the values of the run to FSDP's shards."""
-        torch._foreach_copy_([*self._list_shards()], [*self._locals])
+        """Copy the values of the run to the model's parts."""
+        torch._foreach_copy_([*self._list_parts()], [*self._locals])
 
-    def _list_shards(self) -> Iterator[torch.Tensor]:
+    def _list_parts(self) -> Iterator[torch.Tensor]:
         for local in self._locals:
-            yield get_local(self._sources[id(local)])
+            # A plain parameter requires a gradient, so only its values may change in place.
+            yield get_local(self._sources[id(local)].detach())
 
 
-def find_shard_shape(tensor: DTensor, process: int, processes: int) -> torch.Size:
-    """Return the shape of the rows of a tensor that a process has, as `torch.chunk` divides them."""
-    rows = -(-tensor.shape[0] // processes)
-    own = max(0, min(rows, tensor.shape[0] - process * rows))
-    return torch.Size((own, *tensor.shape[1:]))
+def _adds_all(mesh_info: object, places: Sequence[DataPlace]) -> bool:
+    """Return whether FSDP adds gradients over a group of one process for each data place, in their order."""
+    group = getattr(mesh_info, "shard_process_group", None)
+    if group is None or hasattr(mesh_info, "replicate_process_group"):
+        return False
+    ranks = dist.get_process_group_ranks(group)
+    return [places[rank].number for rank in ranks] == [*range(places[0].size)]
+
+
+def _find_box(name: str, parameter: nn.Parameter) -> Box:
+    """Return the part of a parameter that this process has."""
+    shape = tuple(parameter.shape)
+    if not isinstance(parameter, DTensor):
+        return Box((0,) * len(shape), shape)
+    mesh = parameter.device_mesh
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None, "this process has the parameter"
+    offsets, sizes = [0] * len(shape), [*shape]
+    for dim in _list_dims(parameter.placements):
+        placement = parameter.placements[dim]
+        axis = placement.dim  # type: ignore[attr-defined]
+        rows = -(-sizes[axis] // mesh.size(dim))
+        first = min(rows * coordinate[dim], sizes[axis])
+        offsets[axis] += first
+        sizes[axis] = min(rows, sizes[axis] - first)
+    local = tuple(get_local(parameter).shape)
+    if tuple(sizes) != local or any(placement.is_partial() for placement in parameter.placements):
+        raise BadInput(
+            f"this process has {list(local)} of {name}, which is {list(shape)} divided by "
+            f"{parameter.placements} over {mesh}",
+            means="the run carries rectangles, as fully_shard and parallelize_module make them",
+            do="choose sizes that the numbers of processes divide, or another placement",
+        )
+    return Box(tuple(offsets), tuple(sizes))
+
+
+def _list_dims(placements: Sequence[Placement]) -> list[int]:
+    """Return the dims of the mesh over which a tensor is divided, in the order of the divisions.
+
+    FSDP divides what tensor parallelism has divided, although its dim of the mesh comes first.
+    """
+    first = [dim for dim, placement in enumerate(placements) if type(placement) is Shard]
+    later = [dim for dim, placement in enumerate(placements) if isinstance(placement, _StridedShard)]
+    return [*first, *reversed(later)]
 
 
 def _check_parameters(model: nn.Module, optimizer: Optimizer, processes: int) -> None:
-    sharded = {
-        id(parameter)
-        for module in model.modules()
-        if isinstance(module, FSDPModule)
-        for parameter in module.parameters()
-    }
+    if not dist.is_initialized():
+        raise BadInput(
+            f"the script has not divided the model among the {processes} processes of the worker",
+            means="--processes starts that many for each worker, and this one has no process group",
+            do='call torch.distributed.init_process_group("gloo"), then fully_shard(model); without a model '
+            "that must be divided, leave --processes out and use more workers",
+        )
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
-        _check_division(name, parameter, processes, is_sharded=id(parameter) in sharded)
+        if get_local(parameter).device.type != "cpu":
+            raise BadInput(
+                f"{name} is on {parameter.device.type}",
+                means="so far a worker of several processes trains on the CPU",
+                do="use one process per GPU: leave --processes out, and let --workers be the number of GPUs",
+            )
         if id(parameter) not in trained or not parameter.requires_grad:
             raise BadInput(
                 f"the optimizer does not train {name}",
@@ -126,7 +249,7 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer, processes: int) ->
         raise BadInput(
             f"the optimizer has {len(unknown)} parameters that the model does not have",
             means="fully_shard has replaced them, or they belong to another module",
-            do="build the optimizer with model.parameters() after fully_shard",
+            do="build the optimizer with model.parameters() after fully_shard and parallelize_module",
         )
     if optimizer.state:
         raise BadInput(
@@ -136,26 +259,26 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer, processes: int) ->
         )
 
 
-def _check_division(name: str, parameter: nn.Parameter, processes: int, *, is_sharded: bool) -> None:
-    if not isinstance(parameter, DTensor) or not is_sharded:
+def _check_names(found: Sequence[dict[str, Box]]) -> None:
+    """Check that all processes train the same parameters, in the same order."""
+    for process, boxes in enumerate(found):
+        if list(boxes) != list(found[0]):
+            other = next(iter(boxes.keys() ^ found[0].keys()), "them in the same order")
+            raise BadInput(
+                f"process 0 and process {process} of the worker do not both train {other}",
+                means="each process has a part of every parameter; stages of a pipeline are refused: each "
+                "microbatch is a virtual rank, and a pipeline with one at a time is mostly empty",
+                do="divide the model by fully_shard, parallelize_module or both; build the optimizer with "
+                "all of its parameters",
+            )
+
+
+def _check_boxes(name: str, parameter: nn.Parameter, boxes: Sequence[Box]) -> None:
+    """Check that the parts of all processes are the whole parameter, copies counted once."""
+    filled = [box for box in dict.fromkeys(boxes) if box.elements]
+    if problem := find_tiling_problem(tuple(parameter.shape), filled):
         raise BadInput(
-            f"{name} is not divided among the {processes} processes of the worker",
-            means="each process computes another microbatch, so its gradient would differ between them; DDP "
-            "inside a worker is not exact, because Elastane is the replicate dimension",
-            do="call fully_shard(model) before the optimizer is built; without a model that must be divided, "
-            "leave --processes out and use more workers",
-        )
-    mesh = parameter.device_mesh
-    if mesh.mesh.tolist() != list(range(processes)) or parameter.placements != (Shard(0),):
-        raise BadInput(
-            f"{name} is divided over the mesh {mesh.mesh.tolist()}, {parameter.placements}",
-            means="so far a worker divides the rows of its parameters by FSDP2, over all of its processes in "
-            "their order; HSDP's replicate dimension, tensor and pipeline parallelism have not been tried",
-            do="call fully_shard without mesh and shard_placement_fn",
-        )
-    if mesh.device_type != "cpu":
-        raise BadInput(
-            f"{name} is on {mesh.device_type}",
-            means="so far a worker of several processes trains on the CPU",
-            do="use one process per GPU: leave --processes out, and let --workers be the number of GPUs",
+            f"the processes of the worker do not have {name} once: {problem}",
+            means="the parts of a parameter in all processes must be the whole of it",
+            do="divide the model by fully_shard, parallelize_module or both, over all processes of a worker",
         )

@@ -1,7 +1,9 @@
 """The flat layout of a model: the position of each parameter and buffer, and the division into blocks."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
@@ -12,11 +14,15 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elastane.common.errors import BadInput
+from elastane.run.checkpoints.rectangles import Box
 from elastane.run.protocol.layout import Block, cut_blocks
 from elastane.run.worker.state.shared_memory import Section
+from elastane.run.worker.state.square_sums import Rows
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 
 TRAINED_ON = ("cpu", "cuda")
+MOST_IN_ROW, FEWEST_IN_ROW = 1024, 8
+"""Limits of the elements of a row: longer ones would be less exact in float32, shorter ones slower."""
 
 WIDENED = {
     torch.bool: torch.int32,
@@ -38,15 +44,15 @@ WIDENED = {
 
 
 class WholeTensor(msgspec.Struct, frozen=True):
-    """The tensor of which a process has consecutive elements, as checkpoints store it.
+    """The tensor of which a process has a rectangle, as checkpoints store it.
 
     Args:
-        start: the first of these elements, in the memory order of the whole tensor.
+        corner: of the rectangle, per dim.
     """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    start: int
+    corner: tuple[int, ...]
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -58,6 +64,7 @@ class Extent(msgspec.Struct, frozen=True):
         shape: the shape of the tensor.
         stride: the strides of the tensor, which are dense.
         part_of: the tensor of which this is a part; None: it is whole.
+        is_copy: another process of the worker has the same elements, and counts them.
     """
 
     name: str
@@ -67,11 +74,17 @@ class Extent(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     part_of: WholeTensor | None = None
+    is_copy: bool = False
 
     @property
     def whole(self) -> WholeTensor:
         """The whole tensor: another one if this is a part of it."""
-        return self.part_of or WholeTensor(self.shape, self.stride, 0)
+        return self.part_of or WholeTensor(self.shape, self.stride, (0,) * len(self.shape))
+
+    @property
+    def box(self) -> Box | None:
+        """The part of the whole tensor that this is; None: it is whole."""
+        return None if self.part_of is None else Box(self.part_of.corner, self.shape)
 
     def view(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return a view of this tensor in an arena's sections."""
@@ -129,7 +142,9 @@ class ParameterShards(Protocol):
     def names(self) -> Mapping[nn.Parameter, str]: ...
     def find_source(self, local: nn.Parameter) -> torch.Tensor: ...
     def count_reserved(self, local: nn.Parameter) -> int: ...
+    def find_largest(self, local: nn.Parameter) -> tuple[int, ...]: ...
     def find_whole(self, local: nn.Parameter) -> WholeTensor: ...
+    def is_copy(self, local: nn.Parameter) -> bool: ...
 
 
 class ModelLayout:
@@ -153,6 +168,7 @@ class ModelLayout:
         sections: the sections of parameters, then those of buffers.
         parameter_sections: the number of sections of parameters.
         blocks: fixed slices of the sections.
+        row_sizes: the elements of a row of each parameter, of which blocks have whole ones; 1: no rows.
         pieces: per block, the parts of parameters in it; empty for blocks of buffers.
         buffer_pieces: per block, the parts of buffers in it; empty for blocks of parameters.
     """
@@ -190,7 +206,13 @@ class ModelLayout:
         in_groups = [p for group in optimizer.param_groups for p in group["params"]]
         self._frozen_in_groups = [(names.get(p, "?"), p) for p in in_groups if not p.requires_grad]
         self._groups = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
-        self.blocks: tuple[Block, ...] = cut_blocks([section.elements for section in self.sections])
+        self.row_sizes = [
+            find_row_size(extent.shape if shards is None else shards.find_largest(parameter))
+            for parameter, extent in zip(self.parameters, self.extents, strict=True)
+        ]
+        self.blocks = align_blocks(
+            cut_blocks([each.elements for each in self.sections]), self._find_row_begin
+        )
         self.pieces = tuple(tuple(_cut_pieces(block, self.extents)) for block in self.blocks)
         self.buffer_pieces = tuple(tuple(_cut_pieces(block, self.buffer_extents)) for block in self.blocks)
         self.parameter_blocks = self._find_parameter_blocks()
@@ -216,9 +238,16 @@ class ModelLayout:
                     self.groups.append(number)
                     shape, stride = tuple(parameter.shape), _compute_stride(parameter)
                     section = len(self.sections)
-                    whole = None if self._shards is None else self._shards.find_whole(parameter)
-                    self.extents.append(Extent(names[parameter], section, start, stop, shape, stride, whole))
-                    start = stop if self._shards is None else start + self._shards.count_reserved(parameter)
+                    name, whole, is_copy = names[parameter], None, False
+                    if self._shards is not None:
+                        stride = tuple(torch.empty(shape, device="meta").stride())
+                        whole, is_copy = self._shards.find_whole(parameter), self._shards.is_copy(parameter)
+                        stop = start + self._shards.count_reserved(parameter)
+                    extent = Extent(
+                        name, section, start, start + parameter.numel(), shape, stride, whole, is_copy
+                    )
+                    self.extents.append(extent)
+                    start = stop
                 self.sections.append(Section(dtype, start))
         if not self.parameters:
             raise BadInput(
@@ -283,13 +312,41 @@ class ModelLayout:
 
     @property
     def elements(self) -> int:
-        """The number of trained elements."""
-        return sum(section.elements for section in self.sections[: self.parameter_sections])
+        """The number of trained elements, of all processes of the worker together."""
+        return sum(math.prod(extent.whole.shape) for extent in self.extents)
 
     def view_block(self, tensors: tuple[torch.Tensor, ...], number: int) -> torch.Tensor:
         """Return a 1-D view of block ``number`` in an arena's sections."""
         block = self.blocks[number]
         return tensors[block.section][block.start : block.stop]
+
+    def _find_row_begin(self, section: int, position: int) -> int:
+        """Return the last position up to this one at which no row of a parameter is cut."""
+        # Positions without an element here belong to the parameter before: other processes have more of it.
+        number = (
+            bisect_right(self.extents, (section, position), key=lambda each: (each.section, each.start)) - 1
+        )
+        if number < 0 or self.extents[number].section != section:
+            return position
+        return position - (position - self.extents[number].start) % self.row_sizes[number]
+
+    def list_rows(self, flat: torch.Tensor, number: int) -> list[Rows]:
+        """Return the rows of block ``number``, except those that another process of the worker counts.
+
+        Args:
+            flat: the elements of the block.
+        """
+        found: list[tuple[int, int, int]] = []
+        for piece in self.pieces[number]:
+            extent, size = self.extents[piece.number], self.row_sizes[piece.number]
+            if extent.is_copy:
+                continue
+            first, last = (extent.start + at - self.blocks[number].start for at in (piece.start, piece.stop))
+            rest = (last - first) % size
+            if found and found[-1][1:] == (first, size):
+                first = found.pop()[0]
+            found += [(first, last - rest, size), (last - rest, last, 1)] if rest else [(first, last, size)]
+        return [Rows(flat[first:last], size) for first, last, size in found]
 
     def is_buffers(self, block: int) -> bool:
         return self.blocks[block].section >= self.parameter_sections
@@ -350,16 +407,44 @@ class ModelLayout:
             )
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, shapes, types and block borders, and of frozen parameters' values."""
+        """Return the SHA-256 of names, shapes and types of whole tensors, and of frozen values."""
         described = [
-            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.extents),
-            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.buffer_extents),
-            *((b.section, b.start, b.stop) for b in self.blocks),
+            (extent.name, extent.whole.shape, str(self.sections[extent.section].dtype))
+            for extent in (*self.extents, *self.buffer_extents)
         ]
         digest = hashlib.sha256(repr(described).encode())
         for parameter in self.frozen:
             digest.update(raw_bytes(parameter))
         return digest.hexdigest()
+
+
+def find_row_size(shape: tuple[int, ...]) -> int:
+    """Return the elements of the rows of a tensor of this shape that are reduced to their norms; 1: none.
+
+    A row is a part of what one index of the first dim has, so a division of that dim cuts none.
+    """
+    inner = math.prod(shape[1:])
+    return next(
+        (size for size in range(MOST_IN_ROW, FEWEST_IN_ROW - 1, -1) if inner and inner % size == 0), 1
+    )
+
+
+def align_blocks(blocks: Sequence[Block], move: Callable[[int, int], int]) -> tuple[Block, ...]:
+    """Return the blocks with their borders moved, except the beginnings and the ends of sections.
+
+    Args:
+        move: takes a section and a position in it, and returns another position, less than the size of a
+            block before.
+    """
+    ends = {block.section: block.stop for block in blocks}
+    return tuple(
+        Block(
+            block.section,
+            move(block.section, block.start),
+            block.stop if block.stop == ends[block.section] else move(block.section, block.stop),
+        )
+        for block in blocks
+    )
 
 
 def _refuse_lazy(model: nn.Module) -> None:

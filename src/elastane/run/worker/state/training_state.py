@@ -4,7 +4,7 @@ Units of it move between workers; digests cover its blocks.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,9 +13,11 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from elastane.common.errors import BadInput
+from elastane.run.checkpoints.rectangles import Box
 from elastane.run.nouns.records import Digest
 from elastane.run.protocol.layout import REPLICATED_BLOCK
 from elastane.run.protocol.messages import RoundOutcome
+from elastane.run.worker.gangs.data_place import DataPlace
 from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.state.auxiliary_modules import AuxiliaryModules
 from elastane.run.worker.state.change_detector import digest_tensor
@@ -44,7 +46,10 @@ class ModelShards(Protocol):
 
     def read(self) -> None: ...
     def write(self) -> None: ...
-    def find_shape(self, local: nn.Parameter, process: int) -> torch.Size: ...
+    def find_boxes(self, local: nn.Parameter) -> Sequence[Box]: ...
+    def list_copies(self) -> Iterator[tuple[str, torch.Tensor]]: ...
+    def describe(self) -> str: ...
+    def check_data(self, places: Sequence[DataPlace]) -> None: ...
 
 
 class TrainingState:
@@ -233,6 +238,12 @@ class TrainingState:
         """Return the shards of a divided model."""
         assert self._shards is not None, "only a divided model has shards"
         return self._shards
+
+    def digest_copies(self) -> dict[str, str]:
+        """Return digests of what other processes of the worker have too, by names that all of them use."""
+        if self._shards is None:
+            return {}
+        return {name: digest_tensor(tensor) for name, tensor in self._shards.list_copies()}
 
     def show_values(self) -> None:
         """Copy new values to the shards of a divided model; call this before anything uses the model."""
