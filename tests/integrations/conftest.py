@@ -48,6 +48,15 @@ def choose_virtual_ranks(monkeypatch):
 
 
 @pytest.fixture
+def two_processes(monkeypatch):
+    """Let this process be one of two of a worker, as far as its settings say."""
+    settings = worker_settings.get_settings()
+    spec = msgspec.structs.replace(settings.spec, processes=2)
+    monkeypatch.setattr(worker_settings, "_settings", msgspec.structs.replace(settings, spec=spec))
+    monkeypatch.setattr(session, "_run", None)
+
+
+@pytest.fixture
 def make_trainer(tmp_path):
     """Return a function that builds a Trainer of a class: of a tiny Llama on 22 samples."""
 

@@ -148,3 +148,12 @@ def test_only_trackers_that_a_run_knows_are_advised(names, advice):
     from elastane.integrations.transformers.callbacks import describe_reporters
 
     assert describe_reporters(names).endswith(advice)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_worker_of_several_processes_has_no_trainer(make_trainer):
+    with pytest.raises(
+        BadInput, match="the Trainer of transformers is not available with --processes"
+    ) as error:
+        make_trainer(elastic.Trainer)
+    assert "fully_shard" in error.value.do

@@ -20,6 +20,16 @@ class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
     workers: Annotated[str | None, option("MIN:MAX", WORKERS_HELP, panel=WORKERS)] = None
+    processes: Annotated[
+        int | None,
+        option(
+            "P",
+            "Processes of each worker, 2, 4, 8 or another power of two. They divide the model by "
+            "fully_shard, with the variables of torchrun; the world of torch.distributed is the worker. "
+            "Default: 1.",
+            panel=WORKERS,
+        ),
+    ] = None
     ship_code: Annotated[
         bool,
         flag(

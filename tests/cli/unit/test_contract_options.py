@@ -64,6 +64,10 @@ def test_the_options_of_the_contract_are_kept(train):
             {"contract": "torchrun", "listen": "default"},
             "--contract torchrun cannot be combined with --listen",
         ),
+        (
+            {"contract": "torchrun", "processes": 2},
+            "--contract torchrun cannot be combined with --processes",
+        ),
         ({"contract": "torchrun", "nproc_per_node": "two"}, "invalid --nproc-per-node: 'two'"),
         ({"contract": "torchrun", "nproc_per_node": "0"}, "--nproc-per-node 0 is less than 1"),
         ({"contract": "torchrun", "max_restarts": -1}, "--max-restarts -1 is less than 0"),
@@ -94,7 +98,7 @@ def test_a_job_of_an_unmodified_script_uses_a_device_for_each_process(train):
         max_restarts=1,
         stall_timeout="5min",
     )
-    assert job.resources_per_worker.devices == 2
+    assert job.worker_devices == 2
     spec = make_run_spec("job", job, "python")
     assert spec.contract == TorchrunContract(processes=2, grace_s=90.0, max_restarts=1, stall_s=300.0)
     assert spec.checkpoints is None

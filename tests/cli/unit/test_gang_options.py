@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from elastane.cli.runs.gang_options import ALLOWED, MOST_PROCESSES, REASONS, read_processes
+from elastane.cli.runs.gang_options import ALLOWED, REASONS, read_processes
 from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.runs.run_spec import build_spec
 from elastane.common.errors import BadInput
+from elastane.run.nouns.process_count import MOST_PROCESSES
 
 
 def test_a_worker_has_one_process_unless_more_are_asked_for():
@@ -54,4 +55,4 @@ def test_workers_of_several_processes_share_the_cpus_of_the_machine(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
     spec = build_spec(RunOptions(processes=4), script, (), name="demo", cpus=16)
-    assert (spec.processes, spec.min_workers, spec.max_workers, spec.self_sizing) == (4, 1, 4, False)
+    assert (spec.processes, spec.min_workers, spec.max_workers, spec.self_sizing) == (4, 1, 4, True)

@@ -59,6 +59,13 @@ def test_an_option_changes_its_field_only() -> None:
     assert (after.training.copies, after.training.checkpoints.keep_last) == (2, 5)
 
 
+def test_a_worker_has_a_device_for_each_of_its_processes_unless_it_asks_for_more() -> None:
+    spec = apply_options(SPEC, JobOptions(processes=4), HERE)
+    assert (spec.processes, spec.worker_devices, spec.resources_per_worker.devices) == (4, 4, None)
+    assert apply_options(SPEC, JobOptions(processes=4, devices=8), HERE).worker_devices == 8
+    assert SPEC.worker_devices == 1
+
+
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
@@ -74,6 +81,7 @@ def test_an_option_changes_its_field_only() -> None:
         (JobOptions(deadline="tomorrow"), "invalid time for --deadline"),
         (JobOptions(virtual_ranks=3), r"training\.virtualRanks: 3 is less than the 4 workers"),
         (JobOptions(budget=0.0), "budget: 0 is not more than 0"),
+        (JobOptions(processes=6), "processes: 6 is not a power of two"),
     ],
 )
 def test_invalid_options_are_refused_with_an_explanation(wishes, said) -> None:

@@ -88,10 +88,20 @@ def test_a_run_without_a_controller_has_no_reasons(run_dir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "least", "devices", "most"),
-    [(1, 1, (8, "cpu"), 8), (2, 1, (8, "cpu"), 4), (2, 1, (8, "gpu"), 8), (1, 4, (2, "cpu"), 4)],
+    ("processes", "threads", "least", "devices", "most"),
+    [
+        (1, 1, 1, (8, "cpu"), 8),
+        (1, 2, 1, (8, "cpu"), 4),
+        (1, 2, 1, (8, "gpu"), 8),
+        (1, 1, 4, (2, "cpu"), 4),
+        (2, 1, 1, (8, "cpu"), 4),
+        (2, 2, 1, (8, "cpu"), 2),
+        (4, 2, 1, (8, "gpu"), 2),
+    ],
 )
-def test_a_worker_takes_a_core_for_each_thread_or_a_gpu(threads, least, devices, most) -> None:
-    spec = RunSpec(name="t", script="/t.py", min_workers=least, max_workers=9, threads=threads)
+def test_a_process_takes_a_core_for_each_thread_or_a_gpu(processes, threads, least, devices, most) -> None:
+    spec = RunSpec(
+        name="t", script="/t.py", min_workers=least, max_workers=9, threads=threads, processes=processes
+    )
     job = build_run_job(spec, 1, kind=devices[1])
-    assert build_run_pool(job, devices).devices // job.resources_per_worker.devices == most
+    assert build_run_pool(job, devices).devices // job.worker_devices == most

@@ -276,7 +276,7 @@ class Cluster:
                 granted, held = job.grant.workers, job.observed.held
                 for pool in granted.keys() | held.keys():
                     seen = held[pool].workers if pool in held else 0
-                    devices = job.spec.resources_per_worker.devices
+                    devices = job.spec.worker_devices
                     found[job.name, pool] = max(granted.get(pool, 0), seen) * devices
         return found
 

@@ -32,7 +32,7 @@ def job(
     high: int | None = None,
     step: int | None = 1,
     sizes: tuple[int, ...] = (),
-    devices: int = 1,
+    devices: int | None = 1,
     priority: str = "",
     submitted_s: float = 0.0,
     drain_s: float = 20.0,
@@ -86,7 +86,7 @@ def used(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     for state in snapshot.jobs:
         mine = found.setdefault(state.spec.team, {})
         for one in (*state.holds, *state.draining):
-            devices = one.workers * state.spec.resources_per_worker.devices
+            devices = one.workers * state.spec.worker_devices
             mine[one.pool] = mine.get(one.pool, 0) + devices
     return found
 
@@ -94,7 +94,7 @@ def used(snapshot: Snapshot) -> dict[str, dict[str, int]]:
 def on_pool(snapshot: Snapshot, pool: str) -> int:
     """Return the devices of the pool that jobs use, without those on leaving nodes."""
     return sum(
-        (one.workers - one.leaving) * state.spec.resources_per_worker.devices
+        (one.workers - one.leaving) * state.spec.worker_devices
         for state in snapshot.jobs
         for one in (*state.holds, *state.draining)
         if one.pool == pool
@@ -175,7 +175,7 @@ class Nodes:
                 workers = min(missing, holding.workers)
                 missing -= workers
                 if holding.pool == pool:
-                    left[state.spec.team] += workers * state.spec.resources_per_worker.devices
+                    left[state.spec.team] += workers * state.spec.worker_devices
         found = dict.fromkeys(wished, 0)
         depth = {name: self.depth(name) for name in self.parent}
         for name in sorted(self.parent, key=lambda name: -depth[name]):
@@ -222,13 +222,25 @@ def capacity(snapshot: Snapshot, pool: str) -> int:
     return max(0, one.devices - one.leaving)
 
 
+def is_unsuitable(state: JobState, pool: Pool) -> bool:
+    """Return whether no worker of a job may be in a pool."""
+    spec, wanted = state.spec, state.spec.resources_per_worker
+    divided = spec.processes > 1
+    # An agent of these pools has one worker.
+    several = divided and pool.engine and spec.elastic_policy.limits[1] > 1
+    too_large = spec.worker_devices > pool.devices_per_node and (divided or pool.engine)
+    wrong_kind = wanted.kinds and pool.device not in wanted.kinds
+    return bool(several or too_large or wrong_kind or (pool.spot and not spec.spot))
+
+
 def legal(state: JobState, workers: int) -> bool:
     return workers in legal_sizes(state)
 
 
 def legal_sizes(state: JobState, *, one_node: bool = False) -> list[int]:
     """Return all legal sizes, on nodes of the usual number of devices, or if all devices are on one node."""
-    policy, ranks = state.spec.elastic_policy, state.virtual_ranks
+    # The processes of a worker compute one virtual rank each at the same time.
+    policy, ranks = state.spec.elastic_policy, state.virtual_ranks // state.spec.processes
     low, high = policy.min_replicas, policy.max_replicas
     if policy.replica_discrete_values:
         return list(policy.replica_discrete_values)
@@ -246,7 +258,7 @@ def legal_sizes(state: JobState, *, one_node: bool = False) -> list[int]:
 
 
 def devices_of(state: JobState) -> int:
-    return state.spec.resources_per_worker.devices
+    return state.spec.worker_devices
 
 
 def held_after(state: JobState, decision: Decision) -> tuple[Holding, ...]:

@@ -58,7 +58,8 @@ def empty_cluster(rng: random.Random, *, limits: bool = True, plain: bool = Fals
 
 
 def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
-    """Return one job; an ``odd`` one may have any list of sizes and workers of several devices."""
+    """Return one job; an ``odd`` one may have any sizes, and workers of several devices or processes."""
+    processes = rng.choice([1, 1, 1, 2, 4, 8]) if odd else 1
     low = rng.randint(1, 4)
     step = rng.choice([None, None, 1, 2, 3]) if odd else 1
     sizes = tuple(sorted(rng.sample(range(1, 13), rng.randint(1, 4)))) if odd and rng.random() < 0.3 else ()
@@ -70,7 +71,8 @@ def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
         high=low + (step or 1) * rng.choice([0, 1, 2, 6, 20]),
         step=step,
         sizes=sizes,
-        devices=rng.choice([1, 1, 2, 4]) if odd else 1,
+        processes=processes,
+        devices=None if processes > 1 else rng.choice([1, 1, 2, 4]) if odd else 1,
         priority=rng.choice(["", "", "high", "low"]),
         borrow=rng.random() < 0.75,
         spot=rng.random() < 0.5,
@@ -100,7 +102,7 @@ def aiming_job(rng: random.Random, number: int, *, price: float) -> JobState:
     def compute_speed(workers: float) -> float:
         return workers / (1.0 + undivided * workers)
 
-    policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
+    policy, devices = state.spec.elastic_policy, state.spec.worker_devices
     wanted = rng.uniform(policy.min_replicas, policy.max_replicas)
     state = replace(state, speeds=tuple((n, compute_speed(n)) for n in {1, 4, policy.max_replicas}))
     far_s = 360_000.0

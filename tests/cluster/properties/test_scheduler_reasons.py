@@ -12,7 +12,18 @@ from elastane.cluster.scheduler.calendar import list_reservation_times
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
 
-from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, legal_sizes, on_pool, replace
+from .scheduler_model import (
+    Cluster,
+    Nodes,
+    by_job,
+    capacity,
+    dice,
+    is_unsuitable,
+    legal,
+    legal_sizes,
+    on_pool,
+    replace,
+)
 from .scheduler_strategies import empty_cluster
 from .test_scheduler_rest import fits_beside
 from .test_scheduler_safety import happen, histories
@@ -63,7 +74,7 @@ class Truth:
         """Return the quotas of the pool with its devices and the failed ones that may return."""
         there = capacity(self.before, pool)
         failed = sum(
-            one.failed * state.spec.resources_per_worker.devices
+            one.failed * state.spec.worker_devices
             for state in self.before.jobs
             for one in state.holds
             if one.pool == pool
@@ -74,7 +85,7 @@ class Truth:
 
     def granted(self, pool):
         return sum(
-            (one.workers - one.leaving) * state.spec.resources_per_worker.devices
+            (one.workers - one.leaving) * state.spec.worker_devices
             for state in self.before.jobs
             for one in state.holds
             if one.pool == pool
@@ -105,7 +116,7 @@ class Truth:
         assert winner is not state
         assert any(one.pool == why.pool and one.workers > one.leaving for one in state.holds)
         mine, other = self.priority(state), self.priority(winner)
-        devices = winner.spec.resources_per_worker.devices
+        devices = winner.spec.worker_devices
         assert theirs.entitled * devices >= why.devices > 0
         match why.because:
             case "owner":
@@ -139,11 +150,10 @@ class Truth:
         assert decision.drain[why.pool] >= why.workers
 
     def pool_changed(self, decision, state, why):
-        wanted, pool = state.spec.resources_per_worker, self.pools[why.pool]
+        pool = self.pools[why.pool]
         assert {one.pool: one.workers for one in state.holds}[why.pool] == why.workers > 0
-        unsuitable = (wanted.kinds and pool.device not in wanted.kinds) or (pool.spot and not state.spec.spot)
         pools = [self.pools[one.pool] for one in state.holds]
-        assert unsuitable or len({(pool.device, pool.place) for pool in pools}) > 1
+        assert is_unsuitable(state, pool) or len({(pool.device, pool.place) for pool in pools}) > 1
         assert why.pool not in decision.workers
 
     def capacity_gone(self, decision, state, why):
@@ -175,12 +185,10 @@ class Truth:
     # -- nothing
 
     def no_such_pool(self, decision, state, why):
-        wanted = state.spec.resources_per_worker
-        for pool in self.before.pools:
-            assert (wanted.kinds and pool.device not in wanted.kinds) or (pool.spot and not state.spec.spot)
+        assert all(is_unsuitable(state, pool) for pool in self.before.pools)
 
     def never_fits(self, decision, state, why):
-        devices = state.spec.resources_per_worker.devices
+        devices = state.spec.worker_devices
         least = state.spec.elastic_policy.min_replicas
         if state.spec.elastic_policy.replica_discrete_values:
             least = state.spec.elastic_policy.replica_discrete_values[0]
@@ -190,9 +198,7 @@ class Truth:
     def no_room(self, decision, state, why):
         assert why.room < why.need
         if not decision.entitled and decision.action == "wait":
-            assert (
-                why.need == state.spec.elastic_policy.min_replicas * state.spec.resources_per_worker.devices
-            )
+            assert why.need == state.spec.elastic_policy.min_replicas * state.spec.worker_devices
         if why.held_for:
             holder = self.states[why.held_for]
             assert not holder.holds
@@ -211,7 +217,7 @@ class Truth:
         assert self.priority(other) < self.priority(state)
         assert not state.holds
         assert why.until_s == other.started_s + self.before.rules.min_run_time_s > self.before.now_s
-        devices = other.spec.resources_per_worker.devices
+        devices = other.spec.worker_devices
         assert 0 < why.devices <= sum(one.workers for one in other.holds) * devices
         # This plan may move it there, from a pool that no longer fits it.
         assert any(one.pool == why.pool for one in other.holds) or self.decisions[why.job].workers[why.pool]
@@ -230,9 +236,7 @@ class Truth:
                 if node not in mine
             )
         ]
-        theirs = sum(
-            self.decisions[other.name].entitled * other.spec.resources_per_worker.devices for other in lower
-        )
+        theirs = sum(self.decisions[other.name].entitled * other.spec.worker_devices for other in lower)
         assert 0 < why.devices <= theirs
 
     def drains(self, decision, state, why):

@@ -7,7 +7,19 @@ from elastane.cluster.nouns.cluster import Snapshot
 from elastane.cluster.nouns.config import Team
 from elastane.cluster.nouns.pools import Pool
 
-from .scheduler_model import TICK_S, Cluster, Nodes, by_job, capacity, dice, job, quota, replace, used
+from .scheduler_model import (
+    TICK_S,
+    Cluster,
+    Nodes,
+    by_job,
+    capacity,
+    dice,
+    is_unsuitable,
+    job,
+    quota,
+    replace,
+    used,
+)
 from .scheduler_strategies import PRIORITIES, aiming_job, empty_cluster, some_job
 
 seeds = st.integers(0, 2**32)
@@ -114,7 +126,7 @@ def addable(snapshot, state, pool, others):
     alone = replace(snapshot, jobs=others)
     trees = [Nodes(snapshot, pool, there, plain=plain) for plain in (False, True)]
     of_teams = {team: pools.get(pool, 0) for team, pools in used(alone).items()}
-    team, devices = state.spec.team, state.spec.resources_per_worker.devices
+    team, devices = state.spec.team, state.spec.worker_devices
     workers, occupied = 0, sum(of_teams.values())
     while True:
         occupied += devices
@@ -132,8 +144,7 @@ def fits_beside(snapshot, state, others):
     """Return whether the job's minimum fits beside others, on one kind of device at one place."""
     found = {}
     for pool in snapshot.pools:
-        kinds = state.spec.resources_per_worker.kinds
-        if (not kinds or pool.device in kinds) and (state.spec.spot or not pool.spot):
+        if not is_unsuitable(state, pool):
             where = (pool.device, pool.place)
             found[where] = found.get(where, 0) + addable(snapshot, state, pool.name, others)
     return max(found.values(), default=0) >= state.spec.elastic_policy.min_replicas
@@ -219,7 +230,7 @@ def test_no_device_is_idle_that_is_worth_it_for_a_job(seed):
         state = cluster.of(decision.job)
         why = decision.ceiling or decision.why[0]
         if type(why).__name__ == "NoRoom" and not why.held_for:
-            devices = state.spec.resources_per_worker.devices
+            devices = state.spec.worker_devices
             assert why.room < why.need
             assert addable(snapshot, state, why.pool, snapshot.jobs) * devices < why.need
 

@@ -95,7 +95,7 @@ def die(cluster, name, rng):
     holds, gone = [], {}
     for one in state.holds:
         dead = rng.randint(0, one.workers - one.failed)
-        gone[one.pool] = rng.randint(0, dead * state.spec.resources_per_worker.devices)
+        gone[one.pool] = rng.randint(0, dead * state.spec.worker_devices)
         holds.append(replace(one, failed=one.failed + dead))
     if not any(one.failed for one in holds):
         return
@@ -117,7 +117,7 @@ def leave(cluster, which, rng):
     left, jobs_after = rng.randint(0, pool.devices), []
     leaving = 0
     for state in snapshot.jobs:
-        devices = state.spec.resources_per_worker.devices
+        devices = state.spec.worker_devices
         holds = []
         for one in state.holds:
             if one.pool == pool.name:

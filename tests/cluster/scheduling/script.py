@@ -89,8 +89,9 @@ class Story:
                 priority_class=priority,
                 spot="spot" in flags,
                 borrow="no-borrow" not in flags,
+                processes=int(spec.get("processes", 1)),
                 resources_per_worker=WorkerResources(
-                    devices=int(spec.get("devices", 1)),
+                    devices=int(spec["devices"]) if "devices" in spec else None,
                     kinds=tuple(spec["kinds"].split(",")) if "kinds" in spec else (),
                 ),
                 elastic_policy=_read_policy(workers),

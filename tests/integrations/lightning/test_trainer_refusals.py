@@ -230,3 +230,10 @@ def test_the_name_elastane_is_that_of_both_strategies():
     assert isinstance(lightning.Trainer(strategy="elastane", logger=False).strategy, ElastaneStrategy)
     assert "elastane" in STRATEGY_REGISTRY
     assert torch.initial_seed() is not None
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_worker_of_several_processes_has_no_strategy():
+    error = refuse()
+    assert "the strategy of Lightning is not available with --processes" in error
+    assert "fully_shard" in error

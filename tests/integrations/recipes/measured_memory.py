@@ -1,6 +1,10 @@
-"""A program that trains a recipe for two steps, and prints the most memory that the training added."""
+"""A program that trains a recipe for two steps, and writes the most memory that the training added.
+
+``measured_memory.py FILE RECIPE CHANGES...``. Of the processes of a worker, the first one writes it.
+"""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -8,7 +12,7 @@ import torch
 
 import elastane
 from elastane.integrations.recipes.losses import causal_loss_sum
-from elastane.integrations.recipes.models import build_model
+from elastane.integrations.recipes.models import build_model, divide_model
 from elastane.integrations.recipes.optimization import build_optimizer
 from elastane.integrations.recipes.resolution import load_recipe
 
@@ -47,7 +51,7 @@ def read_bytes(field):
 
 def train(recipe, steps):
     run = elastane.join()
-    model = build_model(recipe, Tokenizer(recipe.data.vocabulary))
+    model = divide_model(build_model(recipe, Tokenizer(recipe.data.vocabulary)))
     model, _ = run.prepare(model, build_optimizer(model, recipe.training))
     windows = Windows(recipe.batch.context, recipe.data.vocabulary)
     options = {"global_batch": recipe.batch.size, "microbatch": recipe.batch.microbatch, "until": steps}
@@ -58,16 +62,18 @@ def train(recipe, steps):
 
 
 def main():
-    recipe = load_recipe("llama-tiny", sys.argv[1:], Path.cwd())
+    written, name, *changes = sys.argv[1:]
+    recipe = load_recipe(name, changes, Path.cwd())
     # Load what the first step of any model loads: libraries, kernels and their threads.
-    small = build_model(load_recipe("llama-tiny", ["data.vocabulary=300"], Path.cwd()), Tokenizer(300))
+    small = build_model(load_recipe(name, ["data.vocabulary=300"], Path.cwd()), Tokenizer(300))
     tokens = torch.zeros((1, 8), dtype=torch.int64)
     causal_loss_sum(small, {"input_ids": tokens, "targets": tokens})[0].backward()
     build_optimizer(small, recipe.training).step()
     del small
     before = read_bytes("VmRSS")
     train(recipe, 2)
-    sys.stdout.write(f"{json.dumps(read_bytes('VmHWM') - before)}\n")
+    if os.environ.get("RANK", "0") == "0":
+        Path(written).write_text(json.dumps(read_bytes("VmHWM") - before))
 
 
 main()

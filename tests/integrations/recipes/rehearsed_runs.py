@@ -95,8 +95,7 @@ def play_recipe(stage: Stage, recipe: Recipe, folder: Path, disturb=do_nothing, 
         str(file),
         script=PACED,
         disturb=disturb,
-        max_workers=recipe.batch.virtual_ranks,
-        **({"digest_every": EVERY_STEP} | options),
+        **({"digest_every": EVERY_STEP, "max_workers": recipe.most_workers} | options),
     )
     assert ended.outcome.code == 0, ended.describe()
     assert ended.verdict.problems == (), ended.describe()

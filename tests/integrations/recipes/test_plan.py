@@ -219,6 +219,21 @@ def test_flops_follow_the_formula():
     assert count_flops(shape, 1000, 1000, 48, recompute=True) == 8000 + attention * 4 / 3
 
 
+def test_processes_divide_the_memory_of_a_worker_and_take_a_device_each():
+    one, eight = (plan(load("llama-tiny", f"workers.processes={count}"), "8") for count in (1, 8))
+    assert [size.workers for size in one.sizes] == [1, 2, 4, 8]
+    (size,) = eight.sizes
+    assert (size.workers, size.microbatches) == (1, 1)
+    assert size.optimizer_bytes == pytest.approx(one.sizes[0].optimizer_bytes / 8, rel=0.01)
+    assert size.memory_bytes < one.sizes[3].memory_bytes
+    assert "Processes: 8 for each worker" in " ".join(describe_plan(eight))
+    assert "Memory: of one process" in " ".join(describe_plan(eight))
+    with pytest.raises(BadInput, match=r"4 devices are fewer than the recipe needs: .* with 8 processes"):
+        plan(load("llama-tiny", "workers.processes=8"), "4")
+    with pytest.raises(BadInput, match="cannot be planned for several nodes"):
+        plan(load("llama-tiny", "workers.processes=2"), "4", nodes=NodeGroup(2))
+
+
 def test_more_copies_cost_memory_and_fewer_workers_time():
     sizes = {
         copies: plan(load("llama-tiny", f"workers.copies={copies}")).sizes[-1] for copies in ("1", "2", "all")
@@ -452,22 +467,29 @@ def test_sizes_have_three_digits():
 
 
 @pytest.mark.long
-def test_the_planned_memory_is_within_a_sixth_of_that_of_a_run(tmp_path):
+@pytest.mark.processes
+@pytest.mark.parametrize(("name", "processes"), [("llama-tiny", 1), ("llama-tiny", 2), ("gpt-oss-tiny", 2)])
+def test_the_planned_memory_is_within_a_sixth_of_that_of_a_process(tmp_path, name, processes):
     changes = [
         "model.config.hidden_size=384",
-        "model.config.intermediate_size=1024",
+        f"model.config.intermediate_size={1024 if name == 'llama-tiny' else 384}",
         "model.config.num_hidden_layers=6",
         "batch.context=256",
         "batch.size=8",
         "batch.microbatch=2",
         "data.vocabulary=4096",
+        f"workers.processes={processes}",
     ]
-    planned = plan(load("llama-tiny", *changes), "1").sizes[0]
-    program = [sys.executable, str(Path(__file__).parent / "measured_memory.py"), *changes]
+    planned = plan(load(name, *changes), str(processes)).sizes[0]
+    measured = tmp_path / "measured.json"
+    divided = ("-m", "elastane", "run", "--workers=1", f"--processes={processes}")
+    program = [
+        sys.executable,
+        *(divided if processes > 1 else ()),
+        *(str(Path(__file__).parent / "measured_memory.py"), str(measured), name, *changes),
+    ]
     # The C library returns freed memory at once: its reserve is not the plan's.
     environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
-    process = subprocess.run(
-        program, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True, timeout=200
-    )
-    measured = json.loads(process.stdout.splitlines()[-1])
-    assert planned.memory_bytes == pytest.approx(measured, rel=1 / 6)
+    environment["ELASTANE_HOME"] = str(tmp_path / "home")
+    subprocess.run(program, cwd=tmp_path, env=environment, check=True, timeout=200)
+    assert planned.memory_bytes == pytest.approx(json.loads(measured.read_text()), rel=1 / 6)

@@ -85,6 +85,17 @@ def test_a_submitted_recipe_is_a_job_that_contains_it(folder):
     assert read_recipe(inline) == load_recipe("own.yaml", ["workers.sizes=[1, 2]"], folder)
 
 
+def test_the_processes_of_a_recipe_are_those_of_its_run_and_its_job(folder):
+    typed = ("--set", "workers.processes=2", "--set", "workers.max=1")
+    submitted = invoke("submit", "own.yaml", "-n", *typed)
+    assert submitted.exit_code == 0, submitted.stderr
+    job = read_yaml(submitted.stdout)
+    (inline,) = job["args"]
+    assert (job["processes"], read_recipe(inline).workers.processes) == (2, 2)
+    recipe = load_recipe("llama-tiny", ["workers.processes=2"], folder)
+    assert complete_options(RunOptions(), recipe, "name").processes == 2
+
+
 def test_the_typed_number_of_workers_replaces_that_of_the_recipe(folder):
     submitted = invoke("submit", "own.yaml", "-n", "--set", "workers.sizes=[1, 2]", "--workers", "2")
     assert read_yaml(submitted.stdout)["elasticPolicy"] == {"minReplicas": 2, "maxReplicas": 2}

@@ -1,5 +1,6 @@
 """Recipe files and typed changes: merging, paths, types, and the errors for mistakes."""
 
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
@@ -175,6 +176,33 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path, change, words):
         recipe = Recipe()
     with pytest.raises(BadField, match=words):
         check_recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ((), ""),
+        (["workers.max=4"], ""),
+        (["workers.processes=3"], r"workers\.processes: 3 is not a power of two"),
+        (["batch.size=10"], "2 processes cannot share the 5 microbatches of a step equally"),
+        (["workers.max=5"], r"workers\.max: 5 is more than the 4 groups of 2 microbatches of a step"),
+        (["workers.copies=2"], r"workers\.copies: 2 cannot be combined with workers\.processes: 2"),
+        (["lora.rank=8"], r"workers\.processes: 2 cannot be combined with lora"),
+    ],
+)
+def test_what_the_processes_of_a_worker_cannot_share_is_refused(tmp_path, changes, words):
+    recipe = load_recipe("llama-tiny", ["workers.processes=2", *changes], tmp_path)
+    with pytest.raises(BadField, match=words) if words else nullcontext():
+        check_recipe(recipe)
+
+
+def test_an_epoch_of_divided_workers_has_whole_steps():
+    whole, divided = (
+        load_recipe("llama-tiny", ["training.steps=0", f"workers.processes={count}"], Path.cwd())
+        for count in (1, 2)
+    )
+    assert [count_training_steps(whole, samples) for samples in (15, 40)] == [1, 3]
+    assert [count_training_steps(divided, samples) for samples in (15, 40)] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,12 @@ def list_agent_facts(job: Job) -> "Iterator[tuple[str, str]]":
 
 
 def format_resources(job: Job) -> str:
-    """Return the devices of each worker and the terms on which the job takes them."""
-    resources = job.spec.resources_per_worker
-    devices = f"{resources.devices} device{'s' * (resources.devices > 1)}"
-    kinds = f" of {' or '.join(resources.kinds)}" if resources.kinds else ""
-    terms = [*(["also spot"] if job.spec.spot else []), *([] if job.spec.borrow else ["never borrowed"])]
-    return ", ".join([devices + kinds, *terms])
+    """Return the processes and devices of each worker, and the terms on which the job takes them."""
+    spec, count = job.spec, job.spec.worker_devices
+    several = [f"{spec.worker_processes} processes"] if spec.worker_processes > 1 else []
+    kinds = f" of {' or '.join(spec.resources_per_worker.kinds)}" if spec.resources_per_worker.kinds else ""
+    terms = [*(["also spot"] if spec.spot else []), *([] if spec.borrow else ["never borrowed"])]
+    return ", ".join([*several, f"{count} device{'s' * (count > 1)}{kinds}", *terms])
 
 
 def format_data(job: Job) -> str:

@@ -30,7 +30,10 @@ class JobOptions(TrainOptions, frozen=True, kw_only=True):
             "CLASS", "Priority class, such as high. Default: the default class of the cluster.", panel=NAMES
         ),
     ] = None
-    devices: Annotated[int | None, option("N", "Devices of each worker. Default: 1.", panel=WORKERS)] = None
+    devices: Annotated[
+        int | None,
+        option("N", "Devices of each worker. Default: one for each of its processes.", panel=WORKERS),
+    ] = None
     kind: Annotated[
         list[str] | None,
         option(

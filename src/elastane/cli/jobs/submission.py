@@ -65,13 +65,10 @@ def _check(spec: JobSpec) -> None:
 
 def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) -> JobSpec:
     """Return the job with the typed options applied; the result is not checked."""
-    processes = read_job_process_count(options)
     if options.contract is not None:
         build_contract(options)
     kinds = None if options.kind is None else tuple(options.kind)
-    # Each process of an unmodified script uses a device.
-    devices = processes if options.devices is None else options.devices
-    resources = replace_given(spec.resources_per_worker, devices=devices, kinds=kinds)
+    resources = replace_given(spec.resources_per_worker, devices=options.devices, kinds=kinds)
     deadline = (
         None if options.deadline is None else read_future_time("--deadline", options.deadline, invocation.now)
     )
@@ -89,7 +86,8 @@ def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) ->
         env=spec.env | read_environment(options.env, invocation.environment) if options.env else None,
         resources_per_worker=resources,
         contract=options.contract,
-        nproc_per_node=processes,
+        nproc_per_node=read_job_process_count(options),
+        processes=options.processes,
         max_restarts=options.max_restarts,
         stall_timeout_seconds=read_stall_timeout_s(options),
         elastic_policy=_change_policy(spec.elastic_policy, options),

@@ -92,7 +92,9 @@ def eject_files(
         return
     console = open_console()
     console.print(f"wrote {script} and {written}; train with:", markup=False)
-    console.print(f"  elastane run {script}", markup=False)
+    processes = recipe.workers.processes
+    several = f"--processes {processes} " if processes > 1 else ""
+    console.print(f"  elastane run {several}{script}", markup=False)
 
 
 recipe = make_group("recipe", HELP, {"list": list_catalog, "show": show_recipe})

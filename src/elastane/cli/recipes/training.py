@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OF_UNMODIFIED_SCRIPTS = ("contract", *ONLY_WITH_CONTRACT)
 """Options of scripts for torchrun, which no recipe is."""
-HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks", *OF_UNMODIFIED_SCRIPTS)
+HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks", "processes", *OF_UNMODIFIED_SCRIPTS)
 """Options of ``elastane run`` that a recipe decides, or that need no recipe."""
 
 
@@ -93,12 +93,13 @@ def complete_options(options: RunOptions, recipe: Recipe, name: str) -> RunOptio
     """Return the options of the run: the typed ones, and those of the recipe for the others."""
     workers, rules = recipe.workers, recipe.checkpoints
     cpus = max(2, len(os.sched_getaffinity(0)))
-    most = max(workers.min, min(cpus, recipe.batch.virtual_ranks))
+    most = max(workers.min, min(cpus // workers.processes, recipe.most_workers))
     limits = workers.min, workers.max or most
     if workers.sizes:
         limits = workers.sizes[0], workers.sizes[-1]
     defaults = {
         "workers": "{}:{}".format(*limits),
+        "processes": workers.processes,
         "copies": str(workers.copies),
         "checkpoint_every": rules.every,
         "keep_last": rules.keep_last,
@@ -137,6 +138,7 @@ def submit_recipe(
         args=(format_inline(recipe),),
         working_dir=str(invocation.directory),
         # The legal sizes of the recipe belong to its own limits.
+        processes=recipe.workers.processes,
         elastic_policy=make_elastic_policy(recipe) if options.workers is None else ElasticPolicy(),
         training=JobTraining(
             virtual_ranks=recipe.batch.virtual_ranks,
@@ -157,13 +159,13 @@ def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:
     workers = recipe.workers
     return ElasticPolicy(
         min_replicas=workers.min,
-        max_replicas=workers.max or recipe.batch.virtual_ranks,
+        max_replicas=workers.max or recipe.most_workers,
         replica_discrete_values=workers.sizes,
     )
 
 
 recipe_submit = expand_options(
-    submit_recipe, left_out=("module", "virtual_ranks", "ship_code", *OF_UNMODIFIED_SCRIPTS)
+    submit_recipe, left_out=("module", "virtual_ranks", "processes", "ship_code", *OF_UNMODIFIED_SCRIPTS)
 )
 
 

@@ -3,11 +3,10 @@
 from elastane.cli.options import spell_option
 from elastane.cli.runs.run_options import RunOptions
 from elastane.common.errors import BadInput
+from elastane.run.nouns.process_count import POWER, REFUSED_SETTINGS, WHY_POWER, is_process_count
 
-MOST_PROCESSES = 64
 REASONS = {
-    "copies": "the optimizer state of a worker is divided among its processes already",
-    "convergence": "sums inside a worker are in the order of the fixed tree",
+    **{name: why for name, (_, why) in REFUSED_SETTINGS.items()},
     "listen": "all processes of a run with --processes are on one machine so far",
     "hosts": "all processes of a run with --processes are on one machine so far",
     "transport": "workers of several processes read each other's memory",
@@ -16,7 +15,11 @@ REASONS = {
     "debug": "a terminal belongs to one process",
 }
 """Options that a run with workers of several processes refuses, with the reason."""
-ALLOWED = {"copies": "all", "convergence": "exact", "transport": "shared", "spot_checks": "off"}
+ALLOWED = {
+    **{name: value for name, (value, _) in REFUSED_SETTINGS.items()},
+    "transport": "shared",
+    "spot_checks": "off",
+}
 
 
 def read_processes(options: RunOptions) -> int:
@@ -26,13 +29,8 @@ def read_processes(options: RunOptions) -> int:
         BadInput: it is not a power of two, or cannot be combined with another option.
     """
     processes = 1 if options.processes is None else options.processes
-    if not 1 <= processes <= MOST_PROCESSES or processes & (processes - 1):
-        raise BadInput(
-            f"invalid --processes: {processes}",
-            means="the processes of a worker compute neighbouring microbatches: gradients are added "
-            "in the order of a binary tree",
-            do=f"use 1, 2, 4 or another power of two up to {MOST_PROCESSES}",
-        )
+    if not is_process_count(processes):
+        raise BadInput(f"invalid --processes: {processes}", means=WHY_POWER, do=f"use {POWER}")
     if processes == 1:
         return 1
     for name, why in REASONS.items():

@@ -138,10 +138,10 @@ def describe_traffic(processes: Iterable[ProcessInfo]) -> list[str]:
 
 def _list_facts(answer: Answer) -> list[str]:
     """Return the state of a run in words. The steps of an unmodified script are unknown."""
+    processes = 1 if answer.spec is None else answer.spec.worker_processes
+    each = [f"{processes} processes a worker"] if processes > 1 else []
     if answer.spec is not None and answer.spec.contract is not None:
-        processes = answer.spec.contract.processes
-        each = [f"{processes} processes a worker"] if processes > 1 else []
         return [answer.state, "an unmodified script", f"generation {answer.generation}", *each]
     step = f"step {answer.step}" + (f" of {answer.steps}" if answer.steps else "")
     loss = [] if answer.loss is None else [f"loss {answer.loss:.4f}"]
-    return [answer.state, step, *loss, f"generation {answer.generation}", f"term {answer.term}"]
+    return [answer.state, step, *loss, f"generation {answer.generation}", f"term {answer.term}", *each]

@@ -21,16 +21,6 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
             panel=WORKERS,
         ),
     ] = None
-    processes: Annotated[
-        int | None,
-        option(
-            "P",
-            "Processes of each worker, 2, 4, 8 or another power of two. They divide the model by "
-            "fully_shard, with the variables of torchrun; the world of torch.distributed is the worker. "
-            "Default: 1.",
-            panel=WORKERS,
-        ),
-    ] = None
     start: Annotated[
         int | None,
         option(

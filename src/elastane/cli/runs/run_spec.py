@@ -93,10 +93,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         min_workers=low,
         max_workers=high,
         start=start,
-        self_sizing=options.start is None
-        and low < high
-        # Idle devices are counted by workers of one process.
-        and not (options.host_discovery_script or address or processes > 1),
+        self_sizing=options.start is None and low < high and not (options.host_discovery_script or address),
         host_discovery=options.host_discovery_script or "",
         claims=_read_claims(options, address),
         encrypt=options.encrypt,

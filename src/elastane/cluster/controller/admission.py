@@ -78,24 +78,26 @@ def check_image(spec: JobSpec, engines: Iterable[DeclaredEngine]) -> None:
     )
 
 
-def check_virtual_ranks(policy: ElasticPolicy, virtual_ranks: int) -> None:
-    """Check that every worker of a run would compute at least one virtual rank.
+def check_virtual_ranks(spec: JobSpec, virtual_ranks: int) -> None:
+    """Check that every process of a run would compute at least one virtual rank.
 
     Args:
-        policy: as it would be after a change.
+        spec: as it would be after a change.
         virtual_ranks: the number that the run has fixed; 0: the run has not begun.
 
     Raises:
         BadField: the policy allows more workers than virtual ranks.
     """
+    policy, processes = spec.elastic_policy, spec.processes
     _, most = policy.limits
-    if 0 < virtual_ranks < most:
+    if 0 < virtual_ranks < most * processes:
+        allow = f" allow with {processes} processes for each" if processes > 1 else ""
         field = "replicaDiscreteValues" if policy.replica_discrete_values else "maxReplicas"
         raise make_field_error(
             f"elasticPolicy.{field}",
-            f"{most} is more than the {virtual_ranks} virtual ranks of its run",
-            f"write {virtual_ranks} or fewer; for more, submit a job with training.virtualRanks",
-            means="a worker computes at least one, and their number is fixed once a run has begun",
+            f"{most} is more than the {virtual_ranks} virtual ranks of its run{allow}",
+            f"write {virtual_ranks // processes} or fewer; for more, submit a job with training.virtualRanks",
+            means="a process computes at least one, and their number is fixed once a run has begun",
         )
 
 

@@ -47,7 +47,7 @@ def change_job(tx: Connection, before: StoredJob, spec: JobSpec) -> StoredJob:
     check_spec(spec)
     check_priority_class(spec, _list_classes(documents.read_declared_config(tx)))
     if spec.elastic_policy != before.spec.elastic_policy:
-        check_virtual_ranks(spec.elastic_policy, before.observed.virtual_ranks)
+        check_virtual_ranks(spec, before.observed.virtual_ranks)
     team_limits.check_growth(tx, before.spec, spec)
     after = change_job_spec(before, spec)
     jobs.update_job(tx, before, after)

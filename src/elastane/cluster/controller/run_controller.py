@@ -202,7 +202,7 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
     Args:
         kind: of device. If it is ``cpu``, a process takes one core for each of its threads.
     """
-    processes = 1 if spec.contract is None else spec.contract.processes
+    processes = spec.worker_processes
     return JobSpec(
         name=spec.name if attempt == 1 else f"{spec.name}.{attempt}",
         team=TEAM,
@@ -210,7 +210,8 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
         module=spec.module,
         args=spec.args,
         contract="elastane" if spec.contract is None else "torchrun",
-        nproc_per_node=processes,
+        nproc_per_node=1 if spec.contract is None else processes,
+        processes=spec.processes,
         resources_per_worker=WorkerResources(devices=processes * (spec.threads if kind == "cpu" else 1)),
         elastic_policy=ElasticPolicy(
             min_replicas=spec.min_workers, max_replicas=spec.max_workers, replica_discrete_values=spec.sizes
@@ -229,5 +230,5 @@ def build_run_job(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
 def build_run_pool(job: JobSpec, devices: tuple[int, str]) -> Pool:
     """Return this machine as a pool, which is always large enough for the job's minimum."""
     count, kind = devices
-    count = max(count, job.elastic_policy.min_replicas * job.resources_per_worker.devices)
+    count = max(count, job.elastic_policy.min_replicas * job.worker_devices)
     return Pool(name="local", device=kind, devices=count, devices_per_node=count)

@@ -105,7 +105,7 @@ def _list_states(seen: Sequence[SchedulerJob], pools: Iterable[Pool], now_s: flo
     used = Counter[str]()
     for state in states:
         for place in state.places:
-            used[place.pool] += place.workers * state.spec.resources_per_worker.devices
+            used[place.pool] += place.workers * state.spec.worker_devices
     rest = {pool.name: pool.devices - used[pool.name] for pool in pools}
     draining = tuple(
         Draining(pool=pool, workers=free, deadline_s=now_s) for pool, free in rest.items() if free > 0

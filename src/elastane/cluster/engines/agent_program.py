@@ -182,14 +182,15 @@ class _Agent:
         shipped = self._fetch_code(told.spec, run_dir)
         run, working_dir = check_job_files(told.spec.name, told.spec, code=shipped)
         low, _ = told.limits
-        alone = told.spec.contract != "elastane"
+        alone = told.spec.stays_together
         if alone and low > told.workers:
             raise BadInput(
-                f"job {told.spec.name} needs {low} workers, and its script keeps the contract of torchrun",
-                means="such a script trains on one machine, with the workers of one agent",
-                do=f"submit it with minReplicas: {told.workers}, or a script that calls elastane.join()",
+                f"job {told.spec.name} needs {low} workers, and all of them must be on one machine",
+                means="an unmodified script, and workers of several processes, train with those of one agent",
+                do=f"submit it with minReplicas: {told.workers}, or with a script that calls elastane.join() "
+                "and one process for each worker",
             )
-        if alone:
+        if told.spec.contract == "torchrun":
             # It has a server of its own.
             drop_head_start()
         if run_dir.run.exists() and not told.is_shared:

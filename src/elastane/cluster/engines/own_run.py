@@ -87,6 +87,12 @@ def check_fits_own_home(spec: JobSpec) -> None:
             means="its snapshots are where its script writes them, and would be lost with its machine",
             do="let it run in a pool of an engine with home=shared, or call elastane.join() in its script",
         )
+    if spec.processes > 1:
+        raise BadInput(
+            f"job {spec.name} has workers of {spec.processes} processes, and its machines share no directory",
+            means="such a run stays on one machine so far, and its records would be lost with that machine",
+            do="let it run in a pool of an engine with home=shared, or submit it with one process per worker",
+        )
     policy = parse_checkpoint_policy(spec.training.checkpoints)
     if policy is not None and not policy.url:
         raise BadInput(

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from elastane.cluster.nouns.images import parse_image
-from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
+from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.common.document_parser import parse_document
 from elastane.common.field_checks import (
     check_bounded_count,
@@ -18,6 +18,7 @@ from elastane.common.field_checks import (
     make_field_error,
 )
 from elastane.run.nouns.checkpoint_policy import parse_checkpoint_policy
+from elastane.run.nouns.process_count import POWER, REFUSED_SETTINGS, WHY_POWER, is_process_count
 
 LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT_S = 3600.0
@@ -65,7 +66,8 @@ def check_numbers(spec: JobSpec) -> None:
     check_bounded_count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
     _check_contract(spec)
-    _check_training(spec.training, spec.elastic_policy)
+    _check_training(spec)
+    _check_processes(spec)
     run = spec.run_policy
     check_minimum("runPolicy.jobMaxRetryCount", run.job_max_retry_count, 0)
     check_positive("runPolicy.activeDeadlineSeconds", run.active_deadline_seconds)
@@ -198,7 +200,40 @@ def _check_timeout(field: str, seconds: float) -> None:
         )
 
 
-def _check_training(training: JobTraining, policy: ElasticPolicy) -> None:
+def _check_processes(spec: JobSpec) -> None:
+    """Check the number of processes of each worker, and what it has to fit."""
+    processes, devices = spec.processes, spec.resources_per_worker.devices
+    if not is_process_count(processes):
+        raise make_field_error(
+            "processes", f"{processes} is not a power of two", f"write {POWER}", means=WHY_POWER
+        )
+    if processes == 1:
+        return
+    if spec.contract == "torchrun":
+        raise make_field_error(
+            "processes",
+            "cannot be combined with contract: torchrun",
+            "write nprocPerNode, or remove contract if the script calls elastane.join()",
+            means="an unmodified script divides its model itself",
+        )
+    for name, (allowed, why) in REFUSED_SETTINGS.items():
+        if (value := getattr(spec.training, name)) != allowed:
+            raise make_field_error(
+                f"training.{name}",
+                f"{value} cannot be combined with processes: {processes}",
+                f"write {allowed}, or remove it",
+                means=why,
+            )
+    if devices is not None and devices % processes:
+        raise make_field_error(
+            "resourcesPerWorker.devices",
+            f"{devices} cannot be divided among the {processes} processes of a worker",
+            f"write a multiple of {processes}, or remove it: each process then has one device",
+        )
+
+
+def _check_training(spec: JobSpec) -> None:
+    training, processes = spec.training, max(1, spec.processes)
     check_minimum("training.seed", training.seed, 0)
     if training.seed > LARGEST_SEED:
         raise make_field_error(
@@ -206,13 +241,21 @@ def _check_training(training: JobTraining, policy: ElasticPolicy) -> None:
         )
     check_minimum("training.threads", training.threads, 1)
     check_minimum("training.virtualRanks", training.virtual_ranks, 1)
-    most = policy.limits[1]
-    if training.virtual_ranks is not None and training.virtual_ranks < most:
+    most = spec.elastic_policy.limits[1]
+    if training.virtual_ranks is not None and training.virtual_ranks < most * processes:
+        unit = "workers" if processes == 1 else "processes"
         raise make_field_error(
             "training.virtualRanks",
-            f"{training.virtual_ranks} is less than the {most} workers that the job may have",
-            f"write {most} or more, or a smaller elasticPolicy.maxReplicas",
-            means="each worker computes at least one virtual rank, so some workers would be idle",
+            f"{training.virtual_ranks} is less than the {most * processes} {unit} that the job may have",
+            f"write {most * processes} or more, or a smaller elasticPolicy.maxReplicas",
+            means=f"each of the {unit} computes at least one virtual rank, so some would be idle",
+        )
+    if training.virtual_ranks is not None and training.virtual_ranks % processes:
+        raise make_field_error(
+            "training.virtualRanks",
+            f"{training.virtual_ranks} cannot be divided among the {processes} processes of a worker",
+            f"write a multiple of {processes}",
+            means="they compute one virtual rank each, all at the same time",
         )
     if training.copies != "all":
         check_minimum("training.copies", training.copies, 1)

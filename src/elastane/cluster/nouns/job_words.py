@@ -26,8 +26,9 @@ def awaits_next_attempt(job: JobSummary, now_s: float) -> bool:
 
 
 def format_job_workers(job: JobSummary) -> str:
-    """Return the workers that a job has, and the fewest and most that it may have."""
-    limits = f"{job.min_workers}:{job.max_workers}"
+    """Return the workers that a job has, and the fewest and most that it may have, and their processes."""
+    each = f" x {job.processes}" if job.processes > 1 else ""
+    limits = f"{job.min_workers}:{job.max_workers}{each}"
     return f"{job.workers} of {limits}" if job.state == "running" else limits
 
 

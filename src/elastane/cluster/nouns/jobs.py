@@ -69,12 +69,12 @@ class WorkerResources(SpecPart, frozen=True, kw_only=True, gc=False):
     """The resources of one worker.
 
     Args:
-        devices: number of devices, on one node or on whole nodes.
+        devices: number of devices, on one node or on whole nodes; None: one for each process of the worker.
         kinds: acceptable device kinds, best first; empty: any. A running job keeps its kind, because results
             are exact on one kind only.
     """
 
-    devices: int = 1
+    devices: int | None = None
     kinds: tuple[str, ...] = ()
 
 
@@ -166,6 +166,7 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
         contract: ``torchrun``: the program is an unmodified script for torchrun, which restarts at each new
             size from its own snapshot; ``elastane``: it calls `elastane.join`.
         nproc_per_node: processes of each worker of an unmodified script.
+        processes: of each worker of a script that calls `elastane.join`; several ones divide the model.
         max_restarts: restarts after failures of an unmodified script.
         stall_timeout_seconds: an unmodified script that prints nothing for this long has failed; None: never.
         working_dir: absolute path of the directory in which its processes start; empty: the directory of the
@@ -201,6 +202,7 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
     args: tuple[str, ...] = ()
     contract: Literal["elastane", "torchrun"] = "elastane"
     nproc_per_node: int = 1
+    processes: int = 1
     max_restarts: int = 0
     stall_timeout_seconds: float | None = None
     working_dir: str = ""
@@ -220,6 +222,22 @@ class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
     deadline: datetime | None = None
     target: JobTarget = JobTarget()
     budget: float | None = None
+
+    @property
+    def stays_together(self) -> bool:
+        """Whether all workers must be on one machine, as those of unmodified scripts or several processes."""
+        return self.contract == "torchrun" or self.processes > 1
+
+    @property
+    def worker_processes(self) -> int:
+        """The processes of each worker, whichever contract its script keeps."""
+        return self.processes if self.contract == "elastane" else self.nproc_per_node
+
+    @property
+    def worker_devices(self) -> int:
+        """The number of devices of each worker."""
+        devices = self.resources_per_worker.devices
+        return self.worker_processes if devices is None else devices
 
     @property
     def program(self) -> tuple[str, ...]:

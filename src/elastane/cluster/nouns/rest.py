@@ -39,6 +39,7 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
         workers: granted workers, in all pools together.
         min_workers: fewest that its elastic policy allows.
         max_workers: most that its elastic policy allows.
+        processes: of each worker of a script that calls `elastane.join`.
         step: last committed step.
         steps: planned steps; 0: unknown.
         loss: of the last step; None: it had none.
@@ -65,6 +66,7 @@ class JobSummary(AnswerBody, frozen=True, kw_only=True):
     workers: int
     min_workers: int
     max_workers: int
+    processes: int = 1
     step: int
     steps: int
     loss: float | None

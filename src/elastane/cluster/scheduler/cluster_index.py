@@ -92,7 +92,7 @@ def _count_running_minimums(jobs: Iterable[JobState]) -> Counter[tuple[str, str]
             continue
         held = {holding.pool: holding.workers for holding in state.holds}
         for pool, workers in choose_minimum(held, spec.elastic_policy.min_replicas).items():
-            found[spec.team, pool] += workers * spec.resources_per_worker.devices
+            found[spec.team, pool] += workers * spec.worker_devices
     return found
 
 
@@ -100,7 +100,7 @@ def count_missing_devices(snapshot: Snapshot) -> dict[str, int]:
     """Return the devices by pool that jobs hold, or have yet to give back, and that no longer exist."""
     found = {pool.name: min(0, pool.leaving - pool.devices) for pool in snapshot.pools}
     for state in snapshot.jobs:
-        devices = state.spec.resources_per_worker.devices
+        devices = state.spec.worker_devices
         for place in state.places:
             if place.pool in found:
                 found[place.pool] += (place.workers - place.leaving) * devices
@@ -118,7 +118,7 @@ def _count_healthy_devices(snapshot: Snapshot, repairing: Container[int]) -> lis
     failed: dict[str, int] = {}
     for state in snapshot.jobs:
         for holding in state.holds if state.number in repairing else ():
-            devices = holding.failed * state.spec.resources_per_worker.devices
+            devices = holding.failed * state.spec.worker_devices
             failed[holding.pool] = failed.get(holding.pool, 0) + devices
     missing = count_missing_devices(snapshot) if failed else {}
     return [

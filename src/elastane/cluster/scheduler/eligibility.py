@@ -55,18 +55,19 @@ def find_pool_groups(
 
 
 def needs_one_machine(spec: JobSpec) -> bool:
-    """Return whether all workers of a job must be on one machine, as those of unmodified scripts."""
-    return spec.contract == "torchrun" and spec.elastic_policy.limits[1] > 1
+    """Return whether a job may have several workers, all of which must be on one machine."""
+    return spec.stays_together and spec.elastic_policy.limits[1] > 1
 
 
 def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
-    wanted = spec.resources_per_worker
+    wanted, devices = spec.resources_per_worker, spec.worker_devices
+    fits_node = devices <= pool.devices_per_node
     # The agents of an engine are on any of its machines, and none has devices of two machines.
-    if pool.engine and (wanted.devices > pool.devices_per_node or not _fits_agents(spec, pool)):
+    if pool.engine and not (fits_node and _fits_agents(spec, pool)):
         return False
     return (
         (not wanted.kinds or pool.device in wanted.kinds)
-        and (wanted.devices <= pool.devices_per_node or wanted.devices % pool.devices_per_node == 0)
+        and (fits_node or (spec.processes == 1 and devices % pool.devices_per_node == 0))
         and (spec.spot or not pool.spot)
         and (not spec.data.regions or pool.site in spec.data.regions)
         and all(
@@ -79,9 +80,7 @@ def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
 def _fits_agents(spec: JobSpec, pool: Pool) -> bool:
     """Return whether agents of the pool's engine can hold the workers of a job.
 
-    All workers of an unmodified script are those of one agent, and the size of an agent cannot change.
+    Workers that must be on one machine are those of one agent, and the size of an agent cannot change.
     """
     low, high = spec.elastic_policy.limits
-    return not needs_one_machine(spec) or low == high <= pool.count_agent_workers(
-        spec.resources_per_worker.devices
-    )
+    return not needs_one_machine(spec) or low == high <= pool.count_agent_workers(spec.worker_devices)

@@ -76,7 +76,9 @@ class JobBuilder:
         level = len(path) - 1 if spec.borrow else 0
         candidates = self._find_groups(state)
         node_workers = self._count_node_workers(spec, candidates)
-        sizes = list_legal_sizes(spec.elastic_policy, node_workers, state.virtual_ranks)
+        # The processes of a worker compute as many virtual ranks at the same time.
+        shares = state.virtual_ranks // spec.processes
+        sizes = list_legal_sizes(spec.elastic_policy, node_workers, shares)
         speed_model = build_speed_model(state.speeds, node_workers, state.weights, state.prior)
         groups, limit, awaits_reservation = self._find_room(
             state, sizes, candidates, speed_model, path=path, level=level
@@ -92,7 +94,7 @@ class JobBuilder:
             level=level,
             priority=self._priorities.get(spec.priority_class, self._default_priority),
             groups=groups,
-            devices=spec.resources_per_worker.devices,
+            devices=spec.worker_devices,
             sizes=sizes,
             speed_model=speed_model,
             minimum=minimum,
@@ -144,7 +146,7 @@ class JobBuilder:
         if not limit.workers or state.workers:
             return groups, limit, False
         minimum = find_smallest_size(sizes)
-        devices = state.spec.resources_per_worker.devices
+        devices = state.spec.worker_devices
         most = [self._count_most_workers(path, level, group, devices) for group in groups]
         awaits_reservation = max(now for _, now in most) < minimum
         fits = max(unreserved for unreserved, _ in most)
@@ -167,8 +169,8 @@ class JobBuilder:
         labels = tuple(sorted(data.labels.items())) if data.labels else ()
         # The size of a job matters for its pools only if all its workers are on one machine.
         together = spec.elastic_policy.limits if needs_one_machine(spec) else None
-        terms = (spec.spot, spec.image, together)
-        key = (wanted.kinds, wanted.devices, data.regions, labels, where, terms)
+        terms = (spec.spot, spec.image, spec.processes > 1, together)
+        key = (wanted.kinds, spec.worker_devices, data.regions, labels, where, terms)
         if key not in self._groups:
             found = find_pool_groups(spec, self._snapshot.pools, self._snapshot.engines)
             if where:
@@ -194,7 +196,7 @@ class JobBuilder:
 
     def _count_node_workers(self, spec: JobSpec, groups: tuple[PoolGroup, ...]) -> int:
         """Return the workers that fit on one node, in each pool of the group that the job tries first."""
-        key = groups, spec.resources_per_worker.devices
+        key = groups, spec.worker_devices
         if key not in self._node_workers:
             self._node_workers[key] = _compute_node_workers(*key, self._snapshot.pools)
         return self._node_workers[key]

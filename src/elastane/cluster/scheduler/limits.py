@@ -224,7 +224,7 @@ def _limit_by_budget(
     left: float,
 ) -> list[WorkerLimit]:
     """Limit a job so that its budget lasts to its end, or, if the end is not known, for the horizon."""
-    devices = state.spec.resources_per_worker.devices
+    devices = state.spec.worker_devices
     worker_s, most = devices * price / 3600, find_largest_size(sizes)
     if worker_s <= 0:
         return []

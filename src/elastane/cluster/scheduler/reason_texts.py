@@ -157,9 +157,9 @@ def _describe_standstill(why: StandstillReason) -> str:
             if not one_machine:
                 return "no pool has what one of its workers asks for"
             return (
-                "no pool of the controller's machine has what one of its workers asks for, and an unmodified "
-                "script has all its workers on one machine (in a pool of an engine: a fixed number of them, "
-                "up to the workersPerAgent of the pool)"
+                "no pool of the controller's machine has what one of its workers asks for, and all of its "
+                "workers must be on one machine (in a pool of an engine: a fixed number of them, up to the "
+                "workersPerAgent of the pool)"
             )
         case NeverFits(need=need, most=most):
             alone = f"only {most}" if most else "none"

@@ -23,7 +23,7 @@ def list_legal_sizes(policy: ElasticPolicy, node_workers: int, virtual_ranks: in
 
     Args:
         node_workers: workers that fit on one node.
-        virtual_ranks: of the job; 0: not known.
+        virtual_ranks: of the job, for each process of a worker; 0: not known.
     """
     low, high = policy.min_replicas, policy.max_replicas
     if policy.replica_discrete_values:

@@ -12,6 +12,7 @@ from elastane.common.errors import BadInput
 from elastane.integrations.lightning.training_data import TrainingData, describe_elasticity
 from elastane.run.worker import worker_settings
 from elastane.run.worker.data.data_continuity import check_same_epochs
+from elastane.run.worker.gangs.gang_checks import OWN_LOOP, refuse_in_gang
 from elastane.run.worker.session import Run
 from elastane.run.worker.step import TrainingStep
 
@@ -27,6 +28,12 @@ class TrainingRun:
     """
 
     def __init__(self) -> None:
+        refuse_in_gang(
+            "the strategy of Lightning",
+            "Lightning sees a world of one process, and would not divide the model",
+            worker_settings.get_settings().spec.processes,
+            instead=OWN_LOOP,
+        )
         self.run: Run = elastane.join()
         self.step: TrainingStep | None = None
         self.computing = self.exhausted = False

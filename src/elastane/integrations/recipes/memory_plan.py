@@ -32,23 +32,33 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 def plan_recipe(request: PlanRequest) -> RecipePlan:
     """Return the memory, the traffic and the expected speed of a recipe at each number of workers.
 
-    Memory counts what a worker keeps: parameters, partial sums of gradients, moments, and the activations of
-    a microbatch; a GPU that lacks the memory for partial sums has them on its host. Traffic follows from the
-    protocol. The time of a step is ``microbatches * tokens * FLOPs per token / speed + traffic of the
-    busiest worker in its node / bandwidth + traffic of the busiest node / its link``; a real step overlaps
-    these parts.
+    Memory counts what a process of a worker keeps: parameters, partial sums of gradients, moments, and the
+    activations of a microbatch; a GPU that lacks the memory for partial sums has them on its host. Traffic
+    follows from the protocol. The time of a step is ``microbatches * tokens * FLOPs per token / speed +
+    traffic of the busiest process in its node / bandwidth + traffic of the busiest node / its link``; a real
+    step overlaps these parts.
 
     Raises:
         BadInput: the recipe allows no number of workers that the devices suffice for.
     """
     recipe, devices = request.recipe, request.devices
-    sizes = list_sizes(devices.count, recipe.batch.virtual_ranks, recipe.workers.sizes)
-    if not sizes:
+    processes = recipe.workers.processes
+    if processes > 1 and request.nodes.count > 1:
         raise BadInput(
-            f"{devices.count} devices are fewer than the recipe needs: workers.sizes begins with "
-            f"{min(recipe.workers.sizes)}",
+            f"a run with workers.processes: {processes} cannot be planned for several nodes",
+            means="such a run stays on one machine so far",
+            do="leave --nodes out",
+        )
+    sizes = list_sizes(devices.count // processes, recipe.most_workers, recipe.workers.sizes)
+    if not sizes:
+        least = min(recipe.workers.sizes, default=1)
+        raise BadInput(
+            f"{devices.count} devices are fewer than the recipe needs: its smallest size is {least}"
+            + (f", with {processes} processes for each worker" if processes > 1 else ""),
             means="the run could not start",
-            do="plan for more devices, or allow smaller sizes: --set workers.sizes=[]",
+            do="plan for more devices, or allow smaller sizes: --set workers.sizes=[]"
+            if processes == 1
+            else "plan for more devices, or for fewer processes: --set workers.processes=1",
         )
     measures = measure_model(recipe)
     flops_per_token = _count_flops(recipe, measures)
@@ -65,13 +75,19 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
         nodes=request.nodes,
         devices=devices,
         sizes=tuple(plan_size(request, measures, workers, speed) for workers in sizes),
+        processes=processes,
     )
 
 
 def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, tokens_per_s: float) -> SizePlan:
-    """Return the plan of one number of equally fast workers, at most as many as a step has microbatches."""
-    recipe, devices = request.recipe, request.devices
-    ranks, copies = recipe.batch.virtual_ranks, recipe.workers.copies
+    """Return the plan of one number of equally fast workers, at most as many as a step has microbatches.
+
+    Process i of a worker exchanges its part of the state with process i of the others.
+    """
+    recipe, devices, processes = request.recipe, request.devices, request.recipe.workers.processes
+    ranks, copies = recipe.most_workers, recipe.workers.copies
+    gathered = count_gathered(measures, processes)
+    measures = measures.divide(processes)
     most_copies = None if copies == "all" else copies
     on_nodes = request.nodes.spread(workers, devices.count)
     shares = divide_ranks(ranks, on_nodes)
@@ -86,26 +102,33 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     waiting = trained_bytes if largest > 1 else measures.largest_bytes
     slots = max(count_slots(share, ranks) for share in shares)
     parts = max(len(cover(range(*share), ranks)) for share in shares)
-    gradients_bytes = slots * trained_bytes + waiting
+    gradients_bytes = slots * trained_bytes + waiting + gathered.gradients_bytes
     added_there = devices.memory_bytes is None or are_added_on_device(
         trained_bytes, count_held_bytes(states, 1, None), devices.memory_bytes - 2 * measures.parameters_bytes
     )
     is_copied = recipe.task == "preference" and recipe.lora is None
     compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
-    sending_s = largest_bytes / request.bandwidth_bytes_per_s
+    inner_bytes = largest * gathered.traffic_bytes
+    sending_s = (largest_bytes + inner_bytes) / request.bandwidth_bytes_per_s
     step_s = compute_s + sending_s + between.largest_bytes / request.nodes.link_bytes_per_s
     plan = SizePlan(
         workers=workers,
         microbatches=largest,
-        parameters_bytes=measures.parameters_bytes * (2 if is_copied else 1),
+        parameters_bytes=measures.parameters_bytes * ((2 if is_copied else 1) + (processes > 1))
+        + gathered.parameters_bytes * (2 if is_copied else 1),
         gradients_bytes=gradients_bytes,
         optimizer_bytes=count_held_bytes(states, workers, most_copies),
         activations_bytes=_count_activations(recipe, measures),
-        gpu_gradients_bytes=gradients_bytes if added_there else trained_bytes + measures.largest_bytes,
+        gpu_gradients_bytes=gradients_bytes
+        if added_there
+        else trained_bytes + measures.largest_bytes + gathered.gradients_bytes,
         host_bytes=parts * trained_bytes + trained_bytes if added_there else gradients_bytes + trained_bytes,
         fits=None,
-        traffic_bytes=between.total_bytes + sum(inside[count].total_bytes for count in on_nodes),
-        largest_traffic_bytes=largest_bytes,
+        traffic_bytes=processes
+        * (
+            between.total_bytes + sum(inside[count].total_bytes for count in on_nodes) + workers * inner_bytes
+        ),
+        largest_traffic_bytes=largest_bytes + inner_bytes,
         nodes=len(on_nodes),
         node_traffic_bytes=between.largest_bytes,
         step_s=step_s,
@@ -114,6 +137,36 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     if devices.memory_bytes is None:
         return plan
     return msgspec.structs.replace(plan, fits=plan.gpu_bytes <= devices.memory_bytes)
+
+
+class GatheredMemory(msgspec.Struct, frozen=True):
+    """What the processes of a worker gather and exchange to compute a microbatch each; 0 for one process.
+
+    Args:
+        parameters_bytes: of the parameters that are whole at the same time.
+        gradients_bytes: of the whole gradients before their sum is divided, with the buffers of the exchange.
+        traffic_bytes: that a process receives: parameters for both passes, and gradients.
+    """
+
+    parameters_bytes: int = 0
+    gradients_bytes: int = 0
+    traffic_bytes: int = 0
+
+
+def count_gathered(measures: ModelMeasures, processes: int) -> GatheredMemory:
+    """Return what FSDP gathers of a model.
+
+    What is in no layer stays whole through both passes, and its gradients until their end. Of the layers one
+    computes, and the next one is being gathered. Gradients are copied for the exchange, and received.
+    """
+    if processes == 1:
+        return GatheredMemory()
+    outer, layer = measures.outer_bytes, measures.layer_bytes
+    return GatheredMemory(
+        parameters_bytes=outer + 2 * layer,
+        gradients_bytes=max(outer + 3 * layer, 3 * outer - 2 * layer),
+        traffic_bytes=3 * measures.parameters_bytes * (processes - 1) // processes,
+    )
 
 
 def _count_activations(recipe: Recipe, measures: ModelMeasures) -> int:
@@ -127,7 +180,10 @@ def _count_activations(recipe: Recipe, measures: ModelMeasures) -> int:
         recompute=training.recompute_activations,
     )
     # Autocast keeps a copy of the weights in its own type.
-    copies = 2 * measures.parameters if training.autocast and recipe.model.dtype == "float32" else 0
+    whole = measures.parameters
+    if recipe.workers.processes > 1:
+        whole = (measures.outer_bytes + measures.layer_bytes) // ELEMENT_BYTES[recipe.model.dtype]
+    copies = 2 * whole if training.autocast and recipe.model.dtype == "float32" else 0
     return memory.layers_bytes + memory.logits_bytes + copies
 
 

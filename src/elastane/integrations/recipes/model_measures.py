@@ -10,7 +10,7 @@ from torch import nn
 from elastane.integrations.recipes.activations import ModelShape, count_flops
 from elastane.integrations.recipes.data.open_data import load_tokenizer
 from elastane.integrations.recipes.losses import causal_loss_sum
-from elastane.integrations.recipes.models import add_adapter, build_model_config
+from elastane.integrations.recipes.models import add_adapter, build_model_config, list_layers
 from elastane.integrations.recipes.optimization import build_optimizer
 from elastane.integrations.recipes.recipe import Recipe
 
@@ -31,6 +31,8 @@ class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
         sections: of the flat state, as elements and bytes of each: one per parameter group and data type.
         computed: the parameters that a token passes through: no embeddings, and the chosen experts only.
         computed_trained: those of them that are trained.
+        layer_bytes: the size of the largest layer, which the processes of a worker gather as a whole.
+        outer_bytes: the size of all that is in no layer, such as embeddings.
     """
 
     shape: ModelShape
@@ -41,6 +43,17 @@ class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[tuple[int, int], ...]
     computed: int
     computed_trained: int
+    layer_bytes: int
+    outer_bytes: int
+
+    def divide(self, processes: int) -> "ModelMeasures":
+        """Return the measures of the part that each process of a worker keeps."""
+        return msgspec.structs.replace(
+            self,
+            parameters_bytes=-(-self.parameters_bytes // processes),
+            largest_bytes=-(-self.largest_bytes // processes),
+            sections=tuple((-(-elements // processes), size) for elements, size in self.sections),
+        )
 
 
 def measure_model(recipe: Recipe) -> ModelMeasures:
@@ -115,10 +128,12 @@ def _measure(model: nn.Module, config: Any, recipe: Recipe) -> ModelMeasures:
             sizes[parameter.element_size()] = sizes.get(parameter.element_size(), 0) + parameter.numel()
         sections += [(elements, size) for size, elements in sizes.items()]
     shares = _find_computed_shares(model, config)
+    layers = [sum(one.nbytes for one in layer.parameters()) for layer in list_layers(model)]
+    parameters_bytes = sum(parameter.nbytes for parameter in parameters)
     return ModelMeasures(
         shape=read_shape(config),
         parameters=sum(parameter.numel() for parameter in parameters),
-        parameters_bytes=sum(parameter.nbytes for parameter in parameters),
+        parameters_bytes=parameters_bytes,
         trained=sum(parameter.numel() for parameter in trained),
         largest_bytes=max(parameter.nbytes for parameter in trained),
         sections=tuple(sections),
@@ -126,6 +141,8 @@ def _measure(model: nn.Module, config: Any, recipe: Recipe) -> ModelMeasures:
         computed_trained=round(
             sum(share * parameter.numel() for parameter, share in shares if parameter.requires_grad)
         ),
+        layer_bytes=max(layers, default=0),
+        outer_bytes=parameters_bytes - sum(layers),
     )
 
 

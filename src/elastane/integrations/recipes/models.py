@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from elastane.integrations.recipes.families import FAMILIES
@@ -60,6 +61,28 @@ def load_model(source: str, dtype: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         source, dtype=getattr(torch, dtype), local_files_only=True, trust_remote_code=False, **options
     )
+
+
+def list_layers(model: Any) -> list[nn.Module]:
+    """Return the layers of a model, as `transformers` names the modules that must stay whole."""
+    kinds = set(getattr(model, "_no_split_modules", None) or ())
+    return [module for module in model.modules() if type(module).__name__ in kinds]
+
+
+def divide_model(model: Any) -> Any:
+    """Divide a model by FSDP2 among the processes of a worker, and return it; one process keeps it whole.
+
+    FSDP gathers a layer when it is needed.
+    """
+    if not dist.is_torchelastic_launched():
+        return model
+    from torch.distributed.fsdp import fully_shard
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    for layer in list_layers(model):
+        fully_shard(layer)
+    return fully_shard(model)
 
 
 def add_adapter(model: nn.Module, spec: LoraSpec) -> Any:

@@ -78,7 +78,7 @@ class BatchSpec(RecipePart, frozen=True, kw_only=True):
 
     @property
     def virtual_ranks(self) -> int:
-        """The number of microbatches of a step, which is the largest number of workers."""
+        """The number of microbatches of a step, which is the largest number of processes that compute."""
         return self.size // self.microbatch
 
 
@@ -131,18 +131,20 @@ class EvaluationSpec(RecipePart, frozen=True, kw_only=True):
 
 
 class WorkerPolicy(RecipePart, frozen=True, kw_only=True):
-    """The numbers of workers that a run may have.
+    """The numbers of workers that a run may have, and what each of them is.
 
     Args:
         min: the fewest.
         max: the most; 0: as many as the machine has CPUs, up to the number of microbatches.
         sizes: the legal numbers of workers, ascending; empty: all from min to max.
+        processes: of each worker; several ones divide the model by FSDP2, a layer at a time.
         copies: how many workers keep each piece of the optimizer's state.
     """
 
     min: Workers = 1
     max: Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)] = 0
     sizes: tuple[Workers, ...] = ()
+    processes: Positive = 1
     copies: Annotated[int, msgspec.Meta(ge=1)] | Literal["all"] = "all"
 
 
@@ -186,8 +188,19 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
     workers: WorkerPolicy = WorkerPolicy()
     checkpoints: CheckpointRules = CheckpointRules()
 
+    @property
+    def most_workers(self) -> int:
+        """The largest number of workers: each of their processes computes a microbatch."""
+        return self.batch.virtual_ranks // self.workers.processes
+
+    @property
+    def drops_last(self) -> bool:
+        """Whether each epoch leaves out its last samples: the processes of a worker share whole steps."""
+        return self.workers.processes > 1
+
 
 def count_training_steps(recipe: Recipe, samples: int) -> int:
     """Return the number of steps of a run."""
-    training = recipe.training
-    return training.steps or training.epochs * math.ceil(samples / recipe.batch.size)
+    training, size = recipe.training, recipe.batch.size
+    per_epoch = max(1, samples // size) if recipe.drops_last else math.ceil(samples / size)
+    return training.steps or training.epochs * per_epoch

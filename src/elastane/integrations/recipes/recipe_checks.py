@@ -7,8 +7,9 @@ from typing import Any
 from elastane.common.field_checks import make_field_error
 from elastane.integrations.recipes.data.spec import check_data
 from elastane.integrations.recipes.families import FAMILIES, ModelFamily
-from elastane.integrations.recipes.recipe import BatchSpec, CheckpointRules, Recipe, WorkerPolicy
+from elastane.integrations.recipes.recipe import BatchSpec, CheckpointRules, Recipe
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings, parse_checkpoint_policy
+from elastane.run.nouns.process_count import POWER, REFUSED_SETTINGS, WHY_POWER, is_process_count
 
 CHECKPOINT_FIELDS = {
     "every": "checkpoints.every",
@@ -40,7 +41,8 @@ def check_recipe(recipe: Recipe, pretrained: dict[str, Any] | None = None) -> No
 def check_sizes(recipe: Recipe) -> None:
     """Check the global batch and the numbers of workers."""
     _check_batch(recipe.batch)
-    _check_workers(recipe.workers, recipe.batch)
+    _check_processes(recipe)
+    _check_workers(recipe)
 
 
 def describe_checkpoints(rules: CheckpointRules) -> CheckpointSettings:
@@ -59,19 +61,53 @@ def _check_batch(batch: BatchSpec) -> None:
         )
 
 
-def _check_workers(workers: WorkerPolicy, batch: BatchSpec) -> None:
-    most = batch.virtual_ranks
+def _check_processes(recipe: Recipe) -> None:
+    """Check that the processes of a worker can divide the model and share the microbatches."""
+    workers, batch, processes = recipe.workers, recipe.batch, recipe.workers.processes
+    field = "workers.processes"
+    if not is_process_count(processes):
+        raise make_field_error(field, f"{processes} is not a power of two", f"write {POWER}", means=WHY_POWER)
+    if processes == 1:
+        return
+    if batch.virtual_ranks % processes:
+        raise make_field_error(
+            field,
+            f"{processes} processes cannot share the {batch.virtual_ranks} microbatches of a step equally",
+            f"write a batch.size that is a multiple of {processes} times batch.microbatch",
+            means="the processes of a worker compute one microbatch each, all at the same time",
+        )
+    if recipe.lora is not None:
+        raise make_field_error(
+            field,
+            f"{processes} cannot be combined with lora",
+            f"write {field}: 1, or remove lora",
+            means="most weights are frozen then, and a worker of several processes does not carry those yet",
+        )
+    allowed, why = REFUSED_SETTINGS["copies"]
+    if workers.copies != allowed:
+        raise make_field_error(
+            "workers.copies",
+            f"{workers.copies} cannot be combined with {field}: {processes}",
+            f"write workers.copies: {allowed}",
+            means=why,
+        )
+
+
+def _check_workers(recipe: Recipe) -> None:
+    workers, most = recipe.workers, recipe.most_workers
     if workers.max and workers.min > workers.max:
         raise make_field_error(
             "workers.min", f"{workers.min} is more than workers.max", f"write up to {workers.max}"
         )
+    several = workers.processes > 1
+    words = f"groups of {workers.processes} microbatches" if several else "microbatches"
     for field, count in (("workers.min", workers.min), ("workers.max", workers.max)):
         if count > most:
             raise make_field_error(
                 field,
-                f"{count} is more than the {most} microbatches of a step",
+                f"{count} is more than the {most} {words} of a step",
                 f"write up to {most}, or a smaller batch.microbatch",
-                means="each worker computes at least one microbatch of every step",
+                means="each worker computes at least one of them in every step",
             )
     sizes = workers.sizes
     if any(low >= high for low, high in pairwise(sizes)):

@@ -16,7 +16,7 @@ THREE_DIGITS = 999.5
 
 
 class DeviceGroup(msgspec.Struct, frozen=True):
-    """Equal devices, one for each worker; ``memory_bytes`` of each GPU, None: not given."""
+    """Equal devices, one for each process; ``memory_bytes`` of each GPU, None: not given."""
 
     count: int
     memory_bytes: int | None = None
@@ -41,8 +41,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         recipe: resolved and checked.
         devices: at most as many workers are planned.
-        flops_per_s: the speed of one worker; None: measure a small model on this machine.
-        bandwidth_bytes_per_s: of one worker, to the others of its node.
+        flops_per_s: the speed of one process; None: measure a small model on this machine.
+        bandwidth_bytes_per_s: of one process, to the others of its node.
         nodes: they have the devices.
     """
 
@@ -54,19 +54,19 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run needs and gives at one number of workers.
+    """What a run needs and gives at one number of workers. All memory is that of one process of a worker.
 
     Args:
-        microbatches: the most that a worker computes in a step.
+        microbatches: the most that a process computes in a step.
         parameters_bytes: the model, with frozen parts and the copy of it that preferences compare with.
         gradients_bytes: partial sums, and the gradients of the pass that runs.
-        optimizer_bytes: the state of AdamW in the blocks that a worker holds.
+        optimizer_bytes: the state of AdamW in the blocks that a process holds.
         activations_bytes: of one microbatch, with its logits.
         gpu_gradients_bytes: the same on a GPU: without partial sums, if it lacks the memory for them.
         host_bytes: beside a GPU: partial sums, and the mirror of the trained parameters.
         fits: the memory of a GPU suffices; None: it was not given.
-        traffic_bytes: of a step, between all workers.
-        largest_traffic_bytes: the most that one worker exchanges in a step with the others of its node.
+        traffic_bytes: of a step, between all processes.
+        largest_traffic_bytes: the most that one process exchanges in a step with the others of its node.
         nodes: the number of nodes that have a worker.
         node_traffic_bytes: the most that one node sends to the others, or receives, in a step.
         step_s: the expected time of a step.
@@ -93,12 +93,12 @@ class SizePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int:
-        """All memory of a worker on a CPU but that of Python and its libraries."""
+        """All memory of a process on a CPU but that of Python and its libraries."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
 
     @property
     def gpu_bytes(self) -> int:
-        """The memory on the GPU of a worker that has one."""
+        """The memory on the GPU of a process that has one."""
         gradients = self.gpu_gradients_bytes
         return self.parameters_bytes + gradients + self.optimizer_bytes + self.activations_bytes
 
@@ -109,9 +109,10 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     Args:
         trained: the parameters that the run trains.
         flops_per_token: of training.
-        flops_per_s: of one worker, given or, if ``is_measured``, measured on this machine.
-        bandwidth_bytes_per_s: between two workers of a node.
+        flops_per_s: of one process, given or, if ``is_measured``, measured on this machine.
+        bandwidth_bytes_per_s: between two processes of a node.
         sizes: the plan of each number of workers, ascending.
+        processes: of each worker.
     """
 
     parameters: int
@@ -124,6 +125,7 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     nodes: NodeGroup
     devices: DeviceGroup
     sizes: tuple[SizePlan, ...]
+    processes: int = 1
 
 
 HEADINGS = (
@@ -194,7 +196,7 @@ def mark_legal_sizes(plan: RecipePlan, recipe: Recipe) -> RecipePlan:
 
 def find_limits(recipe: Recipe) -> tuple[int, int]:
     """Return the fewest and the most workers of a recipe."""
-    return recipe.workers.min, recipe.workers.max or recipe.batch.virtual_ranks
+    return recipe.workers.min, recipe.workers.max or recipe.most_workers
 
 
 def describe_illegal_sizes(plan: RecipePlan, recipe: Recipe) -> list[str]:
@@ -233,13 +235,19 @@ def describe_plan(plan: RecipePlan) -> list[str]:
     trained = "" if plan.trained == plan.parameters else f", {plan.trained:,} of them trained"
     origin = "measured on this machine with a small model" if plan.is_measured else "as given"
     network = format_bytes(int(plan.bandwidth_bytes_per_s))
+    unit, units = ("worker", "workers") if plan.processes == 1 else ("process", "processes")
     sentences = [
         f"Model: {plan.parameters:,} parameters{trained}; {plan.flops_per_token:.3g} FLOPs per token.",
         f"Step: {plan.tokens_per_step:,} tokens. It computes first and sends then; a real one overlaps both.",
-        f"Worker: {plan.flops_per_s:.3g} FLOP/s, {origin}; {network}/s between two workers.",
-        "Memory: of one worker, without Python and its libraries.",
+        f"{unit.capitalize()}: {plan.flops_per_s:.3g} FLOP/s, {origin}; {network}/s between two {units}.",
+        f"Memory: of one {unit}, without Python and its libraries.",
         "GPU: its host has a mirror of the trained weights, and partial sums for other workers.",
     ]
+    if plan.processes > 1:
+        sentences.append(
+            f"Processes: {plan.processes} for each worker, which divide the model; on CPUs only so far. "
+            "While a worker starts, each of them has the whole model."
+        )
     if plan.nodes.count > 1:
         each = plan.devices.count // plan.nodes.count
         speed = 8 * plan.nodes.link_bytes_per_s / 1e9
@@ -250,8 +258,8 @@ def describe_plan(plan: RecipePlan) -> list[str]:
         )
     if all(size.fits is False for size in plan.sizes):
         sentences.append(
-            "No number of workers fits, because each has the whole model. It takes less memory with a "
-            "smaller batch.context, with an adapter (lora), or with workers.copies: 2."
+            "No number of workers fits. It takes less memory with a smaller batch.context, with an adapter "
+            "(lora), with workers.processes, or with workers.copies: 2."
         )
     return sentences
 

@@ -106,6 +106,8 @@ def list_preloaded(recipe: Recipe) -> tuple[str, ...]:
     modules = [SCRIPTS[recipe.task], "transformers.generation.utils"]
     if not recipe.model.source:
         modules.append(f"transformers.models.{family}.modeling_{family}")
+    if recipe.workers.processes > 1:
+        modules.append("torch.distributed.fsdp")
     return (*modules, *(["peft"] if recipe.lora is not None else []))
 
 

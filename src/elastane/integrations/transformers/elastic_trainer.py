@@ -33,6 +33,7 @@ from elastane.integrations.transformers.shared_folder import hold_lock, is_writt
 from elastane.integrations.transformers.training_loop import TrainingLoop
 from elastane.integrations.transformers.training_plan import SampleOrder, TrainingPlan
 from elastane.run.worker.data.data_continuity import check_same_epochs
+from elastane.run.worker.gangs.gang_checks import OWN_LOOP, refuse_in_gang
 from elastane.run.worker.session import get_run
 from elastane.run.worker.worker_settings import get_settings
 
@@ -55,13 +56,20 @@ class ElasticTrainer(transformers.Trainer):
     optimizer: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._settings, self._run = get_settings(), get_run()
+        spec, resumed = self._settings.spec, self._settings.resumed
+        refuse_in_gang(
+            "the Trainer of transformers",
+            "accelerate would divide batches and model by a world of its own, also with fsdp, and average "
+            "gradients in an order that depends on it",
+            spec.processes,
+            instead=OWN_LOOP,
+        )
         given = options.get("args", args[1] if len(args) > 1 else None)
         if given is not None:
             check_training_arguments(given)
         self.values = MicrobatchValues()
         self.divides_loss: bool | None = None
-        self._settings, self._run = get_settings(), get_run()
-        spec, resumed = self._settings.spec, self._settings.resumed
         self._is_alone = self._settings.run_dir is None
         self._begins = self._is_alone or (resumed is None and self._settings.worker < spec.start)
         first = resumed.first_worker if resumed is not None else 0

@@ -108,7 +108,7 @@ def discover_capacity(spec: RunSpec) -> DiscoveredCapacity:
     return measure_capacity(
         hosts,
         list_own_names(),
-        processes=1 if spec.contract is None else spec.contract.processes,
+        processes=spec.worker_processes,
         low=spec.min_workers,
         high=spec.max_workers,
     )

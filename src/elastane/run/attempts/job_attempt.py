@@ -159,10 +159,10 @@ def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay
 
 
 def adapt_spec(record: RunRecord, request: AttemptRequest) -> RunSpec:
-    """Return the run's spec with the sizes of this attempt, at most the number of virtual ranks if known."""
+    """Return the run's spec with the sizes of this attempt, at most one process for each virtual rank."""
     low, high = request.limits
     if record.pinned is not None:
-        high = min(high, record.pinned.virtual_ranks)
+        high = min(high, record.pinned.virtual_ranks // record.spec.processes)
     low = min(low, high)
     start = min(max(low, request.workers), high)
     spec = msgspec.structs.replace(record.spec, min_workers=low, max_workers=high, start=start)

@@ -170,6 +170,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         workers = self.start if self.max_workers == NO_LIMIT else self.max_workers
         return workers * self.processes
 
+    @property
+    def worker_processes(self) -> int:
+        """The processes of each worker, whichever contract its script keeps."""
+        return self.processes if self.contract is None else self.contract.processes
+
     @cached_property
     def silence(self) -> SilenceLimits:
         """The limits of the silence of machines, and the times between their signs of life."""

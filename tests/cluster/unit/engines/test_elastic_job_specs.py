@@ -46,14 +46,14 @@ def describe(spec: dict):
 
 def test_devices_are_those_of_the_container():
     limits = {"resources": {"limits": {DEVICE: 2, "memory": "8Gi"}}}
-    assert describe({"template": build_template(**limits)}).spec.resources_per_worker.devices == 2
+    assert describe({"template": build_template(**limits)}).spec.worker_devices == 2
     assert describe({"template": build_template(**limits)}).spec.resources_per_worker.kinds == (
         "a100",
         "h100",
     )
     cpus = {"resources": {"requests": {"cpu": "1500m"}}}
-    assert describe({"template": build_template(**cpus)}).spec.resources_per_worker.devices == 2
-    assert describe({}).spec.resources_per_worker.devices == 1
+    assert describe({"template": build_template(**cpus)}).spec.worker_devices == 2
+    assert describe({}).spec.worker_devices == 1
     assert describe({}).spec.resources_per_worker.kinds == ("cpu",)
 
 
@@ -135,7 +135,7 @@ def build_templated_pod(template: dict, pool: dict | None = None, **options) -> 
         job="first",
         pool=pool or {},
         options=described.options,
-        devices=described.spec.resources_per_worker.devices,
+        devices=described.spec.worker_devices,
         grace_s=30,
         ticket="secret",
     )
@@ -253,6 +253,8 @@ def test_the_definition_takes_what_the_controller_takes(admission):
     described = describe(admitted["spec"])
     assert described.spec.nproc_per_node == 2
     assert admit(admission)["spec"]["elasticPolicy"] == {"minReplicas": 1, "maxReplicas": 1}
+    divided = describe(admit(admission, processes=4)["spec"]).spec
+    assert (divided.processes, divided.worker_devices) == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +268,7 @@ def test_the_definition_takes_what_the_controller_takes(admission):
         ({"replicas": -1}, "greater than or equal to 0"),
         ({"nprocPerNode": 2}, "requires contract: torchrun"),
         ({"contract": "horovod"}, "Unsupported value"),
+        ({"processes": 3}, "Unsupported value"),
         ({"training": {"numerics": "sloppy"}}, "Unsupported value"),
         ({"template": {"spec": {"containers": []}}}, "at least 1"),
         ({"template": {"spec": {"containers": [{"name": "x"}]}}}, "Required value"),

@@ -152,7 +152,7 @@ def choose_agent_workers(spec: JobSpec, pool: Pool) -> int:
     else:
         # Without a step the scheduler may choose any size in between.
         common = gcd(low, policy.replica_increment_step or 1)
-    most = min(common, pool.count_agent_workers(spec.resources_per_worker.devices))
+    most = min(common, pool.count_agent_workers(spec.worker_devices))
     return next(workers for workers in range(most, 0, -1) if common % workers == 0)
 
 

@@ -464,7 +464,7 @@ class Fleet:
                     engine=view.pools[new.pool].engine,
                     pool=new.pool,
                     workers=new.workers,
-                    devices=new.workers * job.spec.resources_per_worker.devices,
+                    devices=new.workers * job.spec.worker_devices,
                     key=agent_rows.make_key(),
                     gang=new.gang or (begun.get((new.pool, new.shape), 0) if new.gang_size else 0),
                     gang_size=new.gang_size,
@@ -586,9 +586,7 @@ def _map_shapes(job: AgentJob, view: _View, template: Mapping[str, str]) -> dict
         if pool in view.pools and view.pools[pool].engine in engines
     }
     return {
-        pool: hash_shape(
-            [engine.options, options, template, job.spec.image, job.spec.resources_per_worker.devices]
-        )
+        pool: hash_shape([engine.options, options, template, job.spec.image, job.spec.worker_devices])
         for pool, (engine, options) in declared.items()
         if find_queue(engine, options, template)
     }

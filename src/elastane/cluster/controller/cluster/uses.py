@@ -67,7 +67,7 @@ def _count_devices(state: JobState, pools: Mapping[str, Pool]) -> dict[str, int]
         pool, workers = pools.get(place.pool), place.workers
         if isinstance(place, Holding) and pool is not None and pool.engine:
             workers -= place.pending
-        devices = workers * state.spec.resources_per_worker.devices
+        devices = workers * state.spec.worker_devices
         found[place.pool] = found.get(place.pool, 0) + devices
     return found
 

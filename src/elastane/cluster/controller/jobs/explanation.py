@@ -1,6 +1,6 @@
 """The explanation of a job's size, in sentences. Pure."""
 
-from elastane.cluster.controller.jobs.scheduler_state import describe_restarts
+from elastane.cluster.controller.jobs.scheduler_state import describe_processes, describe_restarts
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.nouns.job_records import Explanation, State
 
@@ -23,7 +23,7 @@ def explain_size(job: StoredJob) -> Explanation:
         )
     if not job.reason.sentences:
         return Explanation()
-    sentences = (*job.reason.sentences, *describe_restarts(job))
+    sentences = (*job.reason.sentences, *describe_processes(job), *describe_restarts(job))
     return Explanation(sentences=sentences, decided_s=job.reason.decided_s)
 
 

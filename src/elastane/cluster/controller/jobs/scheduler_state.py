@@ -152,6 +152,13 @@ def compute_resize_cost_s(job: StoredJob) -> float:
     return job.observed.resize_s + (RESTART_S if job.spec.contract == "torchrun" else 0.0)
 
 
+def describe_processes(job: StoredJob) -> Iterator[str]:
+    """Yield a sentence about the processes of its workers, if each has several."""
+    processes, devices = job.spec.processes, job.spec.worker_devices
+    if processes > 1:
+        yield f"Each of its workers is {processes} processes, and has {devices} devices of one machine."
+
+
 def describe_restarts(job: StoredJob) -> Iterator[str]:
     """Yield sentences about what a change of its size costs a running job, if that restarts the job."""
     if job.spec.contract != "torchrun" or job.state != "running" or job.wanted != "run":

@@ -26,6 +26,7 @@ def render_summary(job: StoredJob) -> JobSummary:
         workers=job.workers,
         min_workers=least,
         max_workers=most,
+        processes=job.spec.processes,
         step=job.step,
         steps=job.observed.steps,
         loss=job.observed.loss,

@@ -121,11 +121,12 @@ def find_earlier_job(tx: Connection, spec: JobSpec) -> StoredJob | None:
 
 def _is_same_program(one: JobSpec, other: JobSpec) -> bool:
     """Return whether two jobs run the same file on as many devices, with any arguments."""
-    first, second = (
-        (spec.script, spec.module, spec.command[:2], spec.working_dir, spec.code, spec.resources_per_worker)
-        for spec in (one, other)
-    )
-    return first == second
+
+    def describe(spec: JobSpec) -> tuple[object, ...]:
+        program = spec.script, spec.module, spec.command[:2], spec.working_dir, spec.code
+        return *program, spec.processes, spec.worker_devices, spec.resources_per_worker.kinds
+
+    return describe(one) == describe(other)
 
 
 def find_run_dir(tx: Connection, name: str) -> str:

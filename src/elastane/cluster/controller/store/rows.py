@@ -144,7 +144,7 @@ def _guess_observed(columns: Mapping[str, Any], spec: JobSpec) -> ObservedJob:
     """Return the workers that a job may hold by its open accounts."""
     if "using" not in columns:
         return ObservedJob()
-    devices = spec.resources_per_worker.devices
+    devices = spec.worker_devices
     held: dict[str, int] = {}
     for use in _decode_uses(columns["using"]):
         held[use.pool] = held.get(use.pool, 0) + -(-use.devices // devices)

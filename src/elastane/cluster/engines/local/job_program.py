@@ -59,6 +59,7 @@ def make_run_spec(job: str, spec: JobSpec, python: str, code: Path | None = None
         contract=contract,
         log=training.log,
         preload=training.preload,
+        processes=spec.processes,
     )
 
 

@@ -10,6 +10,7 @@ from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.optimizer_shards import ELEMENTWISE
 
 ONE_PROCESS = "leave --processes out: a worker then is one process"
+OWN_LOOP = "; or divide the model by fully_shard in a loop over elastane.join(), as docs/gangs.md shows"
 
 
 def check_gang(
@@ -47,14 +48,17 @@ def check_gang(
         )
 
 
-def refuse_in_gang(what: str, why: str, processes: int) -> None:
-    """Refuse a method of the run in a worker of several processes.
+def refuse_in_gang(what: str, why: str, processes: int, *, instead: str = "") -> None:
+    """Refuse a method of the run, or a library, in a worker of several processes.
+
+    Args:
+        instead: another way for a model that has to be divided.
 
     Raises:
         BadInput: the worker has several processes.
     """
     if processes > 1:
-        raise BadInput(f"{what} is not available with --processes", means=why, do=ONE_PROCESS)
+        raise BadInput(f"{what} is not available with --processes", means=why, do=ONE_PROCESS + instead)
 
 
 def check_ranks(plan: BatchPlan, spec: RunSpec, processes: int) -> None:

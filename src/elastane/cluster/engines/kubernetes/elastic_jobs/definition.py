@@ -13,6 +13,7 @@ from elastane.cluster.engines.kubernetes.elastic_jobs.resource import GROUP, KIN
 from elastane.cluster.engines.kubernetes.kueue import QUEUE_LABEL
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining, RunPolicy
 from elastane.common.field_checks import MOST_WORKERS
+from elastane.run.nouns.process_count import MOST_PROCESSES, is_process_count
 
 MOST_ITEMS, MOST_CHARACTERS = 256, 4096
 """Limits of lists and texts: an API server refuses rules that may take it too long."""
@@ -52,6 +53,7 @@ def _build_object(kind: type[msgspec.Struct]) -> dict[str, Any]:
 LONGEST_NAME = 54
 """With nine characters more, it is still a label: the name of the job may have a part of the UID."""
 ANY_OBJECT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+PROCESS_COUNTS = [count for count in range(1, MOST_PROCESSES + 1) if is_process_count(count)]
 SHORT_TEXT = {"type": "string", "maxLength": 100}
 POLICY_RULES = (
     ("self.minReplicas <= self.maxReplicas", "minReplicas must not be larger than maxReplicas"),
@@ -179,6 +181,11 @@ def _build_spec() -> dict[str, Any]:
             },
             "nprocPerNode": build_schema(hints["nproc_per_node"])
             | {"minimum": 1, "description": "Processes of each worker of an unmodified script."},
+            "processes": build_schema(hints["processes"])
+            | {
+                "enum": PROCESS_COUNTS,
+                "description": "Processes of each worker, which divide the model. A power of two.",
+            },
             "priorityClassName": SHORT_TEXT
             | {"description": "A priority class of Elastane; absent: the default of its cluster."},
             "training": build_schema(JobTraining)

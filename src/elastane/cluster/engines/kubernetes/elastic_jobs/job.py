@@ -34,6 +34,7 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     training: JobTraining = JobTraining()
     contract: Literal["elastane", "torchrun"] = "elastane"
     nproc_per_node: int = 1
+    processes: int = 1
     priority_class_name: str = ""
     replicas: int | None = None
     template: dict[str, Any]
@@ -101,6 +102,7 @@ def describe_job(
             command=(*container.command, *(container.args or ())),
             contract=spec.contract,
             nproc_per_node=spec.nproc_per_node,
+            processes=spec.processes,
             working_dir=container.working_dir or "",
             queue=resource.labels.get(QUEUE_LABEL, ""),
             priority_class=spec.priority_class_name,
@@ -123,9 +125,10 @@ def change_described_job(before: JobSpec, wanted: JobSpec) -> JobSpec:
     kept = {
         f"{FIRST}.command": (before.command, wanted.command),
         f"{FIRST}.workingDir": (before.working_dir, wanted.working_dir),
-        f"{FIRST}.resources": (before.resources_per_worker.devices, wanted.resources_per_worker.devices),
+        f"{FIRST}.resources": (before.worker_devices, wanted.worker_devices),
         "contract": (before.contract, wanted.contract),
         "nprocPerNode": (before.nproc_per_node, wanted.nproc_per_node),
+        "processes": (before.processes, wanted.processes),
         "training": (before.training, wanted.training),
     }
     for field, (old, new) in kept.items():
@@ -168,8 +171,8 @@ def _limit_policy(policy: ElasticPolicy, replicas: int | None) -> ElasticPolicy:
     )
 
 
-def _count_devices(resources: _Resources) -> tuple[str, int]:
-    """Return the resource that is a device, and how many of it a worker has."""
+def _count_devices(resources: _Resources) -> tuple[str, int | None]:
+    """Return the resource that is a device, and how many of it a worker has; None: it names no number."""
     asked = {**(resources.requests or {}), **(resources.limits or {})}
     extended = [name for name in asked if "/" in name]
     if len(extended) > 1:
@@ -177,8 +180,10 @@ def _count_devices(resources: _Resources) -> tuple[str, int]:
             f"{FIRST}.resources", f"has {' and '.join(map(repr, extended))}", "write one kind of device"
         )
     name = extended[0] if extended else CPU
+    if name not in asked:
+        return name, None
     try:
-        quantity = parse_quantity(str(asked.get(name, 1)))
+        quantity = parse_quantity(str(asked[name]))
     except ValueError as error:
         raise make_field_error(f"{FIRST}.resources", str(error), "write a whole number") from None
     if quantity <= 0:
