@@ -30,7 +30,9 @@ def read_configs(model: nn.Module) -> dict[str, bytes]:
         return {}
     # As save_pretrained does. The class to build and the type of its weights come from the model, not from
     # the configuration from which it was built.
-    config["architectures"] = [type(model).__name__]
+    # `fully_shard` has put a class of torch before it.
+    kinds = (kind for kind in type(model).__mro__ if not kind.__module__.startswith("torch."))
+    config["architectures"] = [next(kinds).__name__]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
     found[CONFIG] = encode_config(config)
