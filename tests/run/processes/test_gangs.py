@@ -1,5 +1,6 @@
 """Workers of several processes: every number of workers and of processes gives the same bytes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,17 @@ import pytest
 from elastane.run.nouns.control import AskDrain
 
 from .attempts import Attempts
-from .stage import find_members, get_state
+from .stage import SCRIPTS, find_members, get_state
 
 pytestmark = pytest.mark.processes
 EXAMPLE = Path(__file__).parents[3] / "examples/fsdp/train.py"
+OTHER_KERNELS = """
+import os
+import torch
+
+if os.environ["RANK"] == "1":
+    torch.nn.Tanh.forward = lambda _, x: 1 - 2 / ((2 * x).exp() + 1)
+"""
 MODULES = (
     "torch.distributed.fsdp",
     "torch.distributed.device_mesh",
@@ -24,8 +32,8 @@ def play(stage):
     stage.preload(*MODULES)
 
     def play(*args, processes=2, start=1, **options):
-        options = {"max_workers": max(start, 8 // processes), "digest_every": 2} | options
-        return stage.play(*args, script="gang.py", start=start, processes=processes, **options)
+        usual = {"max_workers": max(start, 8 // processes), "digest_every": 2, "script": "gang.py"}
+        return stage.play(*args, start=start, processes=processes, **usual | options)
 
     return play
 
@@ -149,11 +157,34 @@ def test_the_death_of_a_process_in_a_step_is_the_death_of_its_worker(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("process", ["0", "1"])
-def test_a_process_that_hangs_is_replaced_with_its_worker(play, assert_undisturbed, process):
-    fault = f"--fault=1.{process}:{STEP}:in-backward:STOP"
+@pytest.mark.parametrize(("process", "moment"), IN_A_STEP)
+def test_a_process_that_hangs_is_replaced_with_its_worker(play, assert_undisturbed, process, moment):
+    fault = f"--fault=1.{process}:{STEP}:{moment}:STOP"
     ended = play("--clip=0.5", fault, start=2, max_workers=4)
     assert ended.find_subjects("worker.hung") == ["worker 1"], ended.describe()
+    assert_undisturbed(ended, "--clip=0.5")
+
+
+IN_OTHER_ROUNDS = [
+    ("1", "before-evaluating"),
+    ("1", "in-evaluation"),
+    ("0", "in-evaluation"),
+    ("0", "before-vote-on-evaluation"),
+    ("0", "after-one-vote-on-evaluation"),
+    ("1", "before-settling"),
+    ("0", "before-vote-on-the-end"),
+    ("0", "after-one-vote-on-the-end"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("process", "moment"), IN_OTHER_ROUNDS)
+@pytest.mark.parametrize(("way", "event"), [("KILL", "worker.died"), ("STOP", "worker.hung")])
+def test_a_process_dies_or_hangs_in_an_evaluation_or_in_the_settling(
+    play, assert_undisturbed, process, moment, way, event
+):
+    ended = play("--clip=0.5", f"--fault=1.{process}:0:{moment}:{way}", start=2, max_workers=4)
+    assert ended.find_subjects(event) == ["worker 1"], ended.describe()
     assert_undisturbed(ended, "--clip=0.5")
 
 
@@ -202,6 +233,56 @@ def test_a_run_resumes_from_the_rows_that_all_processes_have_written(attempts, p
     assert resumed.step == 4
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["before-snapshot", "after-snapshot"])
+def test_a_process_dies_while_its_worker_copies_a_checkpoint(attempts, play, stage, moment):
+    stage.preload(*MODULES)
+    options = ("--processes=2", "--workers=1:3", "--start=2", "--checkpoint-every=2 steps")
+    args = ("--steps=7", "--clip=0.5")
+    attempts.begin(*options, script="gang.py", args=(*args, f"--fault=1.1:3:{moment}"))
+    ended, expected = attempts.wait_for_end(), play(*args)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
+    assert (ended.losses, ended.model_digest) == (expected.losses, expected.model_digest)
+    assert [event.step for event in ended.find_events("checkpoint.saved")] == [2, 4, 6, 7]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("process", "moment"), [("1", "before-restoring"), ("1", "after-restoring")])
+def test_a_process_dies_while_a_run_resumes(attempts, play, stage, process, moment):
+    stage.preload(*MODULES)
+    options = ("--processes=2", "--workers=1:2", "--start=2", "--checkpoint-every=2 steps")
+    args = ("--steps=7", "--clip=0.5")
+    fault = f"--fault=any.{process}:0:{moment}"
+    attempts.begin(*options, script="gang.py", args=(*args, "--paced-from=6", fault))
+    attempts.wait_for_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    attempts.touch("gates")
+    attempts.resume("--start=2")
+    ended, expected = attempts.wait_for_end(), play(*args)
+    assert ended.outcome.code == 0, ended.describe()
+    assert len(ended.find_events("worker.died")) == 1, ended.describe()
+    assert (ended.losses, ended.model_digest) == (expected.losses, expected.model_digest)
+
+
+def test_a_worker_of_which_a_process_has_other_kernels_is_refused(play, assert_undisturbed, tmp_path):
+    scripts = shutil.copytree(SCRIPTS, tmp_path / "scripts")
+
+    async def disturb(run):
+        await run.wait_for_step(2)
+        with (scripts / "gang_faults.py").open("a") as file:
+            file.write(OTHER_KERNELS)
+        await run.resize(2)
+        await run.wait_for_event("worker.refused", "worker 1")
+        run.stop_pacing()
+
+    ended = play("--steps=40", "--paced-from=3", disturb=disturb, script=scripts / "gang.py")
+    why = ended.find_events("worker.refused")[0].why
+    assert "computes other bits" in why
+    assert ended.get_shares(40).keys() == {0}
+    assert_undisturbed(ended, "--steps=40")
+
+
 MISTAKES = [
     ("--mistake=raise", "ZeroDivisionError: in process 1"),
     ("--mistake=rank", "process 0 and process 1 differ in run.keep"),
@@ -209,6 +290,7 @@ MISTAKES = [
     ("--mistake=in-step", "0.weight was changed inside a step"),
     ("--tensor=2 --mistake=copies", "different copies of 5.bias"),
     ("--tensor=2 --forget-places", "is not divided among the 2 processes of the worker"),
+    ("--mistake=moved", "0.weight has other memory than in run.prepare"),
     ("--plain=parameter", "3.weight is not divided among the 2 processes of the worker"),
     ("--plain=buffer", "the model has the buffer 6.running_mean, which a step may change"),
     ("--length=50", "2 processes cannot share the 1 microbatches of the last step of an epoch equally"),

@@ -186,7 +186,7 @@ class TrainingStep:
         batch = self._load_batch(round_, rank, () if round_.recomputes else (rank, *round_.waiting))
         # A worker that joins has its values only after the round has begun.
         if self._versions is None:
-            trainer.state.show_values()
+            trainer.state.forget_gathered()
             self._versions = trainer.state.read_versions()
         began_s = time.perf_counter()
         check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None

@@ -37,7 +37,9 @@ parser.add_argument(
     "--forget-places", action="store_true", help="the script does not name the data dimension"
 )
 parser.add_argument("--sequence", action="store_true", help="with a norm that sees parts of the sequence")
-parser.add_argument("--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step", "copies"])
+parser.add_argument(
+    "--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step", "copies", "moved"]
+)
 options = parser.parse_args()
 
 processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -98,6 +100,8 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps, 
     if options.mistake == "copies" and rank == 1:
         with torch.no_grad():
             model[5].bias.add_(1.0)
+    if options.mistake == "moved":
+        model[0].weight._local_tensor = model[0].weight._local_tensor.clone()
     if options.mistake == "rank":
         run.keep["rank"] = rank
     if step.number in (3, 5):

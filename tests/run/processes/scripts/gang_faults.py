@@ -1,8 +1,9 @@
 """Faults at exact moments in one process of a worker of several processes."""
 
 import signal
+from functools import partial
 
-from faults import MOMENTS, _around, _strike
+from faults import MOMENTS, _around, _run_dir, _strike
 
 from elastane.run.protocol import actions
 from elastane.run.worker import worker_settings
@@ -12,13 +13,25 @@ from elastane.run.worker.state.training_state import TrainingState
 
 
 def arm(text: str) -> None:
-    """Arm the fault ``WORKER.PROCESS:STEP:MOMENT[:SIGNAL]``; see `faults`."""
+    """Arm the fault ``WORKER.PROCESS:STEP:MOMENT[:SIGNAL]``; see `faults`.
+
+    In place of a number, ``any`` is every worker until one has struck.
+    """
     place, step, moment, *name = text.split(":")
     own = worker_settings.get_settings()
-    if (own.worker, own.seat.number) != tuple(map(int, place.split("."))):
-        return
+    worker, process = place.split(".")
     number = signal.Signals[f"SIG{name[0] if name else 'KILL'}"]
-    (GANG_MOMENTS | MOMENTS)[moment](int(step), lambda: _strike(number))
+    if own.seat.number != int(process) or worker not in ("any", str(own.worker)):
+        return
+    strike = partial(_strike, number)
+    (GANG_MOMENTS | MOMENTS)[moment](int(step), partial(_strike_once, strike) if worker == "any" else strike)
+
+
+def _strike_once(strike):
+    root = _run_dir()
+    if root is not None and not (root / "struck").exists():
+        (root / "struck").touch()
+        strike()
 
 
 def _at_order(kind, *, done):
@@ -53,6 +66,19 @@ def _at_state(kind, *, done):
     return moment
 
 
+def _at_round(kind):
+    """Return the moment at which the first round of this kind begins."""
+
+    def moment(_step, strike):
+        def look(reactor, order):
+            if isinstance(order, actions.BeginRound) and reactor._entered.kind == kind:
+                strike()
+
+        _around(FollowingReactor, "_perform", before=look)
+
+    return moment
+
+
 def _applying(step, strike, *, after):
     def at(_state, outcome, *_args, **_options):
         if outcome.step == step:
@@ -73,6 +99,12 @@ GANG_MOMENTS = {
     "before-commit": _at_order(actions.CommitRound, done=False),
     "before-apply-here": lambda step, strike: _applying(step, strike, after=False),
     "after-apply-here": lambda step, strike: _applying(step, strike, after=True),
+    "before-evaluating": _at_round("evaluate"),
+    "before-settling": _at_round("settle"),
+    "before-snapshot": _at_order(actions.TakeSnapshot, done=False),
+    "after-snapshot": _at_order(actions.TakeSnapshot, done=True),
+    "before-restoring": _at_state(actions.RestoreState, done=False),
+    "after-restoring": _at_state(actions.RestoreState, done=True),
     "donor-before-packing": _at_state(PackState, done=False),
     "joiner-before-loading-here": _at_state(actions.LoadState, done=False),
     "joiner-after-loading-here": _at_state(actions.LoadState, done=True),

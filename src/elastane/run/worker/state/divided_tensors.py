@@ -13,6 +13,14 @@ def get_local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def set_local(parameter: torch.nn.Parameter, local: torch.Tensor) -> None:
+    """Replace this process's part of a parameter: the tensor itself unless it is divided."""
+    if is_shard(parameter):
+        parameter._local_tensor = local
+    else:
+        parameter.data = local
+
+
 def get_local_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """Return this process's part of the gradient of a parameter, divided as the parameter is."""
     if is_shard(gradient) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]

@@ -1,15 +1,16 @@
 """The parts of a model that this process has, in a worker of several processes.
 
-FSDP and tensor parallelism keep the parts where they have put them: FSDP pads and replaces their memory
-itself. So the run trains copies in its own memory, which peers read: the script's changes go there before
-each round, and new values go from there to the model's own parts before the next microbatch.
+FSDP gathers a tensor from flat memory, in which each process has as many elements as the one with the largest
+part. The run reserves as many in the memory that peers read, so it is the memory of FSDP, too: the optimizer
+trains what FSDP gathers, and nothing is copied. Parts that FSDP does not gather lie there as well.
 
 A part is a rectangle of its tensor. Each process tells the others which ones it has, so the run needs no
 knowledge of the mesh: the same rectangle in two processes is a copy, and the first of them counts.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from torch.optim import Optimizer
 from elastane.common.errors import BadInput
 from elastane.run.checkpoints.rectangles import Box, find_tiling_problem
 from elastane.run.worker.gangs.data_place import DataPlace
-from elastane.run.worker.state.divided_tensors import get_local
+from elastane.run.worker.state.divided_tensors import get_local, set_local
 from elastane.run.worker.state.model_layout import WholeTensor
 from elastane.run.worker.state.tree_reduce_scatter import TreeReduceScatter
 
@@ -71,7 +72,7 @@ class LocalShards:
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)
             module.set_custom_reduce_scatter(TreeReduceScatter())
-            # FSDP moves shards of unequal size into padded memory when it first uses them: let it do so now.
+            # FSDP looks after the memory of its shards once, when it first uses them: let it do so now.
             module.unshard()
             module.reshard()
 
@@ -138,7 +139,7 @@ class LocalShards:
         summed = {
             id(parameter.sharded_param): _adds_all(group.mesh_info, places)
             for module in self._modules
-            for group in module._get_fsdp_state()._fsdp_param_groups
+            for group in _list_groups(module)
             for parameter in group.fsdp_params
         }
         for source in self._sources.values():
@@ -159,22 +160,38 @@ class LocalShards:
                     "divided, leave --processes out and use more workers",
                 )
 
-    @torch.no_grad()
-    def read(self) -> None:
-        """Copy the values of the model's parts, which the script may have changed, to those of the run."""
+    def place(self, places: Iterable[tuple[nn.Parameter, torch.Tensor]]) -> None:
+        """Let the model use the memory of the run.
+
+        Args:
+            places: each local part, and flat memory that begins with it; there is as much as is reserved.
+        """
+        gathered = {
+            id(one.sharded_param): one
+            for module in self._modules
+            for group in _list_groups(module)
+            for one in group.fsdp_params
+        }
+        for local, flat in places:
+            source = self.find_source(local)
+            if one := gathered.get(id(source)):
+                # FSDP replaces the memory of a part when the part is in other memory than this.
+                one._sharded_param_data = flat[: one.padded_sharded_param_size.numel()]
+            # Not the parameter's own tensor: the optimizer's changes are none of the script.
+            set_local(source, local.data)
+
+    def reshard(self) -> None:
+        """Let FSDP gather all values anew when it needs them."""
         for module in self._modules:
             module.reshard()
-        torch._foreach_copy_([*self._locals], [*self._list_parts()])
 
-    @torch.no_grad()
-    def write(self) -> None:
-        """Copy the values of the run to the model's parts."""
-        torch._foreach_copy_([*self._list_parts()], [*self._locals])
 
-    def _list_parts(self) -> Iterator[torch.Tensor]:
-        for local in self._locals:
-            # A plain parameter requires a gradient, so only its values may change in place.
-            yield get_local(self._sources[id(local)].detach())
+def _list_groups(module: FSDPModule) -> list[Any]:
+    """Return the groups of parameters that a module gathers at once."""
+    state = module._get_fsdp_state()
+    # Before torch 2.13 a module has one group, or none.
+    groups = getattr(state, "_fsdp_param_groups", None)
+    return [one for one in ([state._fsdp_param_group] if groups is None else groups) if one is not None]
 
 
 def _adds_all(mesh_info: object, places: Sequence[DataPlace]) -> bool:

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from elastane.common.errors import BadInput
 from elastane.run.checkpoints.rectangles import Box
 from elastane.run.protocol.layout import Block, cut_blocks
+from elastane.run.worker.state.divided_tensors import get_local
 from elastane.run.worker.state.shared_memory import Section
 from elastane.run.worker.state.square_sums import Rows
 from elastane.run.worker.state.tensor_bytes import raw_bytes
@@ -379,11 +380,13 @@ class ModelLayout:
                 do="build the whole model, prune it and replace its layers before run.prepare",
             )
         starts = [section.data_ptr() for section in values[: self.parameter_sections]]
+        trained = (self.parameters,) if self._shards is None else (self.parameters, self._list_local())
         moved = [
             extent.name
-            for parameter, extent in zip(self.parameters, self.extents, strict=True)
-            if parameter.numel()
-            and parameter.data_ptr() != starts[extent.section] + extent.start * parameter.element_size()
+            for tensors in trained
+            for tensor, extent in zip(tensors, self.extents, strict=True)
+            if tensor.numel()
+            and tensor.data_ptr() != starts[extent.section] + extent.start * tensor.element_size()
         ]
         if moved:
             raise BadInput(
@@ -405,6 +408,10 @@ class ModelLayout:
                 means="run.prepare lays out the optimizer's state, so later groups would not be trained",
                 do="build the optimizer with all its groups; a group with lr=0 is not trained yet",
             )
+
+    def _list_local(self) -> list[torch.Tensor]:
+        """Return this process's part of each of the model's own parameters."""
+        return [get_local(source) for source in self.sources]
 
     def digest(self) -> str:
         """Return the SHA-256 of names, shapes and types of whole tensors, and of frozen values."""

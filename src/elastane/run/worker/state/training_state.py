@@ -42,10 +42,10 @@ OBSERVER = "activation_post_process"
 
 
 class ModelShards(Protocol):
-    """The shards of a divided model, of which the run trains copies; see `local_shards.LocalShards`."""
+    """The shards of a divided model; see `local_shards.LocalShards`."""
 
-    def read(self) -> None: ...
-    def write(self) -> None: ...
+    def place(self, places: Iterable[tuple[nn.Parameter, torch.Tensor]]) -> None: ...
+    def reshard(self) -> None: ...
     def find_boxes(self, local: nn.Parameter) -> Sequence[Box]: ...
     def list_copies(self) -> Iterator[tuple[str, torch.Tensor]]: ...
     def describe(self) -> str: ...
@@ -99,8 +99,6 @@ class TrainingState:
         # Threads that write checkpoints cannot ask a divided model: FSDP moves its parameters for an answer.
         self._names = None if shards is None else tuple(model.state_dict())
         self._aliases = None if shards is None else find_aliases(model)
-        # The model has older values than the memory of the run.
-        self._is_model_stale = False
         self.gather_tensor: Callable[[torch.Tensor], torch.Tensor] | None = None
         self.copies = copies
         self.layout = layout
@@ -140,6 +138,10 @@ class TrainingState:
                 view = extent.view(self.placement.values)
                 view.copy_(parameter)
                 parameter.data = view
+            if self._shards is not None:
+                values, extents = self.placement.values, self.layout.extents
+                flat = (values[extent.section][extent.start :] for extent in extents)
+                self._shards.place(zip(self.layout.parameters, flat, strict=True))
             self.placement.mark_computed(range(len(self.layout.blocks)))
             if self.inner is not None:
                 self.placement.commit_values()
@@ -176,8 +178,6 @@ class TrainingState:
             self.replicated.load(described, tensors)
             # The round has begun, so the reactor thread may be reading.
             self.placement.synchronize()
-            self._is_model_stale = True
-            self.show_values()
 
         return restore
 
@@ -195,8 +195,7 @@ class TrainingState:
         Raises:
             BadInput: the script made a change that a run does not support.
         """
-        if self._shards is not None and not self._is_model_stale:
-            self._shards.read()
+        self.forget_gathered()
         self.layout.check_unchanged(self.script_optimizer, self.placement.values)
         changed = [] if first else self.replicated.untrained.find_changed(caches=True)
         if first:
@@ -245,11 +244,10 @@ class TrainingState:
             return {}
         return {name: digest_tensor(tensor) for name, tensor in self._shards.list_copies()}
 
-    def show_values(self) -> None:
-        """Copy new values to the shards of a divided model; call this before anything uses the model."""
-        if self._shards is not None and self._is_model_stale:
-            self._shards.write()
-        self._is_model_stale = False
+    def forget_gathered(self) -> None:
+        """Let a divided model gather its values anew: some may have come from peers since."""
+        if self._shards is not None:
+            self._shards.reshard()
 
     def read_versions(self) -> list[int]:
         """Return autograd's counts of in-place changes of tensors that must not change inside a step."""
@@ -341,8 +339,6 @@ class TrainingState:
             if self.layout.is_buffers(block) and self.shards.holds_buffers(block, held)
         ]
         self.buffers.apply(sums, held_buffers, virtual_ranks)
-        self._is_model_stale = True
-        self.show_values()
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
         # Otherwise schedulers, including those of the script, warn that the optimizer has not stepped.
@@ -358,7 +354,6 @@ class TrainingState:
 
     def update_model(self, unit: int) -> None:
         """Copy the new values of a unit from the arena to the model."""
-        self._is_model_stale = True
         with self.placement.use_side_stream():
             self.placement.update_model(partial(self.view_values, unit))
 
@@ -369,7 +364,6 @@ class TrainingState:
 
     def store_values(self, unit: int, values: torch.Tensor) -> None:
         """Store the values that a unit has on a peer."""
-        self._is_model_stale = True
         view = partial(self.view_values, unit)
         with self.placement.use_side_stream():
             view(self.placement.received).copy_(values)

@@ -35,8 +35,7 @@ class TreeReduceScatter(ReduceScatter):
         assert not async_op, "FSDP waits for the sum"
         received = torch.empty_like(input_tensor)
         dist.all_to_all_single(received, input_tensor, group=group)
-        parts = list(received.view(group.size(), -1))
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts: Sequence[torch.Tensor] = received.view(group.size(), -1).unbind()
+        while len(pairs := list(zip(parts[::2], parts[1::2], strict=True))) > 1:
             parts = [left.add_(right) for left, right in pairs]
-        output_tensor.copy_(parts[0])
+        torch.add(*pairs[0], out=output_tensor)
