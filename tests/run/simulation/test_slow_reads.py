@@ -56,7 +56,7 @@ class CountedHistory(History):
     def start_worker(self, worker):
         super().start_worker(worker)
         process = self.workers[worker]
-        perform = process._perform
+        perform = process.perform
 
         def count(action):
             match action:
@@ -71,7 +71,7 @@ class CountedHistory(History):
                     pass
             perform(action)
 
-        process._perform = count
+        process.perform = count
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 5, 6, 7, 8])

@@ -72,6 +72,7 @@ class Exchange:
         if peer == self.worker:
             return fix_source(self.memory.read_slot(slot, block))
         if self.world.share_memory(self.worker, peer):
+            expect((peer, slot) in self._mapped, f"worker {self.worker} reads memory that it has not mapped")
             memory = self.world.workers[peer].memory
             return lambda: memory.read_slot(slot, block)
         return fix_source(self._payloads[peer, slot, block])
@@ -200,7 +201,8 @@ class Exchange:
 
     # -- state -------------------------------------------------------------------------------------------
 
-    def send_state(self, peer: WorkerId, fetch: messages.Fetch, reports: bytes) -> None:
+    def pack_state(self, fetch: messages.Fetch) -> Payload:
+        """Return the payload with the state that a peer fetches."""
         memory = self.memory
         payload: Payload = {(-2, unit): memory.parameters[unit] for unit in fetch.values}
         for unit in fetch.states:
@@ -210,15 +212,18 @@ class Exchange:
                     f"worker {self.worker} is asked for state of unit {unit}, which it lacks"
                 )
             payload[-3, unit] = state
-        message = messages.State(
-            generation=fetch.generation,
-            committed=fetch.committed,
-            values=fetch.values,
-            states=fetch.states,
-            reports=reports,
-        )
-        self.world.trace(lambda: f"worker {self.worker} serves {peer}: {message}")
-        self.world.peer_network.send(self.worker, peer, message, payload)
+        return payload
+
+
+def build_state(fetch: messages.Fetch, reports: bytes) -> messages.State:
+    """Return the answer to a request for state."""
+    return messages.State(
+        generation=fetch.generation,
+        committed=fetch.committed,
+        values=fetch.values,
+        states=fetch.states,
+        reports=reports,
+    )
 
 
 def name_fault(torn: int) -> str:

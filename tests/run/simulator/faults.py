@@ -6,6 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from elastane.run.protocol.layout import Layout
+from tests.run.simulator.gang_faults import GangFault, PauseProcess
 from tests.run.simulator.network import NetworkConditions
 from tests.run.simulator.network_faults import BreakLink, CutControl, NetworkFault, PartMesh, SilentDeath
 from tests.run.simulator.node_faults import NodeFault
@@ -125,6 +126,7 @@ Fault: TypeAlias = (
     | SpoilChecks
     | NetworkFault
     | NodeFault
+    | GangFault
 )
 
 
@@ -169,7 +171,7 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 def is_prompt(plan: HistoryPlan) -> bool:
     """Return whether all workers report a broken link within a quarter of a second of each other."""
     slow = any(
-        isinstance(fault, KillCoordinator | Pause | CutControl | SilentDeath)
+        isinstance(fault, KillCoordinator | Pause | PauseProcess | CutControl | SilentDeath)
         or (isinstance(fault, BreakLink | PartMesh) and fault.one_way)
         for fault in plan.faults
     )

@@ -29,6 +29,8 @@ from tests.run.simulator.clock import Clock
 from tests.run.simulator.coordinator import RunFiles, SimCoordinator
 from tests.run.simulator.faults import HistoryPlan
 from tests.run.simulator.faulty_network import FaultyNetwork
+from tests.run.simulator.gang import SimGang
+from tests.run.simulator.gang_faults import FuseProcess, GangFault, KillProcess, PauseProcess
 from tests.run.simulator.judge import Judge, describe_processes
 from tests.run.simulator.needless_kills import KillCheck
 from tests.run.simulator.network import ControlNetwork, Endpoint
@@ -42,6 +44,7 @@ from tests.run.simulator.network_faults import (
     WallOff,
 )
 from tests.run.simulator.network_injection import NetworkInjector
+from tests.run.simulator.process import WorkerProcess
 from tests.run.simulator.storage import SimStorage, StoredCheckpoint
 from tests.run.simulator.worker import SimWorker
 
@@ -218,7 +221,8 @@ class History:
 
     def start_worker(self, worker: WorkerId) -> None:
         slowness = 1.0 + self.clock.random.random() * (self.plan.slowest - 1.0)
-        self.workers[worker] = self._ends[worker] = SimWorker(worker, self, slowness)
+        kind = SimGang if self.shape.layout.together > 1 else SimWorker
+        self.workers[worker] = self._ends[worker] = kind(worker, self, slowness)
         self.trace(lambda: f"worker {worker} starts")
         self.network_injector.handle_start(worker)
 
@@ -346,10 +350,26 @@ class History:
                     self._pause(victim, for_s)
             case faults.LoseNode(which=which):
                 self._lose_node(which)
+            case FuseProcess() | KillProcess() | PauseProcess():
+                self._inject_in_gang(fault)
             case BreakLink() | PartMesh() | WallOff() | CutControl() | SilentDeath():
                 self.network_injector.inject(fault)
             case _:
                 raise AssertionError(f"a run on one node has no fault like {fault}")
+
+    def _inject_in_gang(self, fault: GangFault) -> None:
+        """Let a fault strike one process of a worker of several."""
+        gang = self.choose_victim(fault.which)
+        if not isinstance(gang, SimGang):
+            return
+        victim = gang.followers[fault.process % len(gang.followers)]
+        match fault:
+            case KillProcess():
+                victim.die()
+            case FuseProcess(orders=orders):
+                victim.fuse = orders
+            case PauseProcess(for_s=for_s):
+                self._pause(victim, for_s)
 
     def _lose_node(self, which: int) -> None:
         """Let all workers of one node die at once, but spare joiners if too many joins would fail."""
@@ -373,13 +393,13 @@ class History:
         if self.coordinator is not None:
             self.coordinator.ask(ask)
 
-    def _pause(self, victim: SimWorker, for_s: float) -> None:
+    def _pause(self, victim: WorkerProcess, for_s: float) -> None:
         victim.pause()
 
         def end_pause() -> None:
             self.record_fault()
             if for_s > HUNG_S:
-                victim.die(hung=True)
+                self.workers[victim.worker].die(hung=True)
             else:
                 victim.resume()
 

@@ -12,7 +12,12 @@ NODE_SLOT = 1 << 16
 
 
 class Memory:
-    """Parameters, optimizer state and slots of one worker.
+    """Parameters, optimizer state and slots of one worker, or of one of its processes.
+
+    Args:
+        reference: the run without any fault.
+        together: as in `elastane.run.protocol.layout.Layout`: the gradient of a virtual rank is the sum of
+            this many.
 
     Attributes:
         parameters: the value of each unit.
@@ -23,13 +28,14 @@ class Memory:
         released: the script has continued since the last training step.
     """
 
-    def __init__(self, reference: ReferenceRun) -> None:
+    def __init__(self, reference: ReferenceRun, together: int = 1) -> None:
         self.parameters = list(reference.parameters[0])
         self.optimizer: list[int | None] = list(reference.optimizer[0])
         self.slots: list[dict[int, int]] = [{}]
         self.node_slots: list[dict[int, int]] = []
         self.rooted: set[int] = set()
         self.released = True
+        self._together = together
         self._nodes: dict[Span, int] = {}
         self._announced: set[Span] = set()
         self._size = 0
@@ -45,7 +51,7 @@ class Memory:
 
     def begin_leaf(self, virtual_rank: int) -> None:
         """Choose the slot of a leaf's gradient and the slots to merge with it, as a binary counter does."""
-        node: Span = (virtual_rank, virtual_rank + 1)
+        node = self._find_leaf(virtual_rank)
         taken = set(self._nodes.values())
         place = next(number for number in range(len(taken) + 1) if number not in taken)
         while len(self.slots) <= place:
@@ -59,6 +65,14 @@ class Memory:
             # The lower slot remains, so that an aligned power of two ends in slot 0.
             node, place = (min(node[0], other[0]), max(node[1], other[1])), min(left, right)
         self._nodes[node] = place
+
+    def _find_leaf(self, virtual_rank: int) -> Span:
+        first = virtual_rank - virtual_rank % self._together
+        return first, first + self._together
+
+    def find_slot(self, node: Span) -> int:
+        """Return the slot of a node that this worker has announced."""
+        return self._nodes[node]
 
     def add(self, block: int, value: int) -> None:
         """Add one block's gradient of the current leaf."""
@@ -79,7 +93,8 @@ class Memory:
         Args:
             following: the later virtual ranks.
         """
-        final = set(cover(expand_spans(self._nodes).union(following), self._size)) & self._nodes.keys()
+        ranks = expand_spans([*self._nodes, *map(self._find_leaf, following)])
+        final = set(cover(ranks, self._size)) & self._nodes.keys()
         parts = sorted(final - self._announced)
         if following:
             self._announced |= final

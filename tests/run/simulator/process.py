@@ -52,6 +52,10 @@ class WorkerProcess(Endpoint):
         self.spoils = False
         self._deferred: list[Callable[[], None]] = []
 
+    def find_process(self, number: int) -> "WorkerProcess":
+        """Return the process with this number, of a worker of several."""
+        raise AssertionError(f"worker {self.worker} has no process {number}")
+
     @abstractmethod
     def handle(self, event: events.Event) -> None:
         """Pass an event to the member and perform its actions."""

@@ -9,10 +9,12 @@ from functools import lru_cache
 import msgspec
 
 from elastane.run.protocol.commit import compute_outcome
-from elastane.run.protocol.events import RoundKind
+from elastane.run.protocol.events import Measured, RoundKind
+from elastane.run.protocol.gangs import combine_measurements
 from elastane.run.protocol.layout import Layout
 from elastane.run.protocol.messages import Leaf, RoundOutcome, Vote
 from elastane.run.protocol.sampling import mix
+from elastane.run.protocol.tree import Span
 
 LEAF, NODE, OPTIMIZER, PARAMETER, REST, SCRIPT, STATE = range(1, 8)
 
@@ -89,18 +91,22 @@ def add_sums(left: int, right: int) -> int:
 
 def compute_sum(step: int, block: int, model: int, size: int) -> int:
     """Return the sum over all virtual ranks, by the tree's definition: halves of the next power of two."""
-
-    def total(start: int, width: int) -> int:
-        if width == 1:
-            return compute_gradient(step, start, block, model)
-        half = width // 2
-        left = total(start, half)
-        return add_sums(left, total(start + half, half)) if start + half < size else left
-
     width = 1
     while width < size:
         width *= 2
-    return total(0, width)
+    return compute_node(step, block, model, (0, width), size)
+
+
+def compute_node(step: int, block: int, model: int, node: Span, size: int) -> int:
+    """Return the sum over the virtual ranks of a node of the tree, whose width is a power of two."""
+    start, stop = node
+    if stop - start == 1:
+        return compute_gradient(step, start, block, model)
+    middle = (start + stop) // 2
+    left = compute_node(step, block, model, (start, middle), size)
+    if middle >= size:
+        return left
+    return add_sums(left, compute_node(step, block, model, (middle, stop), size))
 
 
 def compute_leaf(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> Leaf:
@@ -176,6 +182,8 @@ class ReferenceRun:
                     [self.parameters[before][unit] for unit in units],
                     [self.optimizer[before][unit] for unit in units],
                 )
+        if (together := shape.layout.together) > 1:
+            digests = combine_measurements([Measured(0, {}, digests)] * together).digests
         vote = Vote(generation=0, round=0, leaves=(), norms=norms, digests=digests)
         outcome = compute_outcome(0, step, leaves, {0: vote})
         return msgspec.structs.replace(outcome, shares={})

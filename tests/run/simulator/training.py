@@ -8,8 +8,8 @@ from elastane.run.protocol import actions, events, messages
 from elastane.run.protocol.events import RoundKind
 from tests.run.simulator.process import WorkerProcess
 from tests.run.simulator.reference_run import (
-    compute_gradient,
     compute_leaf,
+    compute_node,
     run_script_code,
     update_rest,
     update_unit,
@@ -24,15 +24,19 @@ class TrainingThread:
     Args:
         worker: the worker; its process may die at any moment.
         world: the parts that the worker can reach.
-        reporter: receives reports of steps.
+        reporter: receives reports of steps; None: another process of the worker reports them.
+        process: the number of this process in a worker that computes neighbouring virtual ranks together.
 
     Attributes:
         kind: the kind of the current round.
         step: the step that it computes, or that follows the evaluation it computes.
     """
 
-    def __init__(self, worker: WorkerProcess, world: WorkerWorld, reporter: Reporter) -> None:
+    def __init__(
+        self, worker: WorkerProcess, world: WorkerWorld, reporter: Reporter | None, process: int = 0
+    ) -> None:
         self.worker = worker
+        self._process = process
         self._world, self._reporter = world, reporter
         self._memory, self._member = worker.memory, worker.member
         self.kind: RoundKind = "train"
@@ -54,7 +58,7 @@ class TrainingThread:
         return sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0
 
     def begin(self, begin: actions.BeginRound) -> None:
-        if begin.round == 1:
+        if begin.round == 1 and self._reporter is not None:
             self._world.checker.rounds.clear()
         if begin.round != self._round:
             self._memory.begin_round(self._world.shape.count_virtual_ranks(self.kind))
@@ -63,7 +67,7 @@ class TrainingThread:
     def compute(self, virtual_ranks: tuple[int, ...], assignment: int, checked: int | None) -> None:
         self._assignment, self._checked = assignment, checked
         self._memory.begin_assignment()
-        self._queue.extend(virtual_ranks)
+        self._queue.extend(virtual_ranks[self._process :: self._world.shape.layout.together])
         self._compute_next()
 
     def recompute(self, virtual_rank: int) -> None:
@@ -118,7 +122,10 @@ class TrainingThread:
         """Return the gradient of each block; a fault spoils one of a spot check, once per microbatch."""
         model = hash(tuple(self._memory.parameters))
         blocks = range(self._world.shape.layout.blocks)
-        gradients = [compute_gradient(self.step, rank, block, model) for block in blocks]
+        layout = self._world.shape.layout
+        first = rank - rank % layout.together
+        node = first, first + layout.together
+        gradients = [compute_node(self.step, block, model, node, layout.virtual_ranks) for block in blocks]
         place = self.step, rank
         if is_check and self.worker.spoils and place not in self._spoilt:
             self._spoilt.add(place)
@@ -174,10 +181,12 @@ class TrainingThread:
                 else f"{kind} is committed"
             )
         )
-        self._world.checker.check_commit(self.worker.worker, kind, outcome)
         pace = self._world.pace
+        if self._reporter is not None:
+            self._world.checker.check_commit(self.worker.worker, kind, outcome)
+            if kind == "train":
+                self._reporter.add_step(outcome, healthy=commit.healthy)
         if kind == "train":
-            self._reporter.add_step(outcome, healthy=commit.healthy)
             self.worker.schedule(self.worker.draw_duration(pace.apply_s), lambda: self._apply(commit))
         else:
             self.worker.schedule(

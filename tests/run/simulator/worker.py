@@ -5,6 +5,7 @@ event. It drops a message with memory that it cannot reach because the sender is
 """
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -29,7 +30,7 @@ from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.protocol.spot_checks import Finding
 from tests.run.simulator.checkpoint_writer import CheckpointWriter
-from tests.run.simulator.exchange import Exchange
+from tests.run.simulator.exchange import Exchange, build_state
 from tests.run.simulator.memory import Memory
 from tests.run.simulator.network import Payload
 from tests.run.simulator.process import WorkerProcess
@@ -55,8 +56,9 @@ class SimWorker(WorkerProcess):
     """
 
     def __init__(self, worker: WorkerId, world: WorkerWorld, slowness: float = 1.0) -> None:
-        member = MemberMachine(worker, world.shape.layout, _make_outcome(world.origin))
-        super().__init__(worker, world, slowness, Memory(get_reference(world.shape)), member)
+        member = MemberMachine(worker, world.shape.layout, make_outcome(world.origin))
+        memory = Memory(get_reference(world.shape), world.shape.layout.together)
+        super().__init__(worker, world, slowness, memory, member)
         self.world = world
         self.fuse: int | None = None
         self.trigger: tuple[str, int] | None = None
@@ -65,12 +67,13 @@ class SimWorker(WorkerProcess):
         self._ended: deque[Read] = deque()
         self._training = TrainingThread(self, world, self._reporter)
         self.checkpoint_writer = CheckpointWriter(self, world, self._reporter)
-        self.schedule(self.draw_duration(world.pace.start_s) + 0.05, self._finish_rehearsal)
+        self.schedule(self.draw_duration(world.pace.start_s) + 0.05, self.finish_rehearsal)
         self.schedule(0.01, self._report_regularly)
 
     # -- the coordinator ---------------------------------------------------------------------------------
 
-    def _finish_rehearsal(self) -> None:
+    def finish_rehearsal(self) -> None:
+        """Enter the first round."""
         self.state = "ready"
         self._training.enter("train" if self.member.step < self.world.shape.steps else "settle")
 
@@ -130,8 +133,11 @@ class SimWorker(WorkerProcess):
         self.guard(lambda: self._receive(sender, message, payload))()
 
     def _receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
-        if self.world.share_memory(self.worker, sender) and not self._exchange.is_readable(sender, message):
-            return
+        if not self.world.share_memory(self.worker, sender) or self._exchange.is_readable(sender, message):
+            self.take_message(sender, message, payload)
+
+    def take_message(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        """Pass a message on to the member; the memory to which it refers can be read."""
         self._exchange.store_payload(sender, payload)
         if isinstance(message, messages.State) and message.reports:
             self._reporter.take_over(message.reports)
@@ -142,7 +148,11 @@ class SimWorker(WorkerProcess):
         self.handle(events.Received(sender, message))
 
     def handle_lost_peer(self, peer: WorkerId) -> None:
-        self.guard(lambda: self.handle(events.ConnectionLost(peer)))()
+        self.guard(lambda: self.take_loss(peer))()
+
+    def take_loss(self, peer: WorkerId) -> None:
+        """Pass the loss of a peer on to the member."""
+        self.handle(events.ConnectionLost(peer))
 
     # -- the shell ---------------------------------------------------------------------------------------
 
@@ -152,6 +162,10 @@ class SimWorker(WorkerProcess):
         Then end the reads that take no time, in their order.
         """
         self.pass_on(event)
+        self.settle()
+
+    def settle(self) -> None:
+        """End the reads that take no time, in their order, and report."""
         while self.alive and self._ended:
             self._end_read(self._ended.popleft())
         if self.alive:
@@ -168,7 +182,7 @@ class SimWorker(WorkerProcess):
             if self._is_death_due(action):
                 self.die()
                 return
-            self._perform(action)
+            self.perform(action)
 
     def _begin_read(self, read: Read, least_s: float = 0.0) -> None:
         takes_s = least_s + self.world.draw_read_time()
@@ -179,10 +193,7 @@ class SimWorker(WorkerProcess):
 
     def _end_late_read(self, read: Read) -> None:
         self._ended.append(read)
-        while self.alive and self._ended:
-            self._end_read(self._ended.popleft())
-        if self.alive:
-            self.report()
+        self.settle()
 
     def _end_read(self, read: Read) -> None:
         answer = read.end()
@@ -212,7 +223,8 @@ class SimWorker(WorkerProcess):
         named = action.message if isinstance(action, actions.Send) else action
         return type(named).__name__
 
-    def _perform(self, action: actions.Action) -> None:
+    def perform(self, action: actions.Action) -> None:
+        """Perform an action of the member."""
         match action:
             case actions.Send(peer, message):
                 self.world.trace(lambda: f"worker {self.worker} sends {peer}: {message}")
@@ -222,8 +234,7 @@ class SimWorker(WorkerProcess):
                     self.worker, peer, message, self._exchange.build_payload(peer, message)
                 )
             case actions.SendState(peer, fetch):
-                reports = self._reporter.hand_over() if fetch.needs_reports else b""
-                self._exchange.send_state(peer, fetch, reports)
+                self.send_state(peer, self.build_state(fetch), self._exchange.pack_state(fetch))
             case actions.LoadState(peer, state):
                 transfer = _describe_transfer(peer, state)
                 self.world.narrate(
@@ -256,7 +267,10 @@ class SimWorker(WorkerProcess):
                 self._training.recompute(virtual_rank)
             case actions.Measure():
                 self.schedule(
-                    self.draw_duration(self.world.pace.measure_s), lambda: self._answer_measurement(action)
+                    self.draw_duration(self.world.pace.measure_s),
+                    lambda: self.handle(
+                        measure_state(self.memory, self.world, action, self.member.keeps_state_of)
+                    ),
                 )
             case actions.TakeSnapshot():
                 self.checkpoint_writer.copy(action)
@@ -299,6 +313,15 @@ class SimWorker(WorkerProcess):
         elif finding.wrong == self.worker:
             self.die(FOUND_WRONG)
 
+    def build_state(self, fetch: messages.Fetch) -> messages.State:
+        """Return the answer to a request for state."""
+        return build_state(fetch, self._reporter.hand_over() if fetch.needs_reports else b"")
+
+    def send_state(self, peer: WorkerId, state: messages.State, payload: Payload) -> None:
+        """Send state to a peer."""
+        self.world.trace(lambda: f"worker {self.worker} serves {peer}: {state}")
+        self.world.peer_network.send(self.worker, peer, state, payload)
+
     def _narrate_begin(self) -> None:
         generation = self.member.generation
         if generation is not None:
@@ -311,36 +334,51 @@ class SimWorker(WorkerProcess):
     # -- checkpoints -------------------------------------------------------------------------------------
 
     def _restore(self, restore: actions.RestoreState) -> None:
-        origin = self.world.origin
-        if origin is None:
-            raise AssertionError(f"worker {self.worker} restores, but there is no checkpoint")
-        for unit in restore.values:
-            self.memory.parameters[unit] = origin.units[unit][0]
-        for unit in restore.states:
-            self.memory.optimizer[unit] = origin.units[unit][1]
-        state = messages.State(
-            generation=restore.generation,
-            committed=restore.committed,
-            values=restore.values,
-            states=restore.states,
-        )
-        self.schedule(0.001, lambda: self.handle(events.Received(STORE, state)))
+        state = restore_state(self.memory, self.world, restore)
+        self.schedule(0.001, lambda: self.take_restored(state))
 
-    # -- digests -----------------------------------------------------------------------------------------
-
-    def _answer_measurement(self, action: actions.Measure) -> None:
-        norms = {block: compute_norm(self.memory.slots[0][block]) for block in action.norms}
-        digests = {block: self._compute_digest(block) for block in action.digests}
-        self.handle(events.Measured(action.request, norms, digests))
-
-    def _compute_digest(self, block: int) -> tuple[str, str]:
-        units = self.world.shape.list_units(block)
-        states = [state for unit in units if (state := self.memory.optimizer[unit]) is not None]
-        values, digest = compute_digests([self.memory.parameters[unit] for unit in units], states)
-        return values, digest if self.member.keeps_state_of(block) else ""
+    def take_restored(self, state: messages.State) -> None:
+        """Pass the state of the run's start on to the member."""
+        self.handle(events.Received(STORE, state))
 
 
-def _make_outcome(origin: StoredCheckpoint | None) -> messages.RoundOutcome | None:
+def restore_state(memory: Memory, world: WorkerWorld, restore: actions.RestoreState) -> messages.State:
+    """Restore units from the checkpoint of the run's start; return the message of their arrival."""
+    origin = world.origin
+    if origin is None:
+        raise AssertionError("a worker restores, but there is no checkpoint")
+    for unit in restore.values:
+        memory.parameters[unit] = origin.units[unit][0]
+    for unit in restore.states:
+        memory.optimizer[unit] = origin.units[unit][1]
+    return messages.State(
+        generation=restore.generation,
+        committed=restore.committed,
+        values=restore.values,
+        states=restore.states,
+    )
+
+
+def measure_state(
+    memory: Memory, world: WorkerWorld, measure: actions.Measure, keeps_state_of: Callable[[int], bool]
+) -> events.Measured:
+    """Return norms of sums and digests of state in the memory of a process."""
+
+    def compute_digest(block: int) -> tuple[str, str]:
+        units = world.shape.list_units(block)
+        states = [state for unit in units if (state := memory.optimizer[unit]) is not None]
+        values, digest = compute_digests([memory.parameters[unit] for unit in units], states)
+        return values, digest if keeps_state_of(block) else ""
+
+    # Processes of a gang have the same symbols, and the squares of all count.
+    together = world.shape.layout.together
+    norms = {block: compute_norm(memory.slots[0][block]) / together for block in measure.norms}
+    digests = {block: compute_digest(block) for block in measure.digests}
+    return events.Measured(measure.request, norms, digests)
+
+
+def make_outcome(origin: StoredCheckpoint | None) -> messages.RoundOutcome | None:
+    """Return the outcome with which a worker begins; None: the run starts from nothing."""
     return None if origin is None else msgspec.structs.replace(messages.BEGINNING, step=origin.step)
 
 

@@ -6,9 +6,10 @@ b of the gang is block b of each of its processes.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -71,6 +72,64 @@ class GangDisagreement(Exception):
     ) -> None:
         super().__init__(what)
         self.means, self.do = means, do
+
+
+Item = TypeVar("Item")
+
+
+class Deliveries(Generic[Item]):
+    """Messages of peers, and losses of peers, which the protocol learns of in their order.
+
+    A message that refers to memory waits until every process of the gang can read it. Memory that a process
+    has mapped outlives its owner, so it is asked about once.
+
+    Args:
+        processes: the number of processes, at least 2.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._others = frozenset(range(1, processes))
+        self._waiting: deque[Item] = deque()
+        # The processes that have not answered the delivery of the first item; None: it is not under way.
+        self._missing: set[int] | None = None
+        self._mapped: set[Hashable] = set()
+        self._memory: frozenset[Hashable] = frozenset()
+        self._is_readable = True
+
+    def add(self, item: Item) -> None:
+        """Add what has come last."""
+        self._waiting.append(item)
+
+    def find_next(self) -> Item | None:
+        """Return the first item, whose delivery begins now; None: there is none, or one is under way."""
+        return self._waiting[0] if self._waiting and self._missing is None else None
+
+    def are_mapped(self, memory: frozenset[Hashable] | None) -> bool:
+        """Return whether all processes have mapped this memory; None: it is of the message alone."""
+        return memory is not None and memory <= self._mapped
+
+    def begin(self, memory: frozenset[Hashable] | None) -> None:
+        """Wait for the answers of the other processes to the delivery of the first item."""
+        self._missing, self._memory = set(self._others), memory or frozenset()
+
+    def answer(self, process: int, *, is_readable: bool) -> bool:
+        """Take the answer of a process; return whether it was the last one."""
+        assert self._missing is not None, "a process answers a delivery once"
+        self._missing.discard(process)
+        self._is_readable = self._is_readable and is_readable
+        return not self._missing
+
+    def refuse(self) -> None:
+        """Note that process 0 cannot read the memory of the first item."""
+        self._is_readable = False
+
+    def take(self) -> tuple[Item, bool]:
+        """Remove the first item; return it, and whether all processes can read its memory."""
+        is_readable, self._is_readable = self._is_readable, True
+        if is_readable:
+            self._mapped |= self._memory
+        self._missing, self._memory = None, frozenset()
+        return self._waiting.popleft(), is_readable
 
 
 class GangResults:

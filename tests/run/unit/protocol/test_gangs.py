@@ -17,7 +17,7 @@ from elastane.run.protocol.events import (
     RoundEntered,
     StorageRefused,
 )
-from elastane.run.protocol.gangs import GangDisagreement, GangResults
+from elastane.run.protocol.gangs import Deliveries, GangDisagreement, GangResults
 from elastane.run.protocol.layout import REPLICATED_BLOCK
 from elastane.run.protocol.messages import Leaf, PartialSum, Vote
 
@@ -166,3 +166,42 @@ def test_storage_refuses_a_gang_while_it_refuses_a_process():
     assert results.add(0, StorageRefused(True)) == []
     assert results.add(1, StorageRefused(False)) == []
     assert results.add(0, StorageRefused(False)) == [StorageRefused(False)]
+
+
+def test_a_message_waits_until_every_process_can_read_its_memory():
+    deliveries = Deliveries(3)
+    deliveries.add("sums")
+    deliveries.add("loss")
+    assert deliveries.find_next() == "sums"
+    deliveries.begin(frozenset({"arena"}))
+    assert deliveries.find_next() is None
+    assert not deliveries.answer(2, is_readable=True)
+    assert deliveries.answer(1, is_readable=True)
+    assert deliveries.take() == ("sums", True)
+    # The loss of its sender follows, and the memory stays mapped.
+    assert deliveries.find_next() == "loss"
+    assert deliveries.take() == ("loss", True)
+    assert deliveries.are_mapped(frozenset({"arena"}))
+    assert not deliveries.are_mapped(frozenset({"arena", "another"}))
+    assert not deliveries.are_mapped(None)
+
+
+def test_memory_that_one_process_cannot_map_is_asked_about_again():
+    deliveries = Deliveries(3)
+    deliveries.add("sums")
+    deliveries.begin(frozenset({"arena"}))
+    deliveries.answer(1, is_readable=False)
+    deliveries.answer(2, is_readable=True)
+    assert deliveries.take() == ("sums", False)
+    assert not deliveries.are_mapped(frozenset({"arena"}))
+    deliveries.add("more")
+    assert deliveries.take() == ("more", True)
+
+
+def test_a_message_that_process_0_cannot_read_is_dropped():
+    deliveries = Deliveries(2)
+    deliveries.add("sums")
+    deliveries.refuse()
+    deliveries.begin(frozenset({"arena"}))
+    deliveries.answer(1, is_readable=True)
+    assert deliveries.take() == ("sums", False)

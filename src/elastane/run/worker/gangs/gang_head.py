@@ -21,7 +21,7 @@ from elastane.common.untrusted_data import Malformed
 from elastane.run.nouns.control import CheckpointPart
 from elastane.run.nouns.spec import Probe
 from elastane.run.protocol import actions, events, messages
-from elastane.run.protocol.gangs import GangDisagreement, GangResults, Result, StateRestored
+from elastane.run.protocol.gangs import Deliveries, GangDisagreement, GangResults, Result, StateRestored
 from elastane.run.protocol.layout import STORE
 from elastane.run.protocol.member_machine import MemberMachine
 from elastane.run.worker.gangs.gang_follower import can_read, describe_plane
@@ -117,6 +117,8 @@ class GangLinks:
 
 Memory: TypeAlias = tuple[int, int]
 """A process, and the descriptor of an arena there."""
+FromPeer: TypeAlias = tuple[int, messages.AnyPeerMessage | None, Payload]
+"""A peer, and a message of it; None: the connection to it is lost."""
 
 
 def decode_gang(payload: Payload, processes: int) -> tuple[Plane, ...]:
@@ -180,14 +182,7 @@ class HeadReactor(Reactor):
         self._planes: dict[int, Plane] = {0: describe_plane(gradients, state)}
         self._probes: dict[int, Probe | None] = {}
         self._all_ready = threading.Event()
-        # Messages of peers, and losses of peers (None), in their order.
-        self._inbox: deque[tuple[int, messages.AnyPeerMessage | None, Payload]] = deque()
-        # The answers to the delivery of the first of them that are missing; None: it is not under way.
-        self._missing: set[int] | None = None
-        # The arenas of peers that all processes have mapped, and those of this message.
-        self._mapped: set[Memory] = set()
-        self._delivered: frozenset[Memory] = frozenset()
-        self._is_readable = True
+        self._deliveries: Deliveries[FromPeer] = Deliveries(links.processes)
         self._states_on_the_way: deque[_StateOnTheWay] = deque()
         super().__init__(
             member,
@@ -259,7 +254,9 @@ class HeadReactor(Reactor):
                 if len(self._probes) == self._links.processes - 1:
                     self._all_ready.set()
             case Delivered(is_readable):
-                self._finish_delivery(process, is_readable=is_readable)
+                if self._deliveries.answer(process, is_readable=is_readable):
+                    self._handle_delivered()
+                    self._deliver_all()
             case StatePacked(address):
                 self._take_packed_state(process, address)
             case ScriptFailed() | PartsChanged():
@@ -269,28 +266,30 @@ class HeadReactor(Reactor):
 
     def _receive(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         with self._handling:
-            self._inbox.append((sender, message, payload))
-            self._handle_inbox()
+            self._deliveries.add((sender, message, payload))
+            self._deliver_all()
 
     def _handle_lost_peer(self, peer: int) -> None:
         with self._handling:
-            self._inbox.append((peer, None, memoryview(b"")))
-            self._handle_inbox()
+            self._deliveries.add((peer, None, memoryview(b"")))
+            self._deliver_all()
 
-    def _handle_inbox(self) -> None:
-        while self._inbox and self._missing is None:
-            sender, message, payload = self._inbox[0]
+    def _deliver_all(self) -> None:
+        while (first := self._deliveries.find_next()) is not None:
+            sender, message, payload = first
             if isinstance(message, MEMORY_MESSAGES) and not self._deliver(sender, message, payload):
                 return
-            self._inbox.popleft()
-            if message is None:
-                self._handle(events.ConnectionLost(sender))
-            elif self._is_readable:
-                self._handle_message(sender, message, payload)
-            self._is_readable = True
+            self._handle_delivered()
+
+    def _handle_delivered(self) -> None:
+        (sender, message, payload), is_readable = self._deliveries.take()
+        if message is None:
+            self._handle(events.ConnectionLost(sender))
+        elif is_readable:
+            self._handle_message(sender, message, payload)
 
     def _deliver(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> bool:
-        """Pass a message on to all processes; return whether all can read its memory, or cannot, already."""
+        """Pass a message on to all processes; return whether none of them has to answer."""
         assert self._mesh is not None, "messages come from the mesh"
         try:
             planes = decode_gang(payload, self._links.processes)
@@ -298,34 +297,18 @@ class HeadReactor(Reactor):
             problem = f"its {type(message).__name__} cannot be read: {escape_line(str(error))}"
             sys.stderr.write(f"elastane mesh: worker {sender} is broken: {problem}\n")
             self._mesh.disown(sender)
-            self._is_readable = False
+            self._deliveries.refuse()
             return True
         memory = _list_memory(message, planes)
-        is_known = memory is not None and memory <= self._mapped
+        is_known = self._deliveries.are_mapped(memory)
         self._links.send_each(
             [Deliver(sender, message, plane, is_answered=not is_known) for plane in planes[1:]]
         )
-        self._is_readable = can_read(self._gang_payloads, sender, message, planes[0])
-        if is_known:
-            return True
-        self._delivered = memory or frozenset()
-        self._missing = set(range(1, self._links.processes))
-        return False
-
-    def _finish_delivery(self, process: int, *, is_readable: bool) -> None:
-        assert self._missing is not None, "a process answers a delivery once"
-        self._missing.discard(process)
-        self._is_readable = self._is_readable and is_readable
-        if self._missing:
-            return
-        self._missing = None
-        if self._is_readable:
-            self._mapped |= self._delivered
-        sender, message, payload = self._inbox.popleft()
-        if self._is_readable and message is not None:
-            self._handle_message(sender, message, payload)
-        self._is_readable = True
-        self._handle_inbox()
+        if not can_read(self._gang_payloads, sender, message, planes[0]):
+            self._deliveries.refuse()
+        if not is_known:
+            self._deliveries.begin(memory)
+        return is_known
 
     # -- actions out ---------------------------------------------------------------------------------------
 
