@@ -47,15 +47,15 @@ def measure(setting: Setting) -> dict[str, Any]:
         for _ in range(setting.repetitions):
             run.wait_for_members(WORKERS)
             run.wait_for_steps(setting.calm_steps)
-            deaths.append(measure_death(run, setting))
+            deaths.append(measure_death(run, setting, VIRTUAL_RANKS))
     keys = ("to_commit_s", "beyond_work_s", "usual_step_s", "noticed_s", "recomputed")
     return {"virtual_ranks": VIRTUAL_RANKS, "deaths": deaths} | {k: [d[k] for d in deaths] for k in keys}
 
 
-def measure_death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
-    pids = run.read_worker_pids()
-    victim = pids[max(pids)]
-    survivors = [pid for pid in pids.values() if pid != victim]
+def measure_death(run: ElastaneRun, setting: Setting, virtual_ranks: int) -> dict[str, float]:
+    """Kill a process of the newest worker: the last one, if it has several."""
+    *others, newest = run.read_all_pids().values()
+    victim, survivors = newest[-1], [pid for pids in others for pid in pids]
     usual_s = median(
         list(ticks.compute_durations_s(ticks.select_process(victim, run.read_ticks())).values())[
             -setting.calm_steps :
@@ -73,14 +73,15 @@ def measure_death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     run.wait(lambda: len(run.read_events("worker.died")) > events, "the death in the events")
     commits = [tick for tick in run.read_ticks() if tick.step == death.step and tick.pid in survivors]
     to_commit_s = max(tick.at_s for tick in commits) - death.at_s
-    work_s = max(compute_work_s(run, pid, death) for pid in survivors)
+    each = math.ceil(virtual_ranks / len(survivors))
+    work_s = max(compute_work_s(run, pid, death, each) for pid in survivors)
     return {
         "usual_step_s": usual_s,
         "to_commit_s": to_commit_s,
         "work_s": work_s,
         "beyond_work_s": to_commit_s - work_s,
         "noticed_s": run.read_events("worker.died")[events].time - wall_s,
-        "recomputed": count_recomputed(run, death),
+        "recomputed": count_recomputed(run, death, virtual_ranks),
     }
 
 
@@ -93,18 +94,20 @@ def kill_worker(pid: int, run: ElastaneRun) -> Death:
     return Death(pid, mine[-1].step, at_s)
 
 
-def compute_work_s(run: ElastaneRun, pid: int, death: Death) -> float:
+def compute_work_s(run: ElastaneRun, pid: int, death: Death, each: int) -> float:
     """Return the seconds that survivor ``pid`` still computed for the step after the death.
 
     Its speed is that of the survivors' next whole steps: two workers on their own cores, not three.
+
+    Args:
+        each: the microbatches of each survivor in these steps.
     """
-    survivors = WORKERS - 1
     ahead = [
         tick
         for tick in ticks.select_process(pid, run.read_ticks())
         if death.step <= tick.step <= death.step + 3
     ]
-    pace_s = median(ticks.compute_durations_s(ahead).values()) / math.ceil(VIRTUAL_RANKS / survivors)
+    pace_s = median(ticks.compute_durations_s(ahead).values()) / each
     mine = [
         m for m in ticks.select_process(pid, ticks.read_microbatches(run.job.out)) if m.step == death.step
     ]
@@ -114,7 +117,7 @@ def compute_work_s(run: ElastaneRun, pid: int, death: Death) -> float:
     return later * pace_s + under_way_s
 
 
-def count_recomputed(run: ElastaneRun, death: Death) -> int:
+def count_recomputed(run: ElastaneRun, death: Death, virtual_ranks: int) -> int:
     """Return the microbatches of that step begun beyond V: those that the survivors computed again."""
     begun = sum(m.step == death.step for m in ticks.read_microbatches(run.job.out))
-    return begun - VIRTUAL_RANKS
+    return begun - virtual_ranks

@@ -188,6 +188,11 @@ class ElastaneRun:
         found = self.list_processes("worker")
         return {process.worker: process.pid for process in found if process.worker is not None}
 
+    def read_all_pids(self) -> dict[int, list[int]]:
+        """Return the pids of each living worker, that of its process 0 first, in the order of the workers."""
+        found = {p.worker: [p.pid, *p.further] for p in self.list_processes("worker") if p.worker is not None}
+        return dict(sorted(found.items()))
+
     def read_ledger(self) -> tuple[LedgerLine, ...]:
         return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
 

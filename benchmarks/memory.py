@@ -60,10 +60,15 @@ def measure_elastane(job: Job, workers: int, copies: str) -> tuple[float, float]
 
 
 class Peak:
-    """A thread that samples the PSS sum of some processes; ``mb`` is the highest sample, in MB."""
+    """A thread that samples the memory of some processes; ``mb`` is the highest sum, in MB.
 
-    def __init__(self, pids: Callable[[], list[int]]) -> None:
-        self.pids = pids
+    Args:
+        pids: returns the processes.
+        read_mb: returns the memory of a process; by default its PSS.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]], read_mb: Callable[[int], float] | None = None) -> None:
+        self.pids, self.read_mb = pids, read_mb or read_pss_mb
         self.mb = 0.0
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.watch)
@@ -78,7 +83,7 @@ class Peak:
 
     def watch(self) -> None:
         while not self.over.wait(EVERY_S):
-            self.mb = max(self.mb, sum(map(read_pss_mb, self.pids())))
+            self.mb = max(self.mb, sum(map(self.read_mb, self.pids())))
 
 
 def read_pss_mb(pid: int) -> float:

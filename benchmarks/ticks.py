@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+import blocks
 import turns
 
 Kind: TypeAlias = Literal["microbatch", "step", "discarded"]
@@ -38,7 +39,7 @@ class Tick:
 
 
 class TickWriter:
-    """Writes the ticks of this process; with turns (see `turns`), each step waits for its turn.
+    """Writes the ticks of this process; with turns (see `turns` and `blocks`), each step waits for its turn.
 
     Args:
         out: the folder of all ticks.
@@ -48,16 +49,22 @@ class TickWriter:
         out.mkdir(parents=True, exist_ok=True)
         self.file = (out / f"{os.getpid()}.ticks").open("a", buffering=1)
         self._turns = turns.TurnTaker() if turns.FOLDER in os.environ else None
+        self._blocks = blocks.BlockTaker() if blocks.FILE in os.environ else None
         self._step = 0
 
     def record_begin(self, step: int) -> None:
         if self._turns is not None and step != self._step:
             self._turns.take()
+        if self._blocks is not None and not self._step:
+            self._blocks.take()
         self._step = step
         self.file.write(f"m {step} {time.monotonic():.6f}\n")
 
     def record_end(self, step: int, workers: int = 0) -> None:
         self.file.write(f"s {step} {time.monotonic():.6f} {workers}\n")
+        if self._blocks is not None:
+            # Between two steps, where a worker may be silent for long.
+            self._blocks.take()
 
     def record_discard(self, step: int) -> None:
         """Record that the step has to be made again."""
