@@ -23,7 +23,7 @@ from elastane.run.agent.head_start import HEAD_START, LateOptions
 from elastane.run.nouns.notices import withstand_notices
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_record
-from elastane.run.worker.compiler import list_large_parts, postpone_compiler
+from elastane.run.worker.compiler import LARGE_PARTS, list_large_parts, postpone_compiler
 from elastane.run.worker.descendants import adopt_orphans, list_descendants
 from elastane.run.worker.fork_loop import ForkLoop
 from elastane.run.worker.gangs.gang_start import GangStart
@@ -38,6 +38,8 @@ MODULES = (
     # What a script imports by its first `elastane.join`.
     "elastane.run.worker.session",
 )
+GANG_PARTS = (*LARGE_PARTS, "elastane.run.worker.state.local_shards")
+"""What the division of a model among processes imports, which takes as long as the import of torch."""
 decode_late_options: Decoder[LateOptions] = Decoder(LateOptions, at_most_bytes=LARGEST_REQUEST_BYTES)
 LOST = 1
 STRAY_S = 1.0
@@ -249,7 +251,8 @@ def main() -> None:
     import_modules()
     spec = read_record(run_dir).spec
     server.run, server.processes = spec.name, spec.processes
-    preload_modules((*list_large_parts(Path(spec.script)), *spec.preload))
+    parts = list_large_parts(Path(spec.script)) if spec.processes == 1 else GANG_PARTS
+    preload_modules((*parts, *spec.preload))
     server.serve()
 
 
