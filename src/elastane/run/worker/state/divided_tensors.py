@@ -16,7 +16,7 @@ def get_local(tensor: torch.Tensor) -> torch.Tensor:
 def set_local(parameter: torch.nn.Parameter, local: torch.Tensor) -> None:
     """Replace this process's part of a parameter: the tensor itself unless it is divided."""
     if is_shard(parameter):
-        parameter._local_tensor = local
+        parameter._local_tensor = local  # type: ignore[attr-defined]
     else:
         parameter.data = local
 
