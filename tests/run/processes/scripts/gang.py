@@ -25,7 +25,7 @@ parser.add_argument("--clip", type=float)
 parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of each virtual rank")
 parser.add_argument("--fault", default="", help="WORKER.PROCESS:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--edit", action="store_true", help="the script changes a parameter between two steps")
-parser.add_argument("--plain", default="", help="a module that is not divided, or a buffer")
+parser.add_argument("--plain", default="", help="a module that is not divided, a buffer, or stages")
 parser.add_argument(
     "--tensor", type=int, default=1, help="processes that divide matrices: one of the data each"
 )
@@ -67,6 +67,9 @@ if options.tensor > 1:
     places = gang_mesh.divide(model, *shape, sequence=options.sequence)
     if options.forget_places:
         places = None
+elif options.plain == "stages":
+    torch.distributed.init_process_group("gloo")
+    model[5 if rank == 0 else 0] = nn.Identity()
 elif processes > 1:
     from torch.distributed.fsdp import fully_shard
 

@@ -195,7 +195,7 @@ class _Job:
     def find_memory(self) -> memoryview:
         """Return the memory into which to read the item: that of the request if it fits."""
         if self._into.nbytes == self.nbytes and self._into.flags.c_contiguous:
-            return memoryview(self._into.reshape(-1))
+            return memoryview(self._into.reshape(-1))  # type: ignore[arg-type]
         return memoryview(bytearray(self.nbytes))
 
     def take(self, view: memoryview) -> None:

@@ -46,7 +46,8 @@ class Rows(msgspec.Struct, frozen=True):
             return self.elements
         rows = self.elements.view(-1, self.size)
         kind = torch.promote_types(rows.dtype, torch.float32)
-        return torch.linalg.vector_norm(rows, dim=1, dtype=kind)
+        norms: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=kind)
+        return norms
 
 
 @torch.no_grad()
