@@ -17,6 +17,7 @@ def build_meter():
         )
         state = SimpleNamespace(
             digest=lambda block: (f"values {block}", f"states {block}"),
+            digest_copies=dict,
             replicated=SimpleNamespace(digest=lambda: ("", ""), digest_parts=dict),
         )
         return StateMeter(member, None, state, measure_norms=False)

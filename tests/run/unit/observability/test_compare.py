@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from elastane.common.errors import BadInput
-from elastane.run.nouns.records import SCRIPT, EventLine
+from elastane.run.nouns.records import SCRIPT, Digest, EventLine
 from elastane.run.observability.compare import Comparison, compare_runs
 from elastane.run.observability.tensors import TensorFile, compare_tensors
 
@@ -181,6 +181,24 @@ def test_an_option_that_does_not_decide_the_bits_is_only_named(pair, pinned, cha
     found = pair(pinned=msgspec.structs.replace(pinned, **change))
     assert found.equal
     assert found.pinned
+
+
+def test_runs_that_divide_the_model_differently_are_compared_without_digests(pair, pinned) -> None:
+    digest = Digest("other", "other", (), ())
+    change = change_step(2, digest=digest)
+    divided = msgspec.structs.replace(pinned, division="0a", blocks=0)
+    found = pair(pinned=divided, change=change)
+    assert (found.equal, found.digests, found.tensors_compared) == (True, 0, 1)
+    assert "digests were not compared" in found.remarks[0]
+    assert not pair(pinned=msgspec.structs.replace(divided, sharing=2), change=change).comparable
+
+
+def test_runs_that_divide_the_model_differently_are_not_equal_without_models(make_run, pinned) -> None:
+    first, second = (
+        make_run(name="a"),
+        make_run(name="b", pinned=msgspec.structs.replace(pinned, division="0a")),
+    )
+    assert not compare_runs(first, second).equal
 
 
 def test_another_version_of_torch_decides_the_bits(pair, pinned) -> None:
