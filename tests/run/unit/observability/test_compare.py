@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from elastane.common.errors import BadInput
-from elastane.run.nouns.records import SCRIPT, Digest, EventLine
+from elastane.run.nouns.records import SCRIPT, EventLine
 from elastane.run.observability.compare import Comparison, compare_runs
 from elastane.run.observability.tensors import TensorFile, compare_tensors
 
@@ -184,9 +184,11 @@ def test_an_option_that_does_not_decide_the_bits_is_only_named(pair, pinned, cha
 
 
 def test_runs_that_divide_the_model_differently_are_compared_without_digests(pair, pinned) -> None:
-    digest = Digest("other", "other", (), ())
-    change = change_step(2, digest=digest)
-    divided = msgspec.structs.replace(pinned, division="0a", blocks=0)
+    def change(line):
+        digest = line.digest and msgspec.structs.replace(line.digest, parameters="of other parts")
+        return msgspec.structs.replace(line, digest=digest)
+
+    divided = msgspec.structs.replace(pinned, division="0a")
     found = pair(pinned=divided, change=change)
     assert (found.equal, found.digests, found.tensors_compared) == (True, 0, 1)
     assert "digests were not compared" in found.remarks[0]
