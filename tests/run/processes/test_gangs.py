@@ -74,12 +74,40 @@ def test_workers_with_tensor_parallelism_give_the_bytes_of_one_of_them(play):
 
 
 @pytest.mark.long
+def test_a_process_with_a_part_of_each_matrix_dies_in_a_step(play):
+    ended = play(*TENSOR, f"--fault=1.1:{STEP}:in-backward", start=2, max_workers=4)
+    assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
+    assert_equal(ended, play(*TENSOR))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("args", [("--tensor=2",), TENSOR, ("--tensor=4", "--clip=0.5")])
 def test_tensor_parallelism_has_the_values_of_one_process(play, args):
     undivided = play("--width=256", "--no-dropout", *[a for a in args if "clip" in a], processes=1)
     ended = play(*args, "--no-dropout", processes=4)
     found, expected = (list(map(float.fromhex, some.losses)) for some in (ended, undivided))
     assert found == pytest.approx(expected, rel=1e-5), ended.describe()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_checkpoint_of_divided_matrices_is_read_by_other_divisions(stage, tmp_path, processes):
+    """The small Llama of the examples, by pairs that divide each matrix, then on without them."""
+    one, other = tmp_path / "gangs-tensor", tmp_path / "gangs-whole"
+    one.mkdir()
+    other.mkdir()
+    with Attempts(stage, one) as first:
+        options = ("--processes=4", "--workers=1", "--checkpoint-every=3 steps", "--keep-last=9")
+        first.begin(*options, script=str(EXAMPLE.with_name("train_tensor.py")))
+        expected = first.wait_for_end()
+        assert expected.outcome.code == 0, expected.describe()
+        with Attempts(stage, other) as second:
+            begins = (f"--from={first.run_dir.root}@3", f"--processes={processes}", "--workers=1:2")
+            second.begin(*begins, script=str(EXAMPLE))
+            ended = second.wait_for_end()
+    assert ended.outcome.code == 0, ended.describe()
+    found, known = (list(map(float.fromhex, some)) for some in (ended.losses, expected.losses[3:]))
+    assert found == pytest.approx(known, rel=1e-5), ended.describe()
 
 
 @pytest.fixture(scope="module")

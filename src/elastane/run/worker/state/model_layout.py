@@ -215,6 +215,7 @@ class ModelLayout:
             cut_blocks([each.elements for each in self.sections]), self._find_row_begin
         )
         self.pieces = tuple(tuple(_cut_pieces(block, self.extents)) for block in self.blocks)
+        self._rows = [self._find_rows(number) for number in range(len(self.blocks))]
         self.buffer_pieces = tuple(tuple(_cut_pieces(block, self.buffer_extents)) for block in self.blocks)
         self.parameter_blocks = self._find_parameter_blocks()
 
@@ -337,6 +338,10 @@ class ModelLayout:
         Args:
             flat: the elements of the block.
         """
+        return [Rows(flat[first:last], size) for first, last, size in self._rows[number]]
+
+    def _find_rows(self, number: int) -> list[tuple[int, int, int]]:
+        """Return the beginning, the end and the size of neighbouring rows of a block."""
         found: list[tuple[int, int, int]] = []
         for piece in self.pieces[number]:
             extent, size = self.extents[piece.number], self.row_sizes[piece.number]
@@ -347,7 +352,7 @@ class ModelLayout:
             if found and found[-1][1:] == (first, size):
                 first = found.pop()[0]
             found += [(first, last - rest, size), (last - rest, last, 1)] if rest else [(first, last, size)]
-        return [Rows(flat[first:last], size) for first, last, size in found]
+        return found
 
     def is_buffers(self, block: int) -> bool:
         return self.blocks[block].section >= self.parameter_sections

@@ -42,11 +42,10 @@ class Rows(msgspec.Struct, frozen=True):
 
     def reduce(self) -> torch.Tensor:
         """Return numbers with the same sum of squares, up to rounding that depends on each row only."""
+        kind = torch.promote_types(self.elements.dtype, torch.float32)
         if self.size == 1:
-            return self.elements
-        rows = self.elements.view(-1, self.size)
-        kind = torch.promote_types(rows.dtype, torch.float32)
-        norms: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=kind)
+            return self.elements.to(kind)
+        norms: torch.Tensor = torch.linalg.vector_norm(self.elements.view(-1, self.size), dim=1, dtype=kind)
         return norms
 
 
@@ -62,23 +61,24 @@ def sum_squares(blocks: Sequence[Sequence[Rows]]) -> list[tuple[float, ...]]:
         tensors = [rows.elements for block in blocks for rows in block]
         norms = iter(torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64)).tolist())
         return [tuple(next(norms) ** 2 for _ in block) for block in blocks]
-    return [_sum_exactly([rows.reduce() for rows in block if rows.elements.numel()]) for block in blocks]
+    return [_sum_exactly(torch.cat([rows.reduce() for rows in block])) if block else () for block in blocks]
 
 
-def _sum_exactly(tensors: Sequence[torch.Tensor]) -> tuple[float, ...]:
-    if not tensors:
+def _sum_exactly(numbers: torch.Tensor) -> tuple[float, ...]:
+    if not len(numbers):
         return ()
-    total = 0
-    for tensor in tensors:
-        largest = float(
-            torch.linalg.vector_norm(tensor, math.inf, dtype=torch.promote_types(tensor.dtype, torch.float32))
-        )
-        exponent = math.frexp(largest * largest)[1] if math.isfinite(largest) else LARGEST
-        if not math.isfinite(largest * largest) or exponent >= LARGEST:
-            return (largest * largest if math.isnan(largest) else math.inf,)
-        for piece in tensor.split(PIECE):
-            total += _sum_digits(piece, exponent)
-    return _divide(total)
+    largest = _find_largest(numbers)
+    # A power would raise for a square that is not finite.
+    largest *= largest
+    if math.isnan(largest):
+        return (largest,)
+    if largest == math.inf or math.frexp(largest)[1] >= LARGEST:
+        return (math.inf,)
+    return _divide(sum(_sum_digits(piece, math.frexp(largest)[1]) for piece in numbers.split(PIECE)))
+
+
+def _find_largest(numbers: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(numbers, math.inf))
 
 
 def _sum_digits(piece: torch.Tensor, exponent: int) -> int:
@@ -100,7 +100,7 @@ def _sum_digits(piece: torch.Tensor, exponent: int) -> int:
             count = int(rounded.view(torch.int64).sum()) - len(piece) * _read_bits(ruler)
             total += _wrap(count) << (exponent - SMALLEST)
             squares.sub_(rounded.sub_(ruler))
-        if not squares.any():
+        if not _find_largest(squares):
             return total
 
 
