@@ -180,6 +180,8 @@ def list_headings(plan: RecipePlan) -> tuple[str, ...]:
 def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tuple[int, ...]:
     """Return the legal numbers of workers to plan: powers of two, and the largest that is possible."""
     most = min(devices, virtual_ranks)
+    if most < 1:
+        return ()
     if legal:
         return tuple(size for size in sorted(set(legal)) if size <= most)
     powers = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
