@@ -156,8 +156,9 @@ class GatheredMemory(msgspec.Struct, frozen=True):
 def count_gathered(measures: ModelMeasures, processes: int) -> GatheredMemory:
     """Return what FSDP gathers of a model.
 
-    What is in no layer stays whole through both passes, and its gradients until their end. Of the layers one
-    computes, and the next one is being gathered. Gradients are copied for the exchange, and received.
+    Parameters outside the layers, such as embeddings, stay whole through both passes, and their gradients
+    until the end. Of the layers one computes, and the next one is being gathered. Gradients are copied for
+    the exchange, and received.
     """
     if processes == 1:
         return GatheredMemory()
