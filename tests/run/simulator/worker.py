@@ -372,7 +372,10 @@ def measure_state(
 
     # Processes of a gang have the same symbols, and the squares of all count.
     together = world.shape.layout.together
-    norms = {block: compute_norm(memory.slots[0][block]) / together for block in measure.norms}
+    norms = {
+        block: tuple(square / together for square in compute_norm(memory.slots[0][block]))
+        for block in measure.norms
+    }
     digests = {block: compute_digest(block) for block in measure.digests}
     return events.Measured(measure.request, norms, digests)
 
