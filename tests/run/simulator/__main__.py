@@ -20,6 +20,7 @@ from tests.run.simulator.network_plans import draw_network
 from tests.run.simulator.node_losses import draw_node_losses
 from tests.run.simulator.node_plans import draw_leaving_nodes, draw_nodes, draw_outages
 from tests.run.simulator.nodes_history import NodesHistory
+from tests.run.simulator.site_plans import draw_node_skips, draw_skips, draw_waits
 from tests.run.simulator.spot_check_plans import draw_spot_checks
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
@@ -52,6 +53,15 @@ def main(
     gangs: Annotated[
         bool, typer.Option("--gangs", help="Play histories with workers of several processes.")
     ] = False,
+    waits: Annotated[
+        bool, typer.Option("--waits", help="Play histories that wait for absent sites.")
+    ] = False,
+    skips: Annotated[
+        bool, typer.Option("--skips", help="Play histories that leave absent sites out.")
+    ] = False,
+    node_skips: Annotated[
+        bool, typer.Option("--node-skips", help="Play such histories on several nodes.")
+    ] = False,
     slow_reads: Annotated[bool, typer.Option("--slow-reads", help="Let reads of memory end late.")] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
@@ -61,6 +71,7 @@ def main(
         *((nodes, draw_nodes), (leaves, draw_leaving_nodes), (node_losses, draw_node_losses)),
         *((network, draw_network), (storm, draw_storm), (outages, draw_outages)),
         *((spot_checks, draw_spot_checks), (gangs, draw_gangs)),
+        *((waits, draw_waits), (skips, draw_skips), (node_skips, draw_node_skips)),
     )
     draw_kind = next((kind for asked, kind in kinds if asked), draw_plan)
 
@@ -68,7 +79,7 @@ def main(
         plan = draw_kind(number, copies)
         return add_slow_reads(plan) if slow_reads else plan
 
-    if nodes or leaves or outages:
+    if nodes or leaves or outages or node_skips:
         # A term that waits for the claim list warns of that.
         logging.disable(logging.WARNING)
     began, failed, unchecked, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0, 0

@@ -1,6 +1,6 @@
 """The checks of every history: safety at the moment when it could break, liveness at the end."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -72,10 +72,30 @@ class Checker:
         ]
         expect(not stale, f"worker {worker.worker} computes step {step} with wrong values of units {stale}")
 
+    def check_site(self, worker: WorkerId, rank: int, sites: Collection[str]) -> None:
+        """Check that a worker computes no virtual rank of another site."""
+        rank_sites = self.shape.layout.rank_sites
+        expect(
+            not rank_sites or rank_sites[rank] in sites,
+            f"worker {worker} at {sites} computes virtual rank {rank}, which is bound to another site",
+        )
+
     def check_commit(self, worker: WorkerId, kind: RoundKind, outcome: RoundOutcome) -> None:
         """Check that the outcome is that of the reference run, and each virtual rank counts once."""
+        known, left_out = (
+            self.rounds.setdefault(outcome.round, (kind, outcome)),
+            expand_spans(outcome.left_out),
+        )
+        expect(
+            known[1].left_out == outcome.left_out,
+            f"round {outcome.round} leaves out {known[1].left_out} and, for {worker}, {outcome.left_out}",
+        )
+        if kind == "train":
+            expect(
+                not left_out or self.shape.layout.absent == "skip", f"round {outcome.round} leaves out a site"
+            )
+            get_reference(self.shape).learn(outcome.step, left_out)
         expected = get_reference(self.shape).get_outcome(kind, outcome.step)
-        known = self.rounds.setdefault(outcome.round, (kind, outcome))
         expect(
             known[0] == kind, f"round {outcome.round} is {known[0]} for one worker and {kind} for {worker}"
         )
@@ -108,7 +128,8 @@ class Checker:
         )
         shares = [rank for some in outcome.shares.values() for rank in expand_spans(some)]
         expect(
-            sorted(shares) == list(range(self.shape.count_virtual_ranks(kind))),
+            sorted({*shares, *left_out}) == list(range(self.shape.count_virtual_ranks(kind)))
+            and len(shares) + len(left_out) == self.shape.count_virtual_ranks(kind),
             f"round {outcome.round} did not compute every virtual rank once: {outcome.shares}",
         )
         together = self.shape.layout.together

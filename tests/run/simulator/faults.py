@@ -167,6 +167,11 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace = Pace()
     spread: int = 1
 
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites with bound data; none: data may move."""
+        return tuple(sorted(set(self.shape.layout.rank_sites)))
+
 
 def is_prompt(plan: HistoryPlan) -> bool:
     """Return whether all workers report a broken link within a quarter of a second of each other."""

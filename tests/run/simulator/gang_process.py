@@ -198,8 +198,8 @@ class Follower(WorkerProcess):
                 self._round = round_
                 self._know_step(step - 1)
                 self._training.begin(order)
-            case actions.Compute(virtual_ranks, assignment, checked):
-                self._training.compute(virtual_ranks, assignment, checked)
+            case actions.Compute():
+                self._training.compute(order)
             case actions.Measure():
                 keeps = self._gang.member.keeps_state_of
                 self.schedule(

@@ -120,6 +120,8 @@ class History:
             layout_digest="",
             optimizer="",
             versions={},
+            rank_sites=layout.rank_sites,
+            absent=layout.absent,
         )
         spec = RunSpec(
             name="simulated",
@@ -133,6 +135,7 @@ class History:
         self.files = RunFiles(spec, origin=0 if origin is None else origin.step)
         self.silence = spec.silence
         self.workers: dict[WorkerId, SimWorker] = {}
+        self._sites: dict[WorkerId, str] = {}
         ends: dict[WorkerId, Endpoint] = {}
         self._ends = ends
         self.peer_network = FaultyNetwork(self.clock, plan.conditions, ends)
@@ -176,6 +179,15 @@ class History:
     def find_node(self, worker: WorkerId) -> NodeName:
         node = worker % self.plan.spread
         return f"n{node}" if node else ""
+
+    def find_sites(self, worker: WorkerId) -> tuple[str, ...]:
+        """Return the sites of a worker."""
+        return (self._sites[worker],) if worker in self._sites else ()
+
+    def choose_site(self, _worker: WorkerId) -> str:
+        """Choose the site of a worker that starts: one with the fewest living workers."""
+        living = [self._sites[one.worker] for one in self.workers.values() if one.alive]
+        return min(self.plan.sites, key=living.count)
 
     def trace(self, line: Callable[[], str]) -> None:
         if self._write_line is not None:
@@ -221,6 +233,8 @@ class History:
 
     def start_worker(self, worker: WorkerId) -> None:
         slowness = 1.0 + self.clock.random.random() * (self.plan.slowest - 1.0)
+        if self.plan.sites:
+            self._sites[worker] = self.choose_site(worker)
         kind = SimGang if self.shape.layout.together > 1 else SimWorker
         self.workers[worker] = self._ends[worker] = kind(worker, self, slowness)
         self.trace(lambda: f"worker {worker} starts")

@@ -121,6 +121,10 @@ class NodesHistory(History):
         """Return the name of the node that has started a worker."""
         return self.get_node(worker).name
 
+    def choose_site(self, worker: WorkerId) -> str:
+        """Return the site of a worker: each node is at one."""
+        return self.plan.sites[self.get_node(worker).index % len(self.plan.sites)]
+
     def find_agent(self, worker: WorkerId) -> SimAgent:
         return self.get_node(worker).agent
 

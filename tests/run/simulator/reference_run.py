@@ -4,6 +4,7 @@ Every value is an integer hash of all its inputs, in order. Two values are equal
 were summed in the same tree with the same parameters.
 """
 
+from collections.abc import Collection
 from functools import lru_cache
 
 import msgspec
@@ -16,7 +17,7 @@ from elastane.run.protocol.messages import Leaf, RoundOutcome, Vote
 from elastane.run.protocol.sampling import mix
 from elastane.run.protocol.tree import Span
 
-LEAF, NODE, OPTIMIZER, PARAMETER, REST, SCRIPT, STATE = range(1, 8)
+LEAF, NODE, OPTIMIZER, PARAMETER, REST, SCRIPT, STATE, LEFT_OUT = range(1, 9)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,28 +86,36 @@ def compute_gradient(step: int, virtual_rank: int, block: int, model: int) -> in
     return hash((LEAF, step, virtual_rank, block, model))
 
 
+def compute_nothing(step: int, virtual_rank: int, block: int) -> int:
+    """Return what a virtual rank that a round leaves out adds to a sum, on any worker."""
+    return hash((LEFT_OUT, step, virtual_rank, block))
+
+
 def add_sums(left: int, right: int) -> int:
     return hash((NODE, left, right))
 
 
-def compute_sum(step: int, block: int, model: int, size: int) -> int:
+def compute_sum(step: int, block: int, model: int, size: int, left_out: Collection[int] = ()) -> int:
     """Return the sum over all virtual ranks, by the tree's definition: halves of the next power of two."""
     width = 1
     while width < size:
         width *= 2
-    return compute_node(step, block, model, (0, width), size)
+    return compute_node(step, block, model, (0, width), size, left_out)
 
 
-def compute_node(step: int, block: int, model: int, node: Span, size: int) -> int:
+def compute_node(
+    step: int, block: int, model: int, node: Span, size: int, left_out: Collection[int] = ()
+) -> int:
     """Return the sum over the virtual ranks of a node of the tree, whose width is a power of two."""
     start, stop = node
     if stop - start == 1:
-        return compute_gradient(step, start, block, model)
+        nothing = start in left_out
+        return compute_nothing(step, start, block) if nothing else compute_gradient(step, start, block, model)
     middle = (start + stop) // 2
-    left = compute_node(step, block, model, (start, middle), size)
+    left = compute_node(step, block, model, (start, middle), size, left_out)
     if middle >= size:
         return left
-    return add_sums(left, compute_node(step, block, model, (middle, stop), size))
+    return add_sums(left, compute_node(step, block, model, (middle, stop), size, left_out))
 
 
 def compute_leaf(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> Leaf:
@@ -134,25 +143,47 @@ def compute_digests(parameters: list[int], optimizer: list[int]) -> tuple[str, s
 
 
 class ReferenceRun:
-    """The run without any fault, on one worker.
+    """The run without any fault, on one worker; it leaves out the virtual ranks that the history leaves out.
 
     Attributes:
         parameters: per step, from 0, the value of each unit after the script's code that follows the step.
         applied: per step, from 0, the value of each unit right after the step.
         optimizer: per step, from 0, the optimizer state of each unit.
         sums: per step, from 1, the sum of each block.
+        left_out: per step, from 1, the virtual ranks without results.
     """
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        units, blocks, size = shape.layout.units, shape.layout.blocks, shape.layout.virtual_ranks
+        units = shape.layout.units
         self.parameters = [[hash((PARAMETER, unit)) for unit in range(units)]]
         self.optimizer = [[hash((OPTIMIZER, unit)) for unit in range(units)]]
         self.applied = [list(self.parameters[0])]
         self.sums: list[list[int]] = [[]]
-        for step in range(1, shape.steps + 1):
-            model = hash(tuple(self.parameters[-1]))
-            self.sums.append([compute_sum(step, block, model, size) for block in range(blocks)])
+        self.left_out: list[frozenset[int]] = [frozenset()]
+        self._outcomes: dict[tuple[RoundKind, int], RoundOutcome] = {}
+        self._advance()
+
+    def learn(self, step: int, left_out: frozenset[int]) -> None:
+        """Let a step leave out some virtual ranks, and the steps after it none."""
+        if self.left_out[step] != left_out:
+            for per_step in (self.parameters, self.applied, self.optimizer, self.sums, self.left_out):
+                del per_step[step:]
+            self._outcomes.clear()
+            self._advance(left_out)
+
+    def compute_sums(self, step: int, left_out: frozenset[int]) -> list[int]:
+        """Return the sum of each block in a step that leaves out some virtual ranks."""
+        model, layout = hash(tuple(self.parameters[step - 1])), self.shape.layout
+        size = layout.virtual_ranks
+        return [compute_sum(step, block, model, size, left_out) for block in range(layout.blocks)]
+
+    def _advance(self, left_out: frozenset[int] = frozenset()) -> None:
+        shape = self.shape
+        for step in range(len(self.sums), shape.steps + 1):
+            self.left_out.append(left_out)
+            self.sums.append(self.compute_sums(step, left_out))
+            left_out = frozenset()
             parameters, optimizer = list(self.parameters[-1]), list(self.optimizer[-1])
             for unit in range(shape.rest):
                 sums = [self.sums[step][block] for block in shape.list_blocks(unit)]
@@ -161,7 +192,6 @@ class ReferenceRun:
             self.applied.append(parameters)
             self.parameters.append(run_script_code(parameters, step))
             self.optimizer.append(optimizer)
-        self._outcomes: dict[tuple[RoundKind, int], RoundOutcome] = {}
 
     def get_outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
         """Return the outcome of the round of a kind after ``step`` steps, without the division of work."""
@@ -171,7 +201,11 @@ class ReferenceRun:
 
     def _compute_outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
         shape = self.shape
-        leaves = {rank: compute_leaf(kind, step, rank, 0) for rank in range(shape.count_virtual_ranks(kind))}
+        left_out = self.left_out[step] if kind == "train" else frozenset[int]()
+        leaves = {
+            rank: Leaf(rank, 0) if rank in left_out else compute_leaf(kind, step, rank, 0)
+            for rank in range(shape.count_virtual_ranks(kind))
+        }
         norms = dict(enumerate(compute_norm(total) for total in self.sums[step])) if kind == "train" else {}
         before = step - 1 if kind == "train" else step
         digests = {}
@@ -185,7 +219,7 @@ class ReferenceRun:
         if (together := shape.layout.together) > 1:
             digests = combine_measurements([Measured(0, {}, digests)] * together).digests
         vote = Vote(generation=0, round=0, leaves=(), norms=norms, digests=digests)
-        outcome = compute_outcome(0, step, leaves, {0: vote})
+        outcome = compute_outcome(0, step, leaves, {0: vote}, left_out=left_out)
         return msgspec.structs.replace(outcome, shares={})
 
 

@@ -78,6 +78,7 @@ class Reporter:
             host="127.0.0.1",
             port=2000 + self.worker,
             node=self.world.find_node(self.worker),
+            sites=self.world.find_sites(self.worker),
             state=state,
             generation=member.works_in,
             newest=member.newest,

@@ -6,10 +6,12 @@ import msgspec
 
 from elastane.run.protocol import actions, events, messages
 from elastane.run.protocol.events import RoundKind
+from elastane.run.protocol.messages import Leaf
 from tests.run.simulator.process import WorkerProcess
 from tests.run.simulator.reference_run import (
     compute_leaf,
     compute_node,
+    compute_nothing,
     run_script_code,
     update_rest,
     update_unit,
@@ -44,6 +46,7 @@ class TrainingThread:
         self._round = 0
         self._queue: list[int] = []
         self._checks: list[int] = []
+        self._left_out: frozenset[int] = frozenset()
         self._checked: int | None = None
         # The microbatches of spot checks of which this worker has computed wrong gradients.
         self._spoilt: set[tuple[int, int]] = set()
@@ -64,10 +67,11 @@ class TrainingThread:
             self._memory.begin_round(self._world.shape.count_virtual_ranks(self.kind))
         self._round, self.step = begin.round, begin.step
 
-    def compute(self, virtual_ranks: tuple[int, ...], assignment: int, checked: int | None) -> None:
-        self._assignment, self._checked = assignment, checked
+    def compute(self, compute: actions.Compute) -> None:
+        self._assignment, self._checked = compute.assignment, compute.checked
+        self._left_out = compute.left_out
         self._memory.begin_assignment()
-        self._queue.extend(virtual_ranks[self._process :: self._world.shape.layout.together])
+        self._queue.extend(compute.virtual_ranks[self._process :: self._world.shape.layout.together])
         self._compute_next()
 
     def recompute(self, virtual_rank: int) -> None:
@@ -122,6 +126,9 @@ class TrainingThread:
         """Return the gradient of each block; a fault spoils one of a spot check, once per microbatch."""
         model = hash(tuple(self._memory.parameters))
         blocks = range(self._world.shape.layout.blocks)
+        if rank in self._left_out:
+            return [compute_nothing(self.step, rank, block) for block in blocks]
+        self._world.checker.check_site(self.worker.worker, rank, self._world.find_sites(self.worker.worker))
         layout = self._world.shape.layout
         first = rank - rank % layout.together
         node = first, first + layout.together
@@ -159,7 +166,9 @@ class TrainingThread:
         if self.worker.state == "leaving":
             return
         step = self.step if self.kind == "train" else self._member.step
-        leaf = compute_leaf(self.kind, step, rank, self.worker.worker)
+        is_left_out = self.kind == "train" and rank in self._left_out
+        worker = self.worker.worker
+        leaf = Leaf(rank, worker) if is_left_out else compute_leaf(self.kind, step, rank, worker)
         self.worker.handle(events.Computed(msgspec.structs.replace(leaf, fingerprints=prints)))
         self._compute_next()
 

@@ -257,11 +257,11 @@ class SimWorker(WorkerProcess):
                 self._training.begin(action)
                 self.world.trace(lambda: f"worker {self.worker} begins {action}")
                 self._narrate_begin()
-            case actions.Compute(virtual_ranks, assignment, checked):
+            case actions.Compute(virtual_ranks):
                 self.world.narrate(
                     lambda: f"{self._format_position()} computes {' '.join(map(str, virtual_ranks))}"
                 )
-                self._training.compute(virtual_ranks, assignment, checked)
+                self._training.compute(action)
             case actions.Recompute(virtual_rank):
                 self.world.narrate(lambda: f"{self._format_position()} computes {virtual_rank} once more")
                 self._training.recompute(virtual_rank)

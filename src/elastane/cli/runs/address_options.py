@@ -1,4 +1,4 @@
-"""The options about addresses and ports of ``elastane run`` and ``elastane join``."""
+"""The options about the site, the addresses and the ports of ``elastane run`` and ``elastane join``."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -28,6 +28,15 @@ Advertise: TypeAlias = Annotated[
     option(
         "ADDRESS",
         "The address at which the other machines reach this one, if its addresses are translated.",
+        panel=WORKERS,
+    ),
+]
+Site: TypeAlias = Annotated[
+    str | None,
+    option(
+        "SITE",
+        "Site of this machine, such as eu-1: its workers alone read the data that run.rounds binds to it. "
+        "Several, such as eu-1,us-1: it may read the data of each.",
         panel=WORKERS,
     ),
 ]

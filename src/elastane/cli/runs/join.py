@@ -12,7 +12,7 @@ import typer
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.cli.options import WORKERS, option
-from elastane.cli.runs.address_options import Advertise, Ports, build_machine_address, check_ports
+from elastane.cli.runs.address_options import Advertise, Ports, Site, build_machine_address, check_ports
 from elastane.cli.scripts import check_script
 from elastane.cli.terminal import outlive_output
 from elastane.cluster.nouns.job_tickets import decode_job_ticket, is_job_ticket
@@ -28,6 +28,7 @@ from elastane.run.machines.visits.visits import find_shared_run
 from elastane.run.nouns.hosts import MOST_SLOTS, derive_node_name
 from elastane.run.nouns.membership import FIRST_NODE_WORD, NODE_NAME
 from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.sites import parse_sites
 from elastane.run.observability.run_files import read_record
 
 MACHINES_S = 10.0
@@ -54,6 +55,7 @@ def join_run(
     ] = None,
     advertise: Advertise = None,
     ports: Ports = None,
+    site: Site = None,
     as_json: AsJson = False,
 ) -> None:
     """Let this machine take part in RUN, which began on another machine.
@@ -94,13 +96,14 @@ def join_run(
     from elastane.run.machines.joining.participation import JoinedMachine
     from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
 
-    node = _choose_name(name)
+    node, sites = _choose_name(name), () if site is None else parse_sites(site)
     check_joinable(directory, record)
     check_script(Path(record.spec.script))
     most = _choose_slots(slots)
     address = build_machine_address(listen, advertise, ports, partial(_find_address, directory))
     check_ports(address, most)
-    machine = JoinedMachine(RunDir(directory.root, node), address, most, partial(console.print, markup=False))
+    say = partial(console.print, markup=False)
+    machine = JoinedMachine(RunDir(directory.root, node), address, most, say, sites)
     over, concludes = join_shared_run(machine, record, is_admitted=is_admitted)
     if concludes:
         report = directory.report if directory.report.exists() else None

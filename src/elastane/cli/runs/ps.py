@@ -40,7 +40,8 @@ def ps(
     received_bytes: what crosses to and from other machines in a usual step;
     activity: the shares in percent of what it did in the last two seconds;
     silent_s: the time since its last progress, 0 if that is a moment ago;
-    compute_s: the time for a virtual rank; saving: it writes a checkpoint.
+    compute_s: the time for a virtual rank; saving: it writes a checkpoint;
+    sites: those of which it may read the data.
     """
     if run is not None:
         answers = {read_run_name(run_dir): send_request(run_dir, AskStatus()) for run_dir in (find_run(run),)}
@@ -91,9 +92,11 @@ def print_processes(name: str, answer: Answer) -> None:
         console.print(line, markup=False)
     numbers = ("pid", "worker", "generation", "virtual ranks", "blocks")
     nodes = ("node",) if any(row.node for row in answer.processes) else ()
+    sites = ("site",) if any(row.sites for row in answer.processes) else ()
     cells = [
         (
             *(row.node or "(first)" for _ in nodes),
+            *(", ".join(row.sites) for _ in sites),
             row.role,
             ", ".join(map(str, (row.pid, *row.further))),
             *(
@@ -105,7 +108,9 @@ def print_processes(name: str, answer: Answer) -> None:
         )
         for row in sorted(answer.processes, key=lambda row: row.node)
     ]
-    print_wide(console, build_table((*nodes, "role", *numbers, "state", "now"), cells, numbers=numbers))
+    print_wide(
+        console, build_table((*nodes, *sites, "role", *numbers, "state", "now"), cells, numbers=numbers)
+    )
 
 
 def describe_activity(process: ProcessInfo) -> str:

@@ -60,7 +60,8 @@ from elastane.run.nouns.hosts import MOST_SLOTS
 from elastane.run.nouns.rundir import RECIPE, RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
 from elastane.run.nouns.trackers import require_trackers
-from elastane.run.observability.run_files import read_record
+from elastane.run.observability.bound_data import collect_absences
+from elastane.run.observability.run_files import Recorded, read_record, read_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,9 +188,11 @@ def open_new_run(
     """
     find_script(script, module=options.module, do=_advise_on_script(script, options))
     check_text(*args)
-    origin = None if options.from_ is None or options.contract else find_origin_state(options.from_)
-    if origin is not None:
-        options = inherit_settings(options, origin.record.spec)
+    given = "" if options.contract else options.from_ or ""
+    replayed = find_replayed_run(given)
+    origin = find_origin_state(given) if given and replayed is None else None
+    if (known := origin or replayed) is not None:
+        options = inherit_settings(options, known.record.spec)
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)
@@ -199,6 +202,8 @@ def open_new_run(
     spec = build_spec(options, script, args, name=name, cpus=count_cores())
     _check_limits(spec)
     spec = msgspec.structs.replace(restrict_sizes(spec, sizes), preload=preload)
+    if replayed is not None:
+        spec = msgspec.structs.replace(spec, replayed=collect_absences(replayed.ledger))
     if spec.contract is not None and environment:
         contract = msgspec.structs.replace(spec.contract, environment=dict(environment))
         spec = msgspec.structs.replace(spec, contract=contract)
@@ -225,6 +230,26 @@ def open_new_run(
         if origin is not None:
             prepare_beginning(directory, origin, make_printer(console))
         yield directory, read_record(directory)
+
+
+def find_replayed_run(text: str) -> Recorded | None:
+    """Return the run that ``--from RUN@0`` names: its rounds are made again, without the same sites.
+
+    Raises:
+        NoSuchRun: there is no such run.
+        BadInput: its data is not bound to sites.
+    """
+    name, step = split_step(text)
+    if step != 0 or "://" in name:
+        return None
+    run = read_run(find_trained_run(name, "ledger to repeat"))
+    if run.record.pinned is None or not run.record.pinned.rank_sites:
+        raise BadInput(
+            f"--from {text} repeats a run whose data is bound to sites, and that of {name} is not",
+            means="the sites that were absent decide the bits of such a run; any other one repeats itself",
+            do="leave --from out, and pass the same script and options",
+        )
+    return run
 
 
 def find_origin_state(text: str) -> OriginState:

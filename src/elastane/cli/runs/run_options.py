@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from elastane.cli.completion import complete_runs
 from elastane.cli.options import OUTPUT, RESUME, WORKERS, flag, option
-from elastane.cli.runs.address_options import Advertise, Ports
+from elastane.cli.runs.address_options import Advertise, Ports, Site
 from elastane.cli.train_options import WORKERS_HELP, TrainOptions
 from elastane.run.nouns.spec import SpotChecks
 
@@ -51,6 +51,7 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
     ] = None
     advertise: Advertise = None
     ports: Ports = None
+    site: Site = None
     encrypt: Annotated[
         bool,
         flag(

@@ -25,6 +25,7 @@ from elastane.run.machines.claims.urls import CONTROLLER_SCHEMES, open_claim_lis
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
 from elastane.run.nouns.hosts import RunHost, find_own_host
 from elastane.run.nouns.machine_address import MachineAddress
+from elastane.run.nouns.sites import parse_sites
 from elastane.run.nouns.spec import NO_LIMIT, CheckpointPolicy, RunSpec
 
 CHECKPOINT_OPTIONS = {
@@ -79,6 +80,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         "transport": options.transport,
         "hosts": hosts,
         "ssh": read_ssh(options),
+        "sites": None if options.site is None else parse_sites(options.site),
     }
     if address is not None:
         check_ports(address, _count_own_slots(hosts, here, high, cpus))
@@ -170,6 +172,7 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         copies=spec.copies if options.copies is None else read_copies(options.copies),
         transport=options.transport or spec.transport,
         spot_checks=options.spot_checks or spec.spot_checks,
+        sites=spec.sites if options.site is None else parse_sites(options.site),
         hosts=hosts,
         ssh=read_ssh(options) or (SSH if hosts else ()),
         checkpoints=_change_policy(spec.checkpoints, options),

@@ -6,6 +6,7 @@ import msgspec
 
 from elastane.run.nouns.records import ENDS_WITH_MODEL, SCRIPT
 from elastane.run.nouns.spec import Pinned
+from elastane.run.observability.bound_data import find_site_problems, read_worker_sites
 from elastane.run.observability.coverage import LedgerProblem, SampleRules, find_stream_position_problems
 from elastane.run.observability.digests import WHOLE, find_digest_problems
 from elastane.run.observability.facts import find_outcome, find_outcome_event, is_origin_digest
@@ -113,7 +114,12 @@ def find_run_problems(run: Recorded) -> tuple[LedgerProblem, ...]:
     pinned = run.record.pinned
     is_stream = pinned is not None and not pinned.dataset_length
     streams = find_stream_position_problems(run.ledger, run.record.began_at) if is_stream else ()
-    return (*find_digest_problems(run), *streams, *find_end_problems(run))
+    bound = (
+        find_site_problems(run.ledger, pinned, read_worker_sites(run.events))
+        if pinned is not None and pinned.rank_sites
+        else ()
+    )
+    return (*find_digest_problems(run), *streams, *bound, *find_end_problems(run))
 
 
 def find_end_problems(run: Recorded) -> Iterable[LedgerProblem]:

@@ -1,6 +1,7 @@
 """The admission of workers to the run, and the dismissal of workers that it does not need any more."""
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 import msgspec
@@ -11,7 +12,7 @@ from elastane.run.coordinator.roster import Roster, Troubles, find_worker_node, 
 from elastane.run.coordinator.run_end import fail_run
 from elastane.run.coordinator.turn import Turn
 from elastane.run.nouns.control import WorkerReport
-from elastane.run.nouns.membership import NodeName, WorkerId
+from elastane.run.nouns.membership import NodeName, SiteName, WorkerId
 from elastane.run.nouns.spec import Pinned, Probe
 
 MOST_FAILED_JOINS = 3
@@ -48,6 +49,17 @@ def _shorten(value: object, other: object) -> str:
     return f"{value.partition('(')[0]}({', '.join(own)})" if own and known else repr(value)
 
 
+def describe_foreign_sites(pinned: Pinned, sites: Collection[SiteName]) -> str:
+    """Describe why a worker may compute no virtual rank of the run; empty if it may compute some."""
+    if not pinned.rank_sites or set(pinned.rank_sites).intersection(sites):
+        return ""
+    own = f"belongs to site {', '.join(sites)}" if sites else "belongs to no site"
+    return (
+        f"its machine {own}, and the data of the run is bound to {', '.join(sorted(set(pinned.rank_sites)))} "
+        "(name its site: elastane join --site, or elastane run --site on the first machine)"
+    )
+
+
 def describe_other_bits(probe: Probe | None, other: Probe | None) -> str:
     """Describe why a machine computes other bits than the run's; empty if none or unknown."""
     if probe is None or other is None or probe.values != other.values or probe.result == other.result:
@@ -68,13 +80,14 @@ def describe_other_bits(probe: Probe | None, other: Probe | None) -> str:
 
 def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     """Pin the run to the first worker's script, or refuse a worker with another script; return if it fits."""
-    if turn.roster.pinned is None:
-        turn.pin(pinned)
-        return True
-    differences = describe_differences(turn.roster.pinned, pinned)
+    known = turn.roster.pinned
+    differences = "" if known is None else describe_differences(known, pinned)
+    differences = differences or describe_foreign_sites(pinned, turn.roster.reports[worker].sites)
     if not differences:
-        if turn.roster.pinned.probe is None and pinned.probe is not None:
-            turn.pin(msgspec.structs.replace(turn.roster.pinned, probe=pinned.probe))
+        if known is None:
+            turn.pin(pinned)
+        elif known.probe is None and pinned.probe is not None:
+            turn.pin(msgspec.structs.replace(known, probe=pinned.probe))
         return True
     why = f"worker {worker} does not fit this run: {differences}"
     turn.record_worker_event("worker.refused", worker, why)

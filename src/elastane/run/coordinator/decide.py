@@ -63,6 +63,7 @@ from elastane.run.coordinator.run_end import (
     fail_run,
     receive_model_written,
 )
+from elastane.run.coordinator.sites import stop_waiting_run, watch_sites
 from elastane.run.coordinator.step_times import add_step_report, take_complete
 from elastane.run.coordinator.traffic import record_traffic
 from elastane.run.coordinator.turn import Turn
@@ -169,6 +170,8 @@ def _advance(turn: Turn) -> None:
         begin_first_generation,
         drain_noticed,
         plan_generation,
+        watch_sites,
+        stop_waiting_run,
         dismiss_leavers,
         dismiss_surplus,
         warn_of_unjoined,
@@ -341,6 +344,9 @@ def _resend_missing(turn: Turn, report: WorkerReport) -> None:
 
 def _fail_on_other_losses(turn: Turn, steps: StepReports) -> None:
     """Fail the run if a step that it makes again has another loss than before."""
+    if turn.roster.absent_rule == "skip":
+        # Other sites may be absent now.
+        return
     lost = turn.roster.progress.lost
     for line in (report.line for report in steps.reports):
         before = lost.get(line.step, line.loss_hex)

@@ -7,6 +7,7 @@ from elastane.run.coordinator.claiming import may_go_on_with
 from elastane.run.coordinator.deaths import LAST_WORD_S, describe_causes, format_worker_list
 from elastane.run.coordinator.roster import Roster
 from elastane.run.coordinator.run_end import fail_run, stop_run
+from elastane.run.coordinator.sites import choose_joining, list_awaited_sites
 from elastane.run.coordinator.turn import Turn
 from elastane.run.nouns.membership import Generation, Member, WorkerId
 
@@ -27,15 +28,15 @@ def begin_first_generation(turn: Turn) -> None:
     ):
         # A silent worker may be training, and a new beginning beside it would be a second run.
         return
-    ready = roster.ready[: roster.wanted.target]
-    if not may_go_on_with(turn, ready):
+    members = choose_joining(roster, (), roster.wanted.target)
+    ready = tuple(member.worker for member in members)
+    if not may_go_on_with(turn, ready) or list_awaited_sites(roster, members):
         return
     if roster.progress.step > roster.progress.origin:
         fail_run(turn, _describe_loss(roster), lost=True)
         return
     # The machine that began the run may have no workers of its own; then it starts with the first of others.
     if len(ready) >= max(1, min(roster.spec.start, roster.wanted.target)):
-        members = tuple(roster.make_member(worker) for worker in ready)
         turn.propose(
             members, planned=False, why=f"{format_worker_list(ready)} begin" + ("" if len(ready) > 1 else "s")
         )
@@ -125,6 +126,8 @@ def plan_generation(turn: Turn) -> None:
     """
     roster = turn.roster
     newest, target = roster.newest, roster.wanted.target
+    # Without the worker that brings the site back there is no step after which leavers are needed no more.
+    is_waiting = newest is not None and bool(list_awaited_sites(roster, newest.members))
     if (
         newest is None
         or target is None
@@ -132,7 +135,7 @@ def plan_generation(turn: Turn) -> None:
         or len(roster.list_living(roster.needed)) < len(roster.needed)
         or roster.stopping is not None
         or roster.finishing is not None
-        or (not roster.needs_no_leavers and roster.list_handing_over(newest))
+        or (not (roster.needs_no_leavers or is_waiting) and roster.list_handing_over(newest))
     ):
         return
     staying, leaving = _split_members(newest.members, roster.wanted.draining, target)
@@ -141,9 +144,9 @@ def plan_generation(turn: Turn) -> None:
         staying, leaving = newest.members, ()
     # A controller may raise the target beyond the limits that the run began with.
     most = max(target, roster.spec.max_workers)
-    joining = roster.ready[: max(0, min(wanted, most - len(staying)))]
+    joiners = choose_joining(roster, staying, min(wanted, most - len(staying)))
+    joining = tuple(member.worker for member in joiners)
     if joining or leaving:
-        joiners = tuple(roster.make_member(worker) for worker in joining)
         parts = (
             [f"{format_worker_list(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []
         )

@@ -33,8 +33,9 @@ from elastane.run.nouns.control import (
     WorkerFailed,
     WorkerReport,
 )
-from elastane.run.nouns.membership import Generation, Member, NodeName, WorkerId
+from elastane.run.nouns.membership import Generation, Member, NodeName, SiteName, WorkerId
 from elastane.run.nouns.records import EventLine, LedgerLine
+from elastane.run.nouns.sites import AbsentRule
 from elastane.run.nouns.spec import Pinned, RunSpec
 
 FIRST_NODE: NodeName = ""
@@ -311,6 +312,7 @@ class Roster:
         troubles: signs that the run does not make progress.
         stopping: the first request to stop the run; None: no request is known.
         finishing: since when all members have committed the last step.
+        missing_sites: the sites without a worker, as last recorded.
     """
 
     spec: RunSpec
@@ -338,6 +340,17 @@ class Roster:
     over: RunOver | None = None
     checkpoints: CheckpointState = field(default_factory=CheckpointState)
     events: WrittenEvents = field(default_factory=WrittenEvents)
+    missing_sites: tuple[SiteName, ...] = ()
+
+    @property
+    def rank_sites(self) -> tuple[SiteName, ...]:
+        """The site of each virtual rank; empty: data may move, or no script has said so yet."""
+        return () if self.pinned is None else self.pinned.rank_sites
+
+    @property
+    def absent_rule(self) -> AbsentRule:
+        """What rounds do without a site; in a replay the earlier run has decided what they leave out."""
+        return "wait" if self.pinned is None or self.spec.replayed is not None else self.pinned.absent
 
     @cached_property
     def gone(self) -> frozenset[WorkerId]:
@@ -504,7 +517,7 @@ class Roster:
     def make_member(self, worker: WorkerId, speed: float = 1.0) -> Member:
         """Return the member for a worker that has reported, with its address."""
         report = self.reports[worker]
-        return Member(worker, report.host, report.port, speed, report.node)
+        return Member(worker, report.host, report.port, speed, report.node, sites=report.sites)
 
     def holds_state(self, worker: WorkerId) -> bool:
         """Return whether a worker has all state, or some blocks that other copies can complete."""

@@ -4,6 +4,7 @@ import msgspec
 
 from elastane.run.coordinator.placement import NO_SLOTS, lacks_slots, list_node_addresses
 from elastane.run.coordinator.roster import Roster
+from elastane.run.coordinator.sites import describe_awaited_sites
 from elastane.run.nouns.control import AgentReport, Answer, ProcessInfo, WorkerReport
 from elastane.run.nouns.membership import NodeName, WorkerId
 
@@ -18,7 +19,7 @@ def build_status(roster: Roster, *, ok: bool = True, why: str = "", time_s: floa
     return Answer(
         ok=ok,
         why=why,
-        note=NO_SLOTS if lacks_slots(roster) else "",
+        note=NO_SLOTS if lacks_slots(roster) else describe_awaited_sites(roster),
         term=roster.term.number,
         generation=0 if at_work is None else at_work.number,
         step=roster.progress.step,
@@ -103,4 +104,5 @@ def _describe_worker(
         compute_s=report.compute_s,
         saving=any(part.state in SAVING for part in report.checkpoints),
         further=seen.further,
+        sites=report.sites,
     )

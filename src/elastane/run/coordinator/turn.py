@@ -22,6 +22,7 @@ from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.nouns.control import Answer, Dismiss, KillWorker, Propose, ToAgent, ToWorker
 from elastane.run.nouns.membership import Generation, Member, NodeName, WorkerId
 from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.sites import find_absent_sites
 from elastane.run.nouns.spec import Pinned
 
 REMEMBERED_GENERATIONS = 32
@@ -75,6 +76,8 @@ class Turn:
         detail: dict[str, int | str] = {"pid": pid if report is None else report.pid}
         if node := find_worker_node(self.roster, worker):
             detail["node"] = node
+        if report is not None and report.sites:
+            detail["sites"] = ",".join(report.sites)
         return self._build_event(kind, f"worker {worker}", why, (worker,), detail)
 
     def _build_event(
@@ -131,7 +134,8 @@ class Turn:
         roster = self.roster
         number = roster.known.highest + 1
         ordered = order_members(members, number)
-        generation = Generation(number, roster.term.number, ordered, planned, why, leaving)
+        absent = find_absent_sites(roster.rank_sites, roster.absent_rule, ordered)
+        generation = Generation(number, roster.term.number, ordered, planned, why, leaving, absent)
         if roster.spec.listen and not planned:
             self.claim(generation)
         else:

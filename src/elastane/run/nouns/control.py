@@ -19,6 +19,7 @@ from elastane.run.nouns.membership import (
     NodeAddress,
     NodeName,
     Port,
+    SiteName,
     WorkerId,
 )
 from elastane.run.nouns.records import EventLine, LedgerLine
@@ -123,6 +124,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     node: NodeName = ""
     traffic: TrafficBytes | None = None
     notice: str = ""
+    sites: tuple[SiteName, ...] = ()
 
 
 class StepReport(ControlMessage, frozen=True, kw_only=True):
@@ -282,6 +284,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
         compute_s: seconds per virtual rank, the median of its last steps; 0: unknown.
         saving: it writes its part of a checkpoint.
         further: the process ids of a worker of several processes, without that of process 0.
+        sites: of which a worker may read the data.
     """
 
     role: Literal["worker", "coordinator", "agent", "fork-server"]
@@ -299,6 +302,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: Duration = 0.0
     saving: bool = False
     further: tuple[int, ...] = ()
+    sites: tuple[SiteName, ...] = ()
 
 
 LARGEST_SCRIPT_CODE = 127

@@ -21,6 +21,10 @@ NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^({NODE_NAME})?\Z")
 """The name of a machine in a run, of at most 63 characters; empty: the machine on which the run began."""
 
 
+SITE_NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+SiteName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{SITE_NAME}\Z")]
+"""The name of a site: a place with data of its own."""
+
 MOST_NODES = 1024
 """The machines of a run whose addresses a client gets, and the most that ``--hosts`` names."""
 LARGEST_NODE_BYTES = 384
@@ -52,6 +56,7 @@ class Member(msgspec.Struct, frozen=True):
         port: port on which its mesh listens.
         speed: relative to the usual 1.0; virtual ranks are assigned in proportion.
         since: the number of the first generation that was proposed with it; 0: none was yet.
+        sites: those of which it may read the data.
     """
 
     worker: WorkerId
@@ -60,6 +65,7 @@ class Member(msgspec.Struct, frozen=True):
     speed: float = 1.0
     node: NodeName = ""
     since: int = 0
+    sites: tuple[SiteName, ...] = ()
 
 
 class GenerationId(msgspec.Struct, frozen=True):
@@ -82,6 +88,7 @@ class Generation(msgspec.Struct, frozen=True, dict=True):
         why: in words, for events.
         leaving: members of the previous generation that leave with this one; they hand over the state that
             only they hold.
+        absent: the sites that its rounds leave out.
     """
 
     number: int
@@ -90,6 +97,7 @@ class Generation(msgspec.Struct, frozen=True, dict=True):
     planned: bool
     why: str = ""
     leaving: tuple[Member, ...] = ()
+    absent: tuple[SiteName, ...] = ()
 
     @property
     def id(self) -> GenerationId:

@@ -85,7 +85,8 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     None if it was not finite, because JSON has no such number; ``loss_hex`` holds the exact value. ``logged``
     has the values that the script passed to ``run.log``, None for those that were not finite; ``artifacts``
     has the files that it wrote through ``run.artifact``, by name. ``agreed`` is the number of its virtual
-    ranks that another worker computed once more, in a spot check, with the same bits.
+    ranks that another worker computed once more, in a spot check, with the same bits. ``absent`` are the
+    sites that the round left out: ``workers`` and ``samples`` lack their virtual ranks.
     """
 
     step: Steps
@@ -103,6 +104,15 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logged: Mapping[str, float | None] = {}
     artifacts: Mapping[str, WrittenFile] = {}
     agreed: int = 0
+    absent: tuple[str, ...] = ()
+
+
+class AbsentSites(msgspec.Struct, frozen=True):
+    """Sites that consecutive rounds leave out: from the step ``first`` to ``last``, both included."""
+
+    first: Steps
+    last: Steps
+    sites: tuple[str, ...]
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -108,6 +108,11 @@ class NodeFiles(msgspec.Struct, frozen=True):
         """Where the node listens, in a run on several machines; see `elastane.run.nouns.machine_address`."""
         return self.root / f"address{self._suffix}.json"
 
+    @property
+    def sites(self) -> Path:
+        """The sites of the node, unless it is the first one; see `elastane.run.nouns.sites`."""
+        return self.root / f"sites{self._suffix}.json"
+
     def log(self, process: str) -> Path:
         """Return the path of the log of one process: ``coordinator`` or ``fork-server``."""
         return self.root / "logs" / f"{process}{self._suffix}.log"

@@ -7,6 +7,8 @@ import msgspec
 
 from elastane.common.bounds import Count, Position, Steps, VirtualRanks
 from elastane.run.nouns.hosts import RunHost
+from elastane.run.nouns.membership import SiteName
+from elastane.run.nouns.records import AbsentSites
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.silence_limits import SILENCE_S, SilenceLimit, SilenceLimits
 from elastane.run.nouns.trackers import Tracker
@@ -123,6 +125,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         contract: the script is unmodified and keeps the contract of torchrun; None: it calls `elastane.join`.
         preload: modules that the fork server imports before it forks workers, which then start at once.
         processes: of each worker; in a worker of several ones ``torch.distributed`` connects them.
+        sites: of which the first machine may read the data.
+        replayed: the sites that the rounds of an earlier run have left out, and those of this run leave out
+            again; None: absent sites decide.
     """
 
     name: str
@@ -163,6 +168,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     contract: TorchrunContract | None = None
     preload: tuple[str, ...] = ()
     processes: int = 1
+    sites: tuple[SiteName, ...] = ()
+    replayed: tuple[AbsentSites, ...] | None = None
 
     @property
     def least_ranks(self) -> int:
@@ -221,6 +228,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         dataset_digest: SHA-256 over a few samples, or over the dataset's own fingerprint.
         order_digest: SHA-256 over the first epoch's order, if the script chooses it; empty: the seed does.
         probe: None before the rehearsal, without one, or with ``convergence`` ``fast``.
+        rank_sites: the site of each virtual rank, where alone its samples are read; empty: data may move.
+        absent: what a round does without one of these sites.
     """
 
     script_digest: str
@@ -245,6 +254,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     probe: Probe | None = None
     division: str = ""
     sharing: Count = 1
+    rank_sites: tuple[SiteName, ...] = ()
+    absent: Literal["wait", "skip"] = "wait"
 
     @property
     def samples_per_rank(self) -> int:

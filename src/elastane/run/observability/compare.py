@@ -37,6 +37,7 @@ DECIDES = (
     "layout_digest",
     "optimizer",
     "sharing",
+    "rank_sites",
 )
 """The pinned choices that decide the bits; ``copies``, blocks and the number of steps do not."""
 

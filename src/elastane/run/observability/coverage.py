@@ -30,7 +30,7 @@ class LedgerProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One broken promise, and how it was broken.
 
     ``kind`` is ``steps``, ``generations``, ``shares``, ``samples``, ``checksum``, ``loss``, ``norm``,
-    ``digest`` or ``model``.
+    ``digest``, ``sites`` or ``model``.
     """
 
     kind: str

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from elastane.run.nouns.records import LedgerLine
+from elastane.run.nouns.sites import list_site_ranks
 from elastane.run.nouns.spec import DATA_START, DataPosition, Pinned
+from elastane.run.observability.bound_data import count_absences
 from elastane.run.observability.coverage import (
     EpochCoverage,
     LedgerProblem,
@@ -72,13 +74,16 @@ def verify_ledger(
     epochs: tuple[EpochCoverage, ...] = ()
     remarks: tuple[str, ...] = ()
     if pinned is not None:
-        problems += find_share_problems(ledger, pinned.virtual_ranks)
+        problems += find_share_problems(ledger, pinned.virtual_ranks, pinned.rank_sites)
         # A dataset without a length is a stream.
         epochs, found = (check_coverage if pinned.dataset_length else check_stream_coverage)(
             ledger, pinned, rules, began_at
         )
         problems += found
-        if not pinned.dataset_length:
+        if pinned.rank_sites:
+            # Each site reads its data over and over, so that no epoch ends for all of them.
+            remarks = count_absences(ledger)
+        elif not pinned.dataset_length:
             found, remarks = compare_stream_epochs(ledger, began_at)
             problems += found
     elif ledger:
@@ -157,9 +162,16 @@ def find_loss_problem(line: LedgerLine) -> str | None:
     return f"loss {line.loss} is {written}, loss_hex {line.loss_hex}"
 
 
-def find_share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable[LedgerProblem]:
-    """Find the steps in which some virtual rank was not computed by exactly one worker."""
+def find_share_problems(
+    ledger: Iterable[LedgerLine], virtual_ranks: int, rank_sites: Sequence[str] = ()
+) -> Iterable[LedgerProblem]:
+    """Find the steps in which some virtual rank was not computed by exactly one worker.
+
+    Args:
+        rank_sites: the site of each virtual rank; those of an absent one are computed by no worker.
+    """
     for line in ledger:
+        left_out = list_site_ranks(rank_sites, line.absent)
         times = [0] * virtual_ranks
         for worker, spans in line.workers.items():
             for start, stop in spans:
@@ -169,7 +181,7 @@ def find_share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Ite
                     continue
                 for rank in range(start, stop):
                     times[rank] += 1
-        wrong = {rank: count for rank, count in enumerate(times) if count != 1}
+        wrong = {rank: count for rank, count in enumerate(times) if count != (rank not in left_out)}
         if wrong:
             text = ", ".join(f"{rank} computed {count} times" for rank, count in list(wrong.items())[:4])
             more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""  # noqa: PLR2004 - four make a line

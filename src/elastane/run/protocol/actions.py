@@ -90,11 +90,14 @@ class Compute(msgspec.Struct, frozen=True, tag=True):
     Args:
         assignment: the number of the new assignment.
         checked: the virtual rank of the step's spot check, with fingerprints in its results; None: none.
+        left_out: those of all virtual ranks that the round leaves out: they have no samples, and change
+            nothing.
     """
 
     virtual_ranks: tuple[int, ...]
     assignment: int
     checked: int | None = None
+    left_out: frozenset[int] = frozenset()
 
 
 class Recompute(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ def compute_outcome(
     leaves: Mapping[int, Leaf],
     votes: Mapping[int, Vote],
     cursors: Mapping[int, str] = MappingProxyType({}),
+    left_out: frozenset[int] = frozenset(),
 ) -> RoundOutcome:
     """Return the outcome of a round for which all members have voted.
 
@@ -25,6 +26,7 @@ def compute_outcome(
         leaves: one per virtual rank.
         votes: one per member.
         cursors: the positions of streams before the round; a leaf without a cursor does not move its stream.
+        left_out: the virtual ranks that the round leaves out; their leaves have no samples.
     """
     trained = [leaf for leaf in leaves.values() if leaf.weight]
     weight = sum_exactly(leaf.weight for leaf in trained)
@@ -38,6 +40,7 @@ def compute_outcome(
             terms.setdefault(name, []).append(term)
     norms = [square for vote in votes.values() for squares in vote.norms.values() for square in squares]
     is_measured = any(vote.norms for vote in votes.values())
+    computed = [leaf for leaf in leaves.values() if leaf.virtual_rank not in left_out]
     readiness = {vote.ready for vote in votes.values()}
     return RoundOutcome(
         round=round_,
@@ -53,8 +56,8 @@ def compute_outcome(
         next_generation=readiness.pop() if len(readiness) == 1 else 0,
         stop=any(vote.stop for vote in votes.values()),
         shares={
-            worker: find_spans(leaf.virtual_rank for leaf in leaves.values() if leaf.worker == worker)
-            for worker in sorted({leaf.worker for leaf in leaves.values()})
+            worker: find_spans(leaf.virtual_rank for leaf in computed if leaf.worker == worker)
+            for worker in sorted({leaf.worker for leaf in computed})
         },
         weighted=any(leaf.weighted for leaf in trained),
         checkpoint=any(vote.checkpoint for vote in votes.values()),
@@ -65,6 +68,7 @@ def compute_outcome(
             **{rank: leaf.cursor for rank, leaf in sorted(leaves.items()) if leaf.cursor is not None},
         },
         refused=tuple(sorted(worker for worker, vote in votes.items() if vote.refused)),
+        left_out=find_spans(left_out),
     )
 
 

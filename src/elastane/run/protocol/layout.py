@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from elastane.run.nouns.membership import SiteName
+from elastane.run.nouns.records import AbsentSites
+from elastane.run.nouns.sites import AbsentRule
 from elastane.run.nouns.spec import SpotChecks
 
 FRESH = -1
@@ -37,6 +40,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         spot_checks: how often another worker computes a virtual rank once more.
         together: the number of neighbouring virtual ranks that a worker computes at once, one in each of its
             processes; a power of two that divides V.
+        rank_sites: the site of each virtual rank, where alone it may be computed; empty: they may move.
+        absent: what a round does without one of these sites.
+        replayed: the sites that rounds of an earlier run have left out, and those of this run leave out too.
     """
 
     virtual_ranks: int
@@ -51,6 +57,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: bool = False
     spot_checks: SpotChecks = "off"
     together: int = 1
+    rank_sites: tuple[SiteName, ...] = ()
+    absent: AbsentRule = "wait"
+    replayed: tuple[AbsentSites, ...] = ()
+
+    def find_replayed(self, step: int) -> tuple[SiteName, ...]:
+        """Return the sites that a step leaves out, because that of an earlier run has done so."""
+        return next((one.sites for one in self.replayed if one.first <= step <= one.last), ())
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether rounds may leave out the virtual ranks of absent sites."""
+        return bool(self.rank_sites) and self.absent == "skip"
 
     @property
     def everything(self) -> frozenset[int]:

@@ -40,6 +40,7 @@ from elastane.run.protocol.transitions.assignment import assign_round, start_com
 from elastane.run.protocol.transitions.checkpoints import retake_snapshot, take_snapshot
 from elastane.run.protocol.transitions.generations import (
     begin_generation,
+    leave_waiting_round,
     receive_proposal,
     send_due_status,
     switch_generation,
@@ -64,9 +65,11 @@ from elastane.run.protocol.transitions.transfer import (
     send_requested_state,
 )
 from elastane.run.protocol.transitions.votes import (
+    announce_leaves,
     cast_vote,
     commit_round,
     compare_votes,
+    end_void_round,
     request_measurements,
     vote_again,
 )
@@ -78,10 +81,10 @@ class MemberMachine(MemberState):
     def handle(self, event: Event) -> list[Action]:
         """Handle one event; return the actions to perform, in order."""
         self._apply_event(event)
-        before = self.committed
+        committed, generation = self.committed, self.generation
         self._advance()
-        if self.committed > before and self.round.entered is not None:
-            # The round was void, and its training thread waits in the next one.
+        if (self.committed > committed and self.round.entered) or self.generation is not generation:
+            # The round was void or waited for a site, and its training thread is in the next one already.
             self._advance()
         actions, self.actions = self.actions, []
         return actions
@@ -144,7 +147,10 @@ class MemberMachine(MemberState):
         begin_generation(self)
         release_script(self)
         assign_round(self)
+        leave_waiting_round(self)
+        end_void_round(self)
         start_computing(self)
+        announce_leaves(self)
         announce_sums(self)
         merge_sums(self)
         compare_votes(self)

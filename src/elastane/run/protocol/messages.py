@@ -72,6 +72,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
         cursors: the position of each virtual rank's stream; empty without streams.
         refused: the members that could not write their last part of a checkpoint.
         agreed: the number of virtual ranks that another worker has computed once more, with the same bits.
+        left_out: the virtual ranks of absent sites, which no worker has computed.
     """
 
     round: int
@@ -94,6 +95,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
     cursors: dict[int, str] = {}
     refused: tuple[int, ...] = ()
     agreed: int = 0
+    left_out: tuple[Span, ...] = ()
 
 
 BEGINNING = RoundOutcome(
@@ -141,6 +143,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
         keeps: the held units that it still holds if the next round was committed with its vote.
         behind: the units of which it lacks the values, after ``committed``.
         released: its script has continued since ``committed``, so its values may have changed.
+        left_out: the virtual ranks that the next round leaves out, as far as the sender has begun it.
     """
 
     worker: int
@@ -154,6 +157,14 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     keeps: tuple[Span, ...] = ()
     behind: tuple[Span, ...] = ()
     released: bool = False
+    left_out: tuple[Span, ...] = ()
+
+
+class LeavesReady(PeerMessage, frozen=True, kw_only=True):
+    """The sender has computed all its virtual ranks of a round that may leave out sites."""
+
+    round: int
+    leaves: tuple[Leaf, ...]
 
 
 class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
@@ -275,6 +286,7 @@ class Proposal(PeerMessage, frozen=True, kw_only=True):
 
 AnyPeerMessage: TypeAlias = (
     Status
+    | LeavesReady
     | PartialSumsReady
     | SumsReady
     | Vote

@@ -118,6 +118,7 @@ def assign_ranks(
     assigned: Mapping[int, frozenset[int]],
     known: frozenset[int],
     together: int = 1,
+    computable: Mapping[int, frozenset[int]] | None = None,
 ) -> dict[int, frozenset[int]]:
     """Return all virtual ranks of each member: those that it has, and its part of the others.
 
@@ -129,7 +130,11 @@ def assign_ranks(
         known: the virtual ranks that no member needs to compute, because their results are known.
         together: the number of neighbouring virtual ranks that a member computes at once; it divides V, and
             the assigned ones come in such groups.
+        computable: the virtual ranks that each member may compute; None: all. One that no member may compute
+            is assigned to none.
     """
+    if computable is not None:
+        return _assign_bound_ranks(size, speeds, assigned, known, computable)
     if together > 1:
         groups = assign_ranks(
             size // together,
@@ -150,6 +155,25 @@ def assign_ranks(
     return {
         worker: assigned.get(worker, frozenset()) | expand_spans(missing.get(worker, ())) for worker in speeds
     }
+
+
+def _assign_bound_ranks(
+    size: int,
+    speeds: Mapping[int, float],
+    assigned: Mapping[int, frozenset[int]],
+    known: frozenset[int],
+    computable: Mapping[int, frozenset[int]],
+) -> dict[int, frozenset[int]]:
+    """Assign virtual ranks that only some members may compute, those with the fewest such members first."""
+    ranks = {worker: assigned.get(worker, frozenset()) for worker in speeds}
+    able = [tuple(worker for worker in speeds if rank in computable[worker]) for rank in range(size)]
+    for workers in sorted(dict.fromkeys(able), key=len):
+        if workers:
+            others = frozenset(rank for rank in range(size) if able[rank] != workers)
+            fixed = {**ranks, FRESH: known | others}
+            missing = assign_missing(size, fixed, {worker: speeds[worker] for worker in workers})
+            ranks |= {worker: ranks[worker] | expand_spans(spans) for worker, spans in missing.items()}
+    return ranks
 
 
 def _find_groups(ranks: frozenset[int], together: int) -> frozenset[int]:

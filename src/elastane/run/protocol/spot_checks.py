@@ -69,6 +69,7 @@ def choose_spot_check(
     shares: Mapping[int, frozenset[int]],
     newcomers: Collection[int],
     steps_before: int,
+    computable: Mapping[int, frozenset[int]] | None = None,
 ) -> SpotCheck | None:
     """Return the check of a training step, the same on every member; None: the step has none.
 
@@ -77,6 +78,7 @@ def choose_spot_check(
         shares: the virtual ranks of each member.
         newcomers: the members that joined with this generation. They check others in their first steps.
         steps_before: the number of steps that the generation has made before this one.
+        computable: the virtual ranks that each member may compute; None: all.
     """
     total = sum(map(len, shares.values()))
     usual = max(total // len(shares), 1)
@@ -86,33 +88,54 @@ def choose_spot_check(
     turn = mix(step)
     able = sorted(newcomers if is_first else shares)
     for worker in (able[(turn + i) % len(able)] for i in range(len(able))):
-        others = sorted(rank for other, ranks in shares.items() if other != worker for rank in ranks)
+        others = sorted(
+            rank
+            for other, ranks in shares.items()
+            if other != worker
+            for rank in ranks
+            if computable is None or rank in computable[worker]
+        )
         if others:
             return SpotCheck(others[(turn >> 16) % len(others)], worker)
     return None
 
 
-def move_spot_check(check: SpotCheck | None, shares: Mapping[int, frozenset[int]]) -> SpotCheck | None:
+def move_spot_check(
+    check: SpotCheck | None,
+    shares: Mapping[int, frozenset[int]],
+    computable: Mapping[int, frozenset[int]] | None = None,
+) -> SpotCheck | None:
     """Return the check of a round that goes on after a death: another member makes it, if that is needed."""
     if check is None or check.virtual_rank not in shares.get(check.worker, {check.virtual_rank}):
         return check
-    able = [worker for worker, ranks in sorted(shares.items()) if check.virtual_rank not in ranks]
+    able = [
+        worker
+        for worker, ranks in sorted(shares.items())
+        if check.virtual_rank not in ranks
+        and (computable is None or check.virtual_rank in computable[worker])
+    ]
     return SpotCheck(check.virtual_rank, able[check.virtual_rank % len(able)]) if able else None
 
 
-def judge_results(leaves: Mapping[int, Leaf], votes: Mapping[int, Vote]) -> Judgement:
+def judge_results(
+    leaves: Mapping[int, Leaf],
+    votes: Mapping[int, Vote],
+    computable: Mapping[int, frozenset[int]] | None = None,
+) -> Judgement:
     """Compare all results of the virtual ranks that were recomputed, when all members have voted.
 
     Args:
         leaves: the results of the round, one per virtual rank.
         votes: one per member.
+        computable: the virtual ranks that each member may compute; None: all.
     """
     if any(vote.unchecked for vote in votes.values()):
         return Judgement(void=True)
     agreed = 0
     for rank, results in sorted(_collect_results(leaves, votes).items()):
         if _differ(results):
-            return _decide(rank, results, votes)
+            able = [worker for worker in votes if computable is None or rank in computable[worker]]
+            return _decide(rank, results, votes, able)
         agreed += len(results) - 1
     return Judgement(agreed=agreed)
 
@@ -151,10 +174,12 @@ def _encode(leaf: Leaf) -> bytes:
     )
 
 
-def _decide(rank: int, results: Mapping[int, list[Leaf]], members: Collection[int]) -> Judgement:
+def _decide(
+    rank: int, results: Mapping[int, list[Leaf]], members: Collection[int], able: Collection[int]
+) -> Judgement:
     if not results.keys() <= set(members):
         return Judgement(void=True)
-    others = sorted(set(members) - results.keys())
+    others = sorted(set(able) - results.keys())
     once = frozenset(worker for worker, some in results.items() if len(some) == 1)
     if len({_encode(some[0]) for some in results.values()}) == len(results):
         if others and len(results) < MAJORITY_OF:

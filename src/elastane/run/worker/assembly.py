@@ -137,6 +137,9 @@ def build_protocol_layout(
         spot_checks=spec.spot_checks if spec.processes == 1 else "off",
         together=together,
         checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
+        rank_sites=plan.rank_sites,
+        absent=plan.absent if spec.replayed is None else "wait",
+        replayed=spec.replayed or (),
     )
 
 
@@ -181,6 +184,8 @@ def build_pinned(
             "device": devices.describe_device(parts.layout.device),
             "digests": SCHEME,
         },
+        rank_sites=plan.rank_sites,
+        absent=plan.absent,
     )
 
 

@@ -23,7 +23,7 @@ from elastane.run.nouns.spec import Pinned, Probe, number_attempt
 from elastane.run.observability import evaluations
 from elastane.run.protocol import events
 from elastane.run.protocol.member_machine import MemberMachine
-from elastane.run.protocol.tree import expand_spans, find_spans
+from elastane.run.protocol.tree import Span, expand_spans, find_spans
 from elastane.run.worker.checkpoints.writer import CheckpointWriter
 from elastane.run.worker.gangs.gang_follower import FollowingReactor, HeadLink
 from elastane.run.worker.gangs.gang_head import GangLinks, HeadReactor
@@ -77,6 +77,7 @@ class Reporter:
         self._links: GangLinks | None = None
         self._head: HeadLink | None = None
         self._node = "" if settings.run_dir is None else settings.run_dir.node
+        self._sites = settings.sites
         self._spec = settings.spec
         self._link: CoordinatorLink | None = None
         self.tracking: LoneTracking | None = None
@@ -272,11 +273,16 @@ class Reporter:
             learning_rates=learning_rates,
             logged=logged,
             agreed=outcome.agreed,
+            absent=self._list_absent_sites(outcome.left_out),
         )
         report = control.StepReport(
             worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy
         )
         self.steps.add(report, digest_due=digest_due)
+
+    def _list_absent_sites(self, left_out: tuple[Span, ...]) -> tuple[str, ...]:
+        ranks = expand_spans(left_out)
+        return tuple(sorted({self._pinned.rank_sites[rank] for rank in ranks})) if self._pinned else ()
 
     def report_complete(self) -> None:
         """Report that all workers have committed the last step."""
@@ -300,6 +306,7 @@ class Reporter:
             node=self._node,
             state=self._find_state(),
             notice=get_notice(),
+            sites=self._sites,
         )
         if member is None:
             return report

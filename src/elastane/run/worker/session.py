@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,13 +16,16 @@ from torch.utils.data import IterableDataset
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.heartbeat_file import Phase
+from elastane.run.nouns.membership import SiteName
 from elastane.run.nouns.records import PRINTED, Digest, EventLine
+from elastane.run.nouns.sites import AbsentRule
 from elastane.run.nouns.spec import CheckpointPolicy
 from elastane.run.nouns.trackers import Tracker, parse_trackers, require_trackers
 from elastane.run.trackers import tracker_requests
 from elastane.run.worker import worker_settings
 from elastane.run.worker.arguments import parse_wire
 from elastane.run.worker.artifacts import check_artifact_name, write_artifact
+from elastane.run.worker.bound_round import BoundRound
 from elastane.run.worker.data.batch_sources import (
     BatchPlan,
     BatchSource,
@@ -31,6 +34,13 @@ from elastane.run.worker.data.batch_sources import (
     MapDataset,
     make_plan,
     measure_length,
+)
+from elastane.run.worker.data.bound_data import (
+    BoundBatchSource,
+    SiteData,
+    check_site_data,
+    refuse_absent,
+    refuse_for_sites,
 )
 from elastane.run.worker.data.data_continuity import build_nothing_left_error, check_continuity
 from elastane.run.worker.data.dataset_checks import (
@@ -43,7 +53,7 @@ from elastane.run.worker.data.dataset_checks import (
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.data.epoch_order import EpochOrder, Order, check_order
 from elastane.run.worker.data.fingerprint import digest_dataset
-from elastane.run.worker.data.round_plans import make_round_plan
+from elastane.run.worker.data.round_plans import bind_ranks, make_round_plan
 from elastane.run.worker.data.streams import (
     Factory,
     Stream,
@@ -269,7 +279,7 @@ class Run:
 
     def rounds(
         self,
-        dataset: MapDataset,
+        dataset: MapDataset | SiteData,
         *,
         inner_steps: int,
         ranks: int,
@@ -282,6 +292,7 @@ class Run:
         loaders: int = 0,
         prefetch: int = 2,
         order: Order | None = None,
+        absent: AbsentRule | None = None,
     ) -> Iterator[TrainingRound]:
         """Iterate over the rounds of the run, for workers with little bandwidth between them.
 
@@ -289,7 +300,9 @@ class Run:
         the outer optimizer of `prepare` steps by the mean of what the virtual ranks have changed.
 
         Args:
-            dataset: a map-style dataset, which is shuffled and read as in `steps`.
+            dataset: a map-style dataset, which is shuffled and read as in `steps`. Or a dict of sites, each
+                with its dataset or with a function that opens it: then the data of a site is read there only,
+                and its virtual ranks are computed there only.
             inner_steps: steps of each virtual rank in a round; fewer in the last round of an epoch.
             ranks: virtual ranks; ``--virtual-ranks`` takes precedence. More workers than ranks cannot train.
             global_batch: samples that all virtual ranks together take for one inner step.
@@ -302,6 +315,8 @@ class Run:
             loaders: as in `steps`.
             prefetch: as in `steps`.
             order: as in `steps`.
+            absent: for a dict of sites: ``"wait"``, the default: a round without a worker of some site waits
+                for it; ``"skip"``: it leaves the virtual ranks of that site out.
 
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.
@@ -311,11 +326,16 @@ class Run:
             "the differences of a divided model have not been tried",
             self._settings.spec.processes,
         )
-        check_positions(dataset, "run.rounds")
+        spec, is_bound = self._settings.spec, isinstance(dataset, Mapping)
+        if is_bound:
+            rule = check_site_data(cast("SiteData", dataset), absent, spec.copies)
+            refuse_for_sites(loaders=loaders, order=order)
+        else:
+            refuse_absent(absent)
+            check_positions(dataset, "run.rounds")
         self._begin("run.rounds", collate, loaders, prefetch, order, in_rounds=True)
-        spec = self._settings.spec
         plan = make_round_plan(
-            measure_length(dataset),
+            0 if is_bound else measure_length(cast("MapDataset", dataset)),
             inner_steps,
             ranks if spec.virtual_ranks is None else spec.virtual_ranks,
             global_batch,
@@ -326,8 +346,21 @@ class Run:
         )
         self._check_ranks(plan)
         self._get_trainer().set_wire(parse_wire(wire, group, plan.virtual_ranks))
+        if is_bound:
+            data = cast("SiteData", dataset)
+            plan = bind_ranks(plan, data, rule)
+            sites = tuple(data) if self._reporter.alone else self._settings.sites
+            source = BoundBatchSource(data, plan, sites, collate)
+            yield from self._train(BoundRound, plan, source, "", is_ordered=False)
+            return
         batches, digest = self._open_batches(
-            dataset, plan, collate, stream=None, loaders=loaders, prefetch=prefetch, order=order
+            cast("MapDataset", dataset),
+            plan,
+            collate,
+            stream=None,
+            loaders=loaders,
+            prefetch=prefetch,
+            order=order,
         )
         yield from self._train(TrainingRound, plan, batches, digest, is_ordered=order is not None)
 
@@ -494,6 +527,11 @@ class Run:
         self._finished = step.last or bool(self._ending)
         if step.ended_epoch and not self._finished and trainer.schedule.each_epoch:
             trainer.take_checkpoint({})
+
+    @property
+    def sites(self) -> tuple[SiteName, ...]:
+        """The sites of this worker, of ``--site``: those of which it may read the data."""
+        return self._settings.sites
 
     def show_progress(self) -> None:
         """Show that the script makes progress in long work between two steps, so it does not look hung."""

@@ -391,7 +391,7 @@ class TrainingStep:
         self._rehearsal = None
         if trainer.initial:
             check_scalers(scalers)
-        probe = rehearsal.build_probe()
+        probe = rehearsal.build_probe(self._present[0])
         rehearsal.leave_no_trace()
         trainer.end_rehearsal(probe)
 

@@ -134,14 +134,18 @@ class StepRehearsal:
         self._passes.append(_Pass(self._loss, fingerprints, attributes, caches, self._logged))
         state.buffers.restore()
 
-    def build_probe(self) -> Probe | None:
-        """Return the bits of the first pass, to compare with those of other machines; None: not wanted."""
+    def build_probe(self, part: int) -> Probe | None:
+        """Return the bits of the first pass, to compare with those of other machines; None: not wanted.
+
+        Args:
+            part: the number of the microbatch; sites with data of their own compute different ones.
+        """
         if not self._probed:
             return None
         first = self._passes[0]
         caches = sorted(self._caches.items())
         values = msgspec.json.encode(
-            (sorted(self._content.items()), [(name, digest_tensor(tensor)) for name, tensor in caches])
+            (part, sorted(self._content.items()), [(name, digest_tensor(tensor)) for name, tensor in caches])
         )
         # A rehearsal has no step of the optimizer, so compare square roots too: Adam takes them.
         roots = digest_tensor(torch.linspace(0.01, 1, 256).sqrt())

@@ -226,7 +226,7 @@ class Trainer:
                 self._settings, self.state, member, self.reporter, reactor.post
             )
         if self.reporter.alone:
-            member_alone = Member(self.worker, "", 0)
+            member_alone = Member(self.worker, "", 0, sites=tuple(sorted(set(plan.rank_sites))))
             reactor.post(events.GenerationProposed(Generation(1, 1, (member_alone,), planned=False)))
 
     def _compare_with_origin(self, origin: RunOrigin, pinned: Pinned) -> None:

@@ -14,6 +14,7 @@ from elastane.run.agent import priority
 from elastane.run.connections.endpoint import AnotherAttempt
 from elastane.run.nouns import control
 from elastane.run.nouns.rundir import GATHERED, RunDir
+from elastane.run.nouns.sites import read_sites
 from elastane.run.nouns.spec import RunSpec, number_attempt
 from elastane.run.observability.run_files import read_record
 from elastane.run.worker import main_program, worker_settings
@@ -65,7 +66,8 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int, seat: Se
     spec, present = record.spec, number_attempt(record.resumed)
     if present != attempt:
         raise AnotherAttempt(attempt, present)
-    worker_settings.set_settings(files, worker, spec, record.resumed, record.origin, seat)
+    sites = read_sites(files) if files.node else spec.sites
+    worker_settings.set_settings(files, worker, spec, record.resumed, record.origin, seat, sites)
     if seat.processes == 1:
         assign_gpu(worker)
     # A script may build its model before it joins; every worker then has the same initial values.

@@ -41,6 +41,7 @@ class WorkerRound:
         newcomer: this worker has waited for its admission, so no other worker has waited for it so far.
         recomputes: the current virtual rank is computed for a spot check.
         checked: the virtual rank among those to compute that a spot check compares; None: none.
+        left_out: the virtual ranks of absent sites.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class WorkerRound:
         self._waiting_checks: deque[int] = deque()
         self.recomputes = False
         self.checked: int | None = None
+        self.left_out: frozenset[int] = frozenset()
         self.assignment = 0
         self.begin: actions.BeginRound | None = None
         self.commit: actions.CommitRound | None = None
@@ -111,10 +113,10 @@ class WorkerRound:
                     if self.newcomer:
                         self.newcomer = False
                         self.seconds["reduce"], self.entered_at = 0.0, time.perf_counter()
-                case actions.Compute(virtual_ranks, assignment, checked):
+                case actions.Compute(virtual_ranks, assignment, checked, left_out):
                     # Each place computes one of the neighbouring virtual ranks that come together.
                     self._waiting_ranks.extend(virtual_ranks[self._place.number :: self._place.size])
-                    self.assignment, self.checked = assignment, checked
+                    self.assignment, self.checked, self.left_out = assignment, checked, left_out
                 case actions.Recompute(virtual_rank):
                     self._waiting_checks.append(virtual_rank)
                 case actions.CommitRound():

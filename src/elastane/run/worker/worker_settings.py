@@ -2,6 +2,7 @@
 
 import msgspec
 
+from elastane.run.nouns.membership import SiteName
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import DATA_START, DataPosition, Resumed, RunOrigin, RunSpec
 from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
@@ -16,6 +17,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         resumed: the start of this attempt of the run; None: it is the first attempt.
         origin: the state of another run with which the run began; None: it began from nothing.
         seat: the place of this process in its worker.
+        sites: of which it may read the data; a process that trains alone may read all.
     """
 
     spec: RunSpec
@@ -24,6 +26,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     resumed: Resumed | None = None
     origin: RunOrigin | None = None
     seat: Seat = LONE_SEAT
+    sites: tuple[SiteName, ...] = ()
 
     @property
     def began_at(self) -> DataPosition:
@@ -46,9 +49,10 @@ def set_settings(
     resumed: Resumed | None = None,
     origin: RunOrigin | None = None,
     seat: Seat = LONE_SEAT,
+    sites: tuple[SiteName, ...] = (),
 ) -> None:
     """Make this process a worker of a run, before its script begins."""
     global _settings  # noqa: PLW0603 - a process has one run, known before the script runs
     _settings = WorkerSettings(
-        spec=spec, worker=worker, run_dir=run_dir, resumed=resumed, origin=origin, seat=seat
+        spec=spec, worker=worker, run_dir=run_dir, resumed=resumed, origin=origin, seat=seat, sites=sites
     )

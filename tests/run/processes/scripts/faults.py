@@ -214,6 +214,13 @@ def record_work() -> None:
     _around(TrainingState, "apply", after=record_step)
 
 
+def note_opening(site: str) -> None:
+    """Note that this worker opens the data of a site."""
+    root = _run_dir()
+    if root is not None:
+        (root / f"opened-{site}-{worker_settings.get_settings().worker}").touch()
+
+
 def record_sent_sums() -> None:
     """Write the bytes of sums that this worker sends to each peer to a file: round, peer, bytes."""
     root, number = _run_dir(), worker_settings.get_settings().worker

@@ -4,6 +4,7 @@ Dropout, batch norm, AdamW in two groups, clipping, a schedule, bf16 autocast, e
 """
 
 import argparse
+import functools
 import time
 
 import faults
@@ -47,6 +48,8 @@ parser.add_argument("--lose-gathered", action="store_true", help="the tensors of
 parser.add_argument("--inner-steps", type=int, help="train in rounds of this many inner steps")
 parser.add_argument("--wire", default="full", help="the format in which rounds cross the wire")
 parser.add_argument("--group", type=int, default=1, help="the virtual ranks that are rounded together")
+parser.add_argument("--sites", help="the sites with data of their own, such as eu,us")
+parser.add_argument("--absent", default="wait", help="what a round does without a site")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 options = parser.parse_args()
 
@@ -125,11 +128,23 @@ def evaluate():
     run.print("predicted", *torch.cat(score.outputs["predicted"]).tolist())
 
 
+def bind_data(sites):
+    """Return the data of each site: every n-th sample, and more of the first sites."""
+
+    def open_part(number):
+        faults.note_opening(sites[number])
+        return TensorDataset(*(tensor[number :: len(sites)] for tensor in data.tensors))
+
+    return {site: functools.partial(open_part, number) for number, site in enumerate(sites)}
+
+
 def begin_steps():
     if not options.inner_steps:
         return run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps)
+    bound = {"absent": options.absent} if options.sites else {}
     return run.rounds(
-        data,
+        bind_data(options.sites.split(",")) if options.sites else data,
+        **bound,
         inner_steps=options.inner_steps,
         ranks=GLOBAL_BATCH // MICROBATCH,
         global_batch=GLOBAL_BATCH,

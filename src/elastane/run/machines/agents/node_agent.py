@@ -47,8 +47,9 @@ from elastane.run.machines.succession.takeover import Answers, CoordinatorHeard
 from elastane.run.machines.tickets.ticket_files import open_tickets
 from elastane.run.nouns.control import AgentReport, LeaveRecorded, RunOver, SetTarget, ToAgent
 from elastane.run.nouns.machine_address import MachineAddress, publish_address
-from elastane.run.nouns.membership import NodeAddress, NodeName
+from elastane.run.nouns.membership import NodeAddress, NodeName, SiteName
 from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.sites import publish_sites
 from elastane.run.nouns.spec import Resumed, RunSpec
 
 CHECK_EVERY_S = 0.1
@@ -68,6 +69,7 @@ class NodeAgent(Agent):
         begins: this machine begins the attempt, so its coordinator has the first term.
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
         opened: is called with the address of this agent once it answers tickets.
+        sites: of which this machine may read the data; the spec has those of the first machine.
 
     Attributes:
         left: this agent has ended and the run goes on: a user wished it, or something failed here.
@@ -85,10 +87,12 @@ class NodeAgent(Agent):
         commands: Commands | None = None,
         resumed: Resumed | None = None,
         opened: Callable[[NodeAddress], None] = lambda _: None,
+        sites: tuple[SiteName, ...] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(run_dir, spec, commands, resumed)
         self._opened, self._say = opened, say
+        self._sites = sites
         if not begins:
             # The coordinator says how many workers this machine runs, and under which numbers.
             self.workers.worker_set = WorkerSet(target=0, numbers=())
@@ -137,6 +141,8 @@ class NodeAgent(Agent):
         with self._address.listen(BACKLOG) as for_coordinator, self._address.listen(BACKLOG) as for_agents:
             self._port = for_agents.getsockname()[1]
             publish_address(self._run_dir, self._address)
+            if self._run_dir.node:
+                publish_sites(self._run_dir, self._sites)
             if self._begins:
                 create_certificate(self._run_dir)
                 open_tickets(self._run_dir)

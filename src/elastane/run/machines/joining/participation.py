@@ -32,7 +32,7 @@ from elastane.run.machines.agents.node_agent import NodeAgent
 from elastane.run.machines.joining.standby_trackers import StandbyTrackers
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.machine_address import MachineAddress
-from elastane.run.nouns.membership import NodeAddress
+from elastane.run.nouns.membership import NodeAddress, SiteName
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord
 from elastane.run.observability.run_files import read_record
@@ -50,12 +50,14 @@ class JoinedMachine:
         address: where this machine listens, and where the others reach it.
         slots: the most workers on it.
         say: takes lines for the user.
+        sites: of which it may read the data.
     """
 
     run_dir: RunDir
     address: MachineAddress
     slots: int
     say: Say
+    sites: tuple[SiteName, ...] = ()
 
     @property
     def shared(self) -> RunDir:
@@ -207,6 +209,7 @@ async def _train_attempt(
         begins=begins,
         resumed=record.resumed,
         opened=_make_invitation(machine) if begins else lambda _: None,
+        sites=machine.sites,
         say=machine.say,
     )
 

@@ -14,7 +14,7 @@ from elastane.run.protocol.transitions.inbox import retry_early_messages
 from elastane.run.protocol.transitions.reads import discard_reads
 from elastane.run.protocol.transitions.state import MemberState, list_awaited_workers
 from elastane.run.protocol.transitions.transfer import fetch_state
-from elastane.run.protocol.transitions.votes import conclude_round, void_round
+from elastane.run.protocol.transitions.votes import conclude_round, find_ready_generation, void_round
 from elastane.run.protocol.tree import expand_spans, find_spans
 
 
@@ -45,6 +45,15 @@ def switch_generation(me: MemberState) -> None:
         return
     if me.applied and (me.layout.copies is None or not me.behind):
         adopt_generation(me, me.next)
+
+
+def leave_waiting_round(me: MemberState) -> None:
+    """Begin a planned generation in a round that waits for a site: no member can vote for the round.
+
+    Otherwise the workers of that site, which join with the generation, would wait for the round's end.
+    """
+    if me.round.lacks_site and me.next is None and (number := find_ready_generation(me)):
+        adopt_generation(me, me.planned[number])
 
 
 def adopt_generation(me: MemberState, generation: Generation) -> None:
@@ -109,6 +118,7 @@ def send_status(me: MemberState, generation: Generation) -> None:
         keeps=find_spans(me.held & me.find_units_to_hold()) if me.has_voted_for(me.committed + 1) else (),
         behind=find_spans(me.behind),
         released=me.released,
+        left_out=() if fresh else find_spans(round_.left_out),
     )
     me.statuses.setdefault(generation.number, {})[me.worker] = status
     peers = list_awaited_workers(generation)
@@ -170,7 +180,7 @@ def pass_void_round(status: messages.Status, round_: int) -> messages.Status:
     if status.committed != round_ - 1:
         return status
     return msgspec.structs.replace(
-        status, committed=round_, assigned=(), leaves=(), spot_check=None, rooted=()
+        status, committed=round_, assigned=(), leaves=(), spot_check=None, rooted=(), left_out=()
     )
 
 
@@ -208,6 +218,7 @@ def resume_round(
     own = {rank: leaf for rank, leaf in round_.leaves.items() if leaf.worker == me.worker}
     round_.leaves = {**known, **own}
     me.known_at = frozenset(known)
+    round_.left_out_before = frozenset[int]().union(*(expand_spans(s.left_out) for s in current.values()))
     # Those that had not begun the round learn of its check, and all go on with the same one.
     checks = (current[worker].spot_check for worker in sorted(current))
     round_.spot_check = next(filter(None, checks), None)

@@ -23,7 +23,7 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
         return
     early = message.generation > current
     match message:
-        case messages.PartialSumsReady() | messages.SumsReady() | messages.Vote():
+        case messages.PartialSumsReady() | messages.SumsReady() | messages.LeavesReady() | messages.Vote():
             early = early or not me.begun or message.round > me.committed + 1
         case messages.Published() | messages.Current():
             early = early or message.round > me.committed
@@ -43,7 +43,7 @@ def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessa
 def process_message(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
     """Process a message of this generation that is not early; a late one is void."""
     match message:
-        case messages.PartialSumsReady() | messages.SumsReady() | messages.Vote():
+        case messages.PartialSumsReady() | messages.SumsReady() | messages.LeavesReady() | messages.Vote():
             if message.round == me.committed + 1:
                 process_round_message(me, sender, message)
         case messages.Published() | messages.Current():
@@ -69,7 +69,9 @@ def process_values_message(
 
 
 def process_round_message(
-    me: MemberState, sender: int, message: messages.PartialSumsReady | messages.SumsReady | messages.Vote
+    me: MemberState,
+    sender: int,
+    message: messages.PartialSumsReady | messages.SumsReady | messages.LeavesReady | messages.Vote,
 ) -> None:
     round_ = me.round
     match message:
@@ -77,6 +79,8 @@ def process_round_message(
             round_.add_ready(sender, blocks, parts)
         case messages.SumsReady(blocks=blocks):
             round_.available_sums.update(dict.fromkeys(blocks, sender))
+        case messages.LeavesReady(leaves=leaves):
+            round_.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
         case messages.Vote(leaves=leaves):
             round_.votes[sender] = message
             round_.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)

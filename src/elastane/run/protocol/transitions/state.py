@@ -55,6 +55,11 @@ class RoundState:
         requested: the number of results for spot checks that this worker has been asked for.
         recomputed: those that it has made.
         unchecked: whole sums may have a result that no spot check has compared, or that differed in one.
+        left_out: the virtual ranks of absent sites, which have no samples in this round.
+        left_out_before: those of earlier generations, as the statuses tell.
+        lacks_site: no member may compute some virtual rank, so that the round waits for its site.
+        is_void: the round ends without an outcome, when this worker has computed its virtual ranks.
+        leaves_sent: this worker has announced the leaves of its virtual ranks.
     """
 
     def __init__(self) -> None:
@@ -81,6 +86,9 @@ class RoundState:
         self.requested = 0
         self.recomputed: tuple[messages.Leaf, ...] = ()
         self.unchecked = False
+        self.left_out: frozenset[int] = frozenset()
+        self.left_out_before: frozenset[int] = frozenset()
+        self.lacks_site = self.is_void = self.leaves_sent = False
 
     def add_final(self, blocks: Iterable[int], parts: tuple[messages.PartialSum, ...]) -> None:
         """Add final partial sums of this worker, which no later gradient of the assignment changes."""
@@ -107,6 +115,7 @@ class RoundState:
         """
         self.phase = RoundPhase.WAITING
         self.resumed = self.snapshot_taken = False
+        self.lacks_site = self.is_void = self.leaves_sent = False
         self.snapshot_request = 0
         self.unannounced = self.final.copy()
         self.ready.clear()
@@ -258,6 +267,13 @@ class MemberState:
     def blocks_to_write(self) -> tuple[int, ...]:
         """The blocks of the last state that this worker could write: none before it has all values."""
         return () if self.behind else self.blocks_held
+
+    @property
+    def has_computed(self) -> bool:
+        """This worker has the results of all its virtual ranks of the present round."""
+        round_ = self.round
+        leaves = [round_.leaves.get(rank) for rank in round_.assigned]
+        return all(leaf is not None and leaf.worker == self.worker for leaf in leaves)
 
     @property
     def assigned(self) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from elastane.run.nouns.sites import list_site_ranks
 from elastane.run.protocol import messages
 from elastane.run.protocol.actions import (
     CommitRound,
@@ -50,12 +51,16 @@ def request_measurements(me: MemberState) -> None:
         or me.wanted_values
         or me.wanted_states
         or len(round_.recomputed) < round_.requested
+        or round_.lacks_site
         or (is_checkpoint_due(me, entered.kind) and not round_.snapshot_taken)
     ):
         return
-    if any(rank not in round_.leaves or round_.leaves[rank].worker != me.worker for rank in round_.assigned):
+    if not me.has_computed:
         return
     is_training = entered.kind == "train"
+    if is_training and me.layout.may_skip and len(round_.leaves) < entered.size:
+        # If another member commits and is lost, this one must be able to commit the same outcome.
+        return
     if is_training and any(
         block not in round_.rooted and me.worker in some for block, some in enumerate(me.holders)
     ):
@@ -68,6 +73,40 @@ def request_measurements(me: MemberState) -> None:
         (*find_audited_blocks(me), *find_witnessed_blocks(me)) if has_due_digests(me, entered.kind) else ()
     )
     me.actions.append(Measure(round_.measure_request, owned if is_training else (), digests))
+
+
+def announce_leaves(me: MemberState) -> None:
+    """Announce the results of this worker's virtual ranks, if the run may leave out sites."""
+    round_, entered, generation = me.round, me.round.entered, me.generation
+    if round_.phase < RoundPhase.COMPUTING or round_.leaves_sent or entered is None or generation is None:
+        return
+    if not (me.layout.may_skip and entered.kind == "train" and me.has_computed):
+        return
+    round_.leaves_sent = True
+    leaves = tuple(leaf for leaf in round_.leaves.values() if leaf.worker == me.worker)
+    ready = messages.LeavesReady(generation=generation.number, round=me.committed + 1, leaves=leaves)
+    for peer in generation.workers:
+        if peer != me.worker:
+            me.send(peer, ready)
+
+
+def end_void_round(me: MemberState) -> None:
+    """Conclude a round that is void because of an absent site, when this worker computes nothing for it."""
+    if me.round.is_void and me.has_computed and len(me.round.recomputed) == me.round.requested:
+        # Partial sums of this round may still be on their way from the training thread.
+        me.assignment += 1
+        void_round(me)
+
+
+def find_computable(me: MemberState) -> dict[int, frozenset[int]] | None:
+    """Return the virtual ranks of the present round that each member may compute; None: all."""
+    entered, rank_sites = me.round.entered, me.layout.rank_sites
+    if not rank_sites or me.generation is None or entered is None or entered.kind != "train":
+        return None
+    return {
+        member.worker: list_site_ranks(rank_sites, member.sites) | me.round.left_out
+        for member in me.generation.members
+    }
 
 
 def has_due_digests(me: MemberState, kind: RoundKind) -> bool:
@@ -136,7 +175,7 @@ def commit_round(me: MemberState) -> None:
     compare_votes(me)
     if me.cannot_commit or any(worker not in round_.votes for worker in generation.workers):
         return
-    judgement = judge_results(round_.leaves, round_.votes)
+    judgement = judge_results(round_.leaves, round_.votes, find_computable(me))
     if judgement.finding is not None:
         me.actions.append(FailSpotCheck(judgement.finding))
         if judgement.finding.wrong is None:
@@ -150,7 +189,8 @@ def commit_round(me: MemberState) -> None:
             request_recomputation(me, judgement.virtual_rank)
         return
     step = me.step + (round_.entered.kind == "train")
-    outcome = compute_outcome(me.committed + 1, step, round_.leaves, round_.votes, me.cursors)
+    left_out = round_.left_out
+    outcome = compute_outcome(me.committed + 1, step, round_.leaves, round_.votes, me.cursors, left_out)
     conclude_round(me, msgspec.structs.replace(outcome, agreed=judgement.agreed))
 
 

@@ -9,7 +9,9 @@ import msgspec
 from torch.utils.data import default_collate
 
 from elastane.common.errors import BadInput
+from elastane.run.nouns.membership import SiteName
 from elastane.run.nouns.records import Samples
+from elastane.run.nouns.sites import AbsentRule
 from elastane.run.nouns.spec import DATA_START, DataPosition
 from elastane.run.protocol.actions import BeginRound
 from elastane.run.protocol.messages import RoundOutcome
@@ -78,6 +80,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         inner_steps: H, the steps that each virtual rank makes in a round; then ``global_batch`` are the
             samples per round. 1: the run has no rounds.
         passes: the microbatches of an inner step.
+        rank_sites: the site of each virtual rank, where alone its samples are read; empty: they may move.
+        absent: what a round does without one of these sites.
     """
 
     length: int
@@ -91,6 +95,13 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     began_at: DataPosition = DATA_START
     inner_steps: int = 1
     passes: int = 1
+    rank_sites: tuple[SiteName, ...] = ()
+    absent: AbsentRule = "wait"
+
+    @property
+    def samples_per_rank(self) -> int:
+        """The samples of each virtual rank in a full step or round."""
+        return self.global_batch // self.virtual_ranks
 
     @property
     def samples_per_epoch(self) -> int:

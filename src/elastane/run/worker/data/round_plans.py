@@ -1,10 +1,13 @@
 """The plan that divides a dataset into rounds of inner steps."""
 
 import re
+from collections.abc import Collection
 
 import msgspec
 
 from elastane.common.errors import BadInput
+from elastane.run.nouns.membership import SiteName
+from elastane.run.nouns.sites import AbsentRule, divide_ranks
 from elastane.run.nouns.spec import DATA_START, DataPosition
 from elastane.run.worker.data.batch_sources import BatchPlan, make_plan
 from elastane.run.worker.data.dataset_checks import check_count
@@ -24,7 +27,7 @@ def make_round_plan(
     """Return the plan for the numbers that the script has passed to ``run.rounds``.
 
     Args:
-        length: the length of the dataset, in samples.
+        length: the length of the dataset, in samples; 0: each site has a dataset of its own.
         inner_steps: H, the steps of each virtual rank in a round.
         ranks: V, the number of virtual ranks.
         global_batch: the samples that all virtual ranks together take for one inner step.
@@ -64,6 +67,28 @@ def make_round_plan(
     return msgspec.structs.replace(
         plan, microbatch=microbatch, inner_steps=inner_steps, passes=own // microbatch
     )
+
+
+def bind_ranks(plan: BatchPlan, sites: Collection[SiteName], absent: AbsentRule) -> BatchPlan:
+    """Return the plan of rounds with virtual ranks that are bound to sites.
+
+    Raises:
+        BadInput: the sites cannot share the virtual ranks equally, or the run would count epochs.
+    """
+    if plan.virtual_ranks % len(sites):
+        raise BadInput(
+            f"{plan.virtual_ranks} virtual ranks do not divide into {len(sites)} sites",
+            means="each site computes as many virtual ranks as any other",
+            do=f"choose a number of ranks that is a multiple of {len(sites)}, at least one for each worker",
+        )
+    if not plan.steps:
+        raise BadInput(
+            "run.rounds was given a number of epochs for data of several sites",
+            means="each site begins an epoch of its own when it has read its data, some sites more often",
+            do="pass the number of rounds, such as until='500 rounds'",
+        )
+    rank_sites = divide_ranks(sorted(sites), plan.virtual_ranks)
+    return msgspec.structs.replace(plan, rank_sites=rank_sites, absent=absent)
 
 
 def _parse_until(until: str | int) -> str | int:

@@ -112,6 +112,10 @@ def compute_gradient_scale(
         # One element that is not finite makes the norm of the whole gradient not finite.
         return GradientScale(factor=1.0, norm=None, skipped=True)
     factor = 1.0 / outcome.weight if outcome.weighted and outcome.weight else 1.0
+    if outcome.left_out:
+        # All virtual ranks of such a round have as many samples, and those of absent sites have added none.
+        left_out = sum(stop - start for start, stop in outcome.left_out)
+        factor *= (outcome.filled + left_out) / outcome.filled
     if scaling is not None:
         factor *= scaling.inverse
     if largest_norm is None or squared is None:

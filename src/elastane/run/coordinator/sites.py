@@ -1,0 +1,78 @@
+"""Sites with bound data: the workers that bring an absent site back, and what users learn of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from elastane.run.coordinator.roster import Roster
+from elastane.run.coordinator.run_end import stop_run
+from elastane.run.coordinator.turn import Turn
+from elastane.run.nouns.membership import Member, SiteName
+from elastane.run.nouns.sites import find_absent_sites, find_missing_sites
+
+STALLED_S = 2.0
+"""A run that waits for a site and has made no step for this time makes none before the site is back."""
+
+
+def list_awaited_sites(roster: Roster, members: Iterable[Member]) -> tuple[SiteName, ...]:
+    """Return the sites for which rounds of these members would wait."""
+    present = tuple(members)
+    left_out = find_absent_sites(roster.rank_sites, roster.absent_rule, present)
+    return tuple(site for site in find_missing_sites(roster.rank_sites, present) if site not in left_out)
+
+
+def choose_joining(roster: Roster, present: Iterable[Member], places: int) -> tuple[Member, ...]:
+    """Return the ready workers that join: one for each site without a worker first, then by number."""
+    ready = [roster.make_member(worker) for worker in roster.ready]
+    missing = set(find_missing_sites(roster.rank_sites, present))
+    first: list[Member] = []
+    for member in ready:
+        if missing.intersection(member.sites):
+            first.append(member)
+            missing.difference_update(member.sites)
+    chosen = [*first, *(member for member in ready if member not in first)][: max(0, places)]
+    return tuple(sorted(chosen, key=lambda member: member.worker))
+
+
+def describe_awaited_sites(roster: Roster) -> str:
+    """Say for which sites the run waits now; empty if for none."""
+    if roster.over is not None or roster.finishing is not None:
+        return ""
+    if roster.newest is None:
+        waiting = list_awaited_sites(roster, map(roster.make_member, roster.ready)) if roster.ready else ()
+    else:
+        waiting = list_awaited_sites(roster, _list_living_members(roster))
+    return (
+        f"the run waits for a worker of site {', '.join(waiting)}: only there its data is read"
+        if waiting
+        else ""
+    )
+
+
+def watch_sites(turn: Turn) -> None:
+    """Record the sites that have lost their last worker, and those that are back."""
+    roster = turn.roster
+    if roster.newest is None or not roster.rank_sites or roster.finishing is not None:
+        return
+    missing = find_missing_sites(roster.rank_sites, _list_living_members(roster))
+    what = "leave its virtual ranks out" if roster.absent_rule == "skip" else "wait for it"
+    for site in missing:
+        if site not in roster.missing_sites:
+            turn.record("site.absent", who=f"site {site}", why=f"it has no worker now, so rounds {what}")
+    for site in roster.missing_sites:
+        if site not in missing:
+            turn.record("site.present", who=f"site {site}", why="it has a worker again")
+    turn.roster = replace(turn.roster, missing_sites=missing)
+
+
+def stop_waiting_run(turn: Turn) -> None:
+    """Stop a run that waits for a site: its members would learn of the request with their next step."""
+    roster = turn.roster
+    if roster.stopping is None or roster.newest is None or not describe_awaited_sites(roster):
+        return
+    if turn.now - max(roster.progress.advanced_s, roster.term.began) >= STALLED_S:
+        stop_run(turn)
+
+
+def _list_living_members(roster: Roster) -> tuple[Member, ...]:
+    members = () if roster.newest is None else roster.newest.members
+    return tuple(member for member in members if not roster.is_gone(member.worker))
