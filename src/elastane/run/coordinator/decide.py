@@ -63,7 +63,7 @@ from elastane.run.coordinator.run_end import (
     fail_run,
     receive_model_written,
 )
-from elastane.run.coordinator.sites import stop_waiting_run, watch_sites
+from elastane.run.coordinator.sites import dismiss_strays, stop_waiting_run, watch_sites
 from elastane.run.coordinator.step_times import add_step_report, take_complete
 from elastane.run.coordinator.traffic import record_traffic
 from elastane.run.coordinator.turn import Turn
@@ -171,6 +171,7 @@ def _advance(turn: Turn) -> None:
         drain_noticed,
         plan_generation,
         watch_sites,
+        dismiss_strays,
         stop_waiting_run,
         dismiss_leavers,
         dismiss_surplus,

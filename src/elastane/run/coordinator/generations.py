@@ -126,8 +126,13 @@ def plan_generation(turn: Turn) -> None:
     """
     roster = turn.roster
     newest, target = roster.newest, roster.wanted.target
-    # Without the worker that brings the site back there is no step after which leavers are needed no more.
-    is_waiting = newest is not None and bool(list_awaited_sites(roster, newest.members))
+    # Without the worker that brings a site back there is no step after which leavers are needed no more. A
+    # generation that has begun has their statuses.
+    is_waiting = (
+        newest is not None
+        and roster.known.begun >= newest.number
+        and bool(list_awaited_sites(roster, newest.members))
+    )
     if (
         newest is None
         or target is None

@@ -64,6 +64,29 @@ def watch_sites(turn: Turn) -> None:
     turn.roster = replace(turn.roster, missing_sites=missing)
 
 
+def dismiss_strays(turn: Turn) -> None:
+    """Dismiss workers that have begun a generation which the others left before this coordinator knew of them.
+
+    A lost proposal can leave one behind. The place of a worker of its site is free only without it.
+    """
+    roster, newest = turn.roster, turn.roster.newest
+    if not roster.rank_sites:
+        return
+    if newest is None:
+        # All members of the first generation died before its first step, and the next ready workers begin.
+        involved, states, why = {*roster.dismissed}, ("leaving",), "the run begins without it"
+    elif roster.settled and roster.known.begun >= newest.number:
+        leaving = (leaver.worker for leaver in newest.leaving)
+        involved, states = {*newest.workers, *leaving, *roster.dismissed}, ("member",)
+        why = f"the others began generation {newest.number} without it"
+    else:
+        return
+    for worker in roster.started:
+        report = roster.reports.get(worker)
+        if worker not in involved and report is not None and report.state in states:
+            turn.dismiss(worker, 0, why)
+
+
 def stop_waiting_run(turn: Turn) -> None:
     """Stop a run that waits for a site: its members would learn of the request with their next step."""
     roster = turn.roster
