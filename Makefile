@@ -115,6 +115,7 @@ types: setup
 	$(BIN)/mypy examples/lm
 	$(BIN)/mypy examples/digits
 	$(BIN)/mypy examples/fraud
+	$(BIN)/mypy examples/research
 
 format: setup ## put the code into the house format
 	$(BIN)/ruff format .
