@@ -22,15 +22,12 @@ def list_awaited_sites(roster: Roster, members: Iterable[Member]) -> tuple[SiteN
 
 def choose_joining(roster: Roster, present: Iterable[Member], places: int) -> tuple[Member, ...]:
     """Return the ready workers that join: one for each site without a worker first, then by number."""
-    ready = [roster.make_member(worker) for worker in roster.ready]
     missing = set(find_missing_sites(roster.rank_sites, present))
-    first: list[Member] = []
-    for member in ready:
-        if missing.intersection(member.sites):
-            first.append(member)
-            missing.difference_update(member.sites)
-    chosen = [*first, *(member for member in ready if member not in first)][: max(0, places)]
-    return tuple(sorted(chosen, key=lambda member: member.worker))
+    first, rest = list[Member](), list[Member]()
+    for member in map(roster.make_member, roster.ready):
+        (first if missing.intersection(member.sites) else rest).append(member)
+        missing.difference_update(member.sites)
+    return tuple(sorted((*first, *rest)[: max(0, places)], key=lambda member: member.worker))
 
 
 def describe_awaited_sites(roster: Roster) -> str:
@@ -65,7 +62,7 @@ def watch_sites(turn: Turn) -> None:
 
 
 def dismiss_strays(turn: Turn) -> None:
-    """Dismiss workers that have begun a generation which the others left before this coordinator knew of them.
+    """Dismiss workers in a generation that the others had left before this coordinator knew of them.
 
     A lost proposal can leave one behind. The place of a worker of its site is free only without it.
     """

@@ -10,6 +10,7 @@ from elastane.run.observability.bound_data import (
     find_site_problems,
     read_worker_sites,
 )
+
 from .conftest import PINNED as PLAIN
 
 PINNED = msgspec.structs.replace(
@@ -20,7 +21,7 @@ SITES = {0: {"eu"}, 1: {"us"}}
 
 def make_line(step, absent=(), workers=None, shards=None):
     present = {0: ((0, 2),)} | ({} if absent else {1: ((2, 4),)})
-    read = {rank: (2 * step - 2, 2 * step) for rank in ((0, 1) if absent else (0, 1, 2, 3))}
+    read = dict.fromkeys((0, 1) if absent else (0, 1, 2, 3), (2 * step - 2, 2 * step))
     return LedgerLine(
         step=step,
         generation=1,

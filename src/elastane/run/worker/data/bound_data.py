@@ -1,10 +1,9 @@
 """Bound data: each site has a dataset of its own, which is read at that site only.
 
-The virtual ranks are divided among the sites, in the order of their names, and the virtual ranks of a site
-share its dataset: the j-th of n reads every n-th sample of the shuffled epoch. It begins the next epoch when it
-has read its part, so each sample of a site is read once in each of the site's epochs, and sites with little
-data begin theirs more often. The position of a virtual rank is the number of its samples since the beginning of
-the run.
+The virtual ranks are divided among the sites, in the order of their names. Those of a site share its
+dataset: the j-th of n reads every n-th sample of the shuffled epoch. It begins the next epoch when it has read
+its part, so each sample of a site is read once in each of the site's epochs, and sites with little data begin
+theirs more often. The position of a virtual rank is the number of its samples since the beginning of the run.
 
 Positions are committed with the round. In a round that leaves a site out, those of its virtual ranks do not
 move, so that no sample is lost.
