@@ -1,4 +1,4 @@
-"""Train one model at three institutes, whose measurements must not leave their house.
+"""Train one model on the measurements of three institutes, which must not leave their house.
 
 Each institute takes part with ``elastane join TICKET --site NAME`` when it has machines. Rounds leave out the
 ones that are absent. See `docs/sites.md`.

@@ -49,6 +49,7 @@ def test_rounds_leave_a_site_out_and_are_repeated_from_the_ledger(stage, machine
     args = (*ARGS, "--absent=skip")
     machines.begin(*args, "--paced-from=2", start=1, options=("--site", "eu"))
     machines.join("b", options=("--site", "us"))
+    machines.wait_for("worker.ready", "worker 100")
     machines.step_until_members("b")
     together = machines.wait_for_answer().step
     machines.kill("b")

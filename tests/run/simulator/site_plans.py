@@ -7,12 +7,13 @@ from random import Random
 
 import msgspec
 
-from elastane.run.nouns.sites import AbsentRule, divide_ranks
+from elastane.run.nouns.sites import AbsentRule, deal_ranks_to_sites
 from tests.run.simulator.faults import Drain, HistoryPlan, Resize, draw_plan, draw_storm
 from tests.run.simulator.network_plans import draw_network
 from tests.run.simulator.node_plans import draw_nodes
 
 SITES = ("eu", "jp", "us")
+OTHERS = 1_000_000
 
 
 def draw_waits(seed: int, copies: int | None) -> HistoryPlan:
@@ -24,15 +25,19 @@ def draw_waits(seed: int, copies: int | None) -> HistoryPlan:
     return msgspec.structs.replace(plan, faults=faults, start=max(plan.start, len(SITES)))
 
 
-def draw_skips(seed: int, _copies: int | None) -> HistoryPlan:
-    """Draw a history on one node in which rounds leave absent sites out; copies are whole, as it demands."""
-    chance = Random(f"skips of {seed}")
+def draw_skips(seed: int, copies: int | None) -> HistoryPlan:
+    """Draw a history on one node in which rounds leave absent sites out.
+
+    Copies are whole, as such a run demands; their number stands for another seed.
+    """
+    chance, seed = Random(f"skips of {seed} {copies}"), seed + OTHERS * (copies or 0)
     return _bind(chance, chance.choice((draw_plan, draw_storm, draw_network))(seed, None), "skip")
 
 
-def draw_node_skips(seed: int, _copies: int | None) -> HistoryPlan:
+def draw_node_skips(seed: int, copies: int | None) -> HistoryPlan:
     """Draw such a history on several nodes, which die and are parted."""
-    return _bind(Random(f"skips on nodes of {seed}"), draw_nodes(seed, None), "skip")
+    chance, seed = Random(f"skips on nodes of {seed} {copies}"), seed + OTHERS * (copies or 0)
+    return _bind(chance, draw_nodes(seed, None), "skip")
 
 
 def _bind(chance: Random, plan: HistoryPlan, absent: AbsentRule) -> HistoryPlan:
@@ -42,7 +47,7 @@ def _bind(chance: Random, plan: HistoryPlan, absent: AbsentRule) -> HistoryPlan:
     layout = msgspec.structs.replace(
         before,
         virtual_ranks=ranks,
-        rank_sites=divide_ranks(sites, ranks),
+        rank_sites=deal_ranks_to_sites(sites, ranks),
         absent=absent,
         spot_checks=chance.choice(("off", "off", "every")),
     )

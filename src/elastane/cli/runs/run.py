@@ -245,7 +245,7 @@ def find_replayed_run(text: str) -> Recorded | None:
     run = read_run(find_trained_run(name, "ledger to repeat"))
     if run.record.pinned is None or not run.record.pinned.rank_sites:
         raise BadInput(
-            f"--from {text} repeats a run whose data is bound to sites, and that of {name} is not",
+            f"--from {text} repeats a run with data that is bound to sites, and {name} has none",
             means="the sites that were absent decide the bits of such a run; any other one repeats itself",
             do="leave --from out, and pass the same script and options",
         )

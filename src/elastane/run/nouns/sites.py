@@ -61,7 +61,7 @@ def read_sites(run_dir: RunDir) -> tuple[SiteName, ...]:
 # -- the virtual ranks of sites ------------------------------------------------------------------------------
 
 
-def divide_ranks(sites: Sequence[SiteName], virtual_ranks: int) -> tuple[SiteName, ...]:
+def deal_ranks_to_sites(sites: Sequence[SiteName], virtual_ranks: int) -> tuple[SiteName, ...]:
     """Return the site of each virtual rank: as many neighbouring ones for each site, in the order of names.
 
     Args:

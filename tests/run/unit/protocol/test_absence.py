@@ -3,7 +3,7 @@
 import pytest
 
 from elastane.run.nouns.membership import Member
-from elastane.run.nouns.sites import divide_ranks, find_absent_sites, find_missing_sites
+from elastane.run.nouns.sites import deal_ranks_to_sites, find_absent_sites, find_missing_sites
 from elastane.run.protocol.absence import choose_left_out
 from elastane.run.protocol.shares import assign_ranks
 
@@ -39,11 +39,11 @@ def make_members(*sites):
 
 
 def test_sites_share_the_virtual_ranks_in_the_order_of_their_names():
-    assert divide_ranks(("us", "eu"), 4) == ("eu", "eu", "us", "us")
+    assert deal_ranks_to_sites(("us", "eu"), 4) == ("eu", "eu", "us", "us")
 
 
 def test_rounds_leave_out_only_what_the_rule_says_and_never_everything():
-    ranks = divide_ranks(("eu", "us"), 4)
+    ranks = deal_ranks_to_sites(("eu", "us"), 4)
     eu, nobody = make_members(("eu",), ("eu",)), make_members((), ("jp",))
     assert find_missing_sites(ranks, eu) == ("us",)
     assert find_absent_sites(ranks, "skip", eu) == ("us",)

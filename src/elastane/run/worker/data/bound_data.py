@@ -1,9 +1,9 @@
 """Bound data: each site has a dataset of its own, which is read at that site only.
 
 The virtual ranks are divided among the sites, in the order of their names. Those of a site share its
-dataset: the j-th of n reads every n-th sample of the shuffled epoch. It begins the next epoch when it has read
-its part, so each sample of a site is read once in each of the site's epochs, and sites with little data begin
-theirs more often. The position of a virtual rank is the number of its samples since the beginning of the run.
+dataset: the j-th of n reads every n-th sample of the shuffled epoch. It begins the next epoch when it has
+read its part, so each sample of a site is read once in each of the site's epochs, and sites with little data
+begin theirs more often. The position of a virtual rank is the number of its samples since the run began.
 
 Positions are committed with the round. In a round that leaves a site out, those of its virtual ranks do not
 move, so that no sample is lost.
@@ -19,8 +19,8 @@ from elastane.run.nouns.records import Samples
 from elastane.run.nouns.sites import AbsentRule, list_site_ranks
 from elastane.run.protocol.actions import BeginRound
 from elastane.run.protocol.messages import RoundOutcome
-from elastane.run.protocol.sampling import Cursor as Position
 from elastane.run.protocol.sampling import (
+    Cursor,
     StreamPosition,
     decode_positions,
     derive_loading_key,
@@ -144,7 +144,7 @@ class BoundBatchSource(BatchSource):
     def find_cursor(self, virtual_rank: int) -> str:
         """Return the position of a virtual rank after the current round."""
         samples = self._plan.samples_per_rank
-        return encode_cursor(Position(position=self._positions[virtual_rank].position + samples))
+        return encode_cursor(Cursor(position=self._positions[virtual_rank].position + samples))
 
     def can_check(self, virtual_rank: int) -> bool:
         return self._plan.rank_sites[virtual_rank] in self._datasets

@@ -7,7 +7,7 @@ import msgspec
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.membership import SiteName
-from elastane.run.nouns.sites import AbsentRule, divide_ranks
+from elastane.run.nouns.sites import AbsentRule, deal_ranks_to_sites
 from elastane.run.nouns.spec import DATA_START, DataPosition
 from elastane.run.worker.data.batch_sources import BatchPlan, make_plan
 from elastane.run.worker.data.dataset_checks import check_count
@@ -87,7 +87,7 @@ def bind_ranks(plan: BatchPlan, sites: Collection[SiteName], absent: AbsentRule)
             means="each site begins an epoch of its own when it has read its data, some sites more often",
             do="pass the number of rounds, such as until='500 rounds'",
         )
-    rank_sites = divide_ranks(sorted(sites), plan.virtual_ranks)
+    rank_sites = deal_ranks_to_sites(sorted(sites), plan.virtual_ranks)
     return msgspec.structs.replace(plan, rank_sites=rank_sites, absent=absent)
 
 
