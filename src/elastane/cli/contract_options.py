@@ -35,7 +35,7 @@ NOT_WITH_CONTRACT = (
     "from_",
 )
 """Options about the state of the model, which only the script knows."""
-ON_OTHER_MACHINES = ("listen", "advertise", "ports", "encrypt", "claims", "hosts", "ssh")
+ON_OTHER_MACHINES = ("listen", "advertise", "ports", "site", "encrypt", "claims", "hosts", "ssh")
 """Options about several machines; all processes of an unmodified script run on one."""
 
 

@@ -40,7 +40,15 @@ if TYPE_CHECKING:
 
 OF_UNMODIFIED_SCRIPTS = ("contract", *ONLY_WITH_CONTRACT)
 """Options of scripts for torchrun, which no recipe is."""
-HIDDEN = ("module", "resume", "accept_changes", "virtual_ranks", "processes", *OF_UNMODIFIED_SCRIPTS)
+HIDDEN = (
+    "module",
+    "site",
+    "resume",
+    "accept_changes",
+    "virtual_ranks",
+    "processes",
+    *OF_UNMODIFIED_SCRIPTS,
+)
 """Options of ``elastane run`` that a recipe decides, or that need no recipe."""
 
 

@@ -120,7 +120,8 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         option(
             "RUN[@STEP]",
             "Begin a new run of SCRIPT from the state of RUN: of its newest checkpoint, or of the one after "
-            "STEP. Steps and epochs count on from there.",
+            "STEP. Steps and epochs count on from there. RUN@0 repeats a run over the data of several sites, "
+            "without the same sites in the same rounds.",
             "--from",
             autocompletion=complete_runs,
             panel=RESUME,
