@@ -75,7 +75,7 @@ def test_workers_with_tensor_parallelism_give_the_bytes_of_one_of_them(play):
 
 @pytest.mark.long
 def test_a_process_with_a_part_of_each_matrix_dies_in_a_step(play):
-    ended = play(*TENSOR, f"--fault=1.1:{STEP}:in-backward", start=2, max_workers=4)
+    ended = play(*TENSOR, f"--fault=1.1:{STEP}:after-measure", start=2, max_workers=4)
     assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
     assert_equal(ended, play(*TENSOR))
 
