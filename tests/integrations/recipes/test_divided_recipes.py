@@ -39,19 +39,6 @@ def test_divided_workers_join_and_lose_a_process_without_changing_a_byte(stage, 
 
 
 @pytest.mark.long
-def test_a_divided_preference_run_has_the_bytes_of_one_process(stage, tmp_path):
-    changes = (UNCLIPPED, "training.steps=4", "evaluation.every=4")
-    whole, divided = (make_small_recipe("llama-tiny-dpo", *changes, *more) for more in ((), DIVIDED))
-    expected = play_recipe(stage, whole, tmp_path / "whole", release_all_steps)
-    ended = play_recipe(stage, divided, tmp_path / "divided", release_all_steps, processes=2, start=2)
-    assert (ended.losses, ended.messages) == (expected.losses, expected.messages), ended.describe()
-    assert read_files(ended) == read_files(expected)
-
-
-DIVIDED = ("workers.processes=2",)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama", "gpt-oss"])
 def test_a_divided_run_resumes_and_goes_on_with_other_divisions(stage, tmp_path, family):
     whole = play_recipe(stage, make_recipe(family, 1), tmp_path / "whole", release_all_steps)

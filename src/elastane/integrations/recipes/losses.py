@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional
 
 from elastane.integrations.recipes.data.sample_file import IGNORED
-from elastane.integrations.recipes.models import divide_model
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -119,10 +118,7 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, reduction: str) 
 
 
 class ReferenceModel:
-    """The model before the training: the model itself without its adapter, or else a frozen copy.
-
-    The copy is divided among the processes of a worker, so that it is made before the model is.
-    """
+    """The model before the training: the model itself without its adapter, or else a frozen copy."""
 
     def __init__(self, model: nn.Module) -> None:
         self._copy = None if hasattr(model, "disable_adapter") else _freeze_copy(model)
@@ -140,5 +136,5 @@ class ReferenceModel:
         return log_probs
 
 
-def _freeze_copy(model: nn.Module) -> Any:
-    return divide_model(copy.deepcopy(model).requires_grad_(requires_grad=False).eval())
+def _freeze_copy(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).requires_grad_(requires_grad=False).eval()

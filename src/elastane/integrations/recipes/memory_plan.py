@@ -114,8 +114,9 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     plan = SizePlan(
         workers=workers,
         microbatches=largest,
-        parameters_bytes=measures.parameters_bytes * ((2 if is_copied else 1) + (processes > 1))
-        + gathered.parameters_bytes * (2 if is_copied else 1),
+        # FSDP has a copy of its own.
+        parameters_bytes=measures.parameters_bytes * (2 if is_copied or processes > 1 else 1)
+        + gathered.parameters_bytes,
         gradients_bytes=gradients_bytes,
         optimizer_bytes=count_held_bytes(states, workers, most_copies),
         activations_bytes=_count_activations(recipe, measures),

@@ -83,6 +83,13 @@ def _check_processes(recipe: Recipe) -> None:
             f"write {field}: 1, or remove lora",
             means="most weights are frozen then, and a worker of several processes does not carry those yet",
         )
+    if recipe.task == "preference":
+        raise make_field_error(
+            field,
+            f"{processes} cannot be combined with the task preference",
+            f"write {field}: 1",
+            means="the model before the training is a second one, which nothing divides yet",
+        )
     allowed, why = REFUSED_SETTINGS["copies"]
     if workers.copies != allowed:
         raise make_field_error(
