@@ -140,6 +140,38 @@ def test_groups_of_virtual_ranks_cross_in_few_bits_wherever_they_are_added(stage
         assert sorted(sent)[len(sent) // 2] <= 1.05 * two.run.record.pinned.parameters, sent
 
 
+AVERAGED = (*ARGS, "--inner-state=averaged", "--wire=int8", "--group=4")
+DELAYED = (*ARGS, "--delay=1", "--wire=int8")
+
+
+@pytest.mark.parametrize("args", [AVERAGED, DELAYED], ids=["averaged", "delayed"])
+def test_what_a_round_hands_to_the_next_one_survives_joins_leaves_deaths_and_checks(stage, args):
+    alone = stage.play(*args)
+    moved = stage.play(
+        *args, "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, start=2, transport="tcp"
+    )
+    died = stage.play(*args, f"--fault=1:{STEP}:in-inner-step", start=3, spot_checks="every")
+    for ended in (moved, died):
+        assert ended.outcome.code == 0, ended.describe()
+        assert (ended.losses, ended.digests) == (alone.losses, alone.digests), ended.describe()
+        assert ended.model_digest == alone.model_digest
+    assert 2 in moved.get_shares(ROUNDS)
+
+
+@pytest.mark.parametrize(
+    "args", [DELAYED, pytest.param(AVERAGED, marks=pytest.mark.long)], ids=["delayed", "averaged"]
+)
+def test_a_checkpoint_has_what_a_round_hands_to_the_next_one(stage, attempts, args):
+    alone = stage.play(*args)
+    attempts.begin("--start=2", "--checkpoint-every=4 steps", args=(*args, "--paced-from=7"))
+    attempts.wait_for_event("checkpoint.saved", 1)
+    attempts.kill_everything()
+    attempts.touch("gates")
+    attempts.resume("--start=3")
+    ended = attempts.wait_for_end()
+    assert (ended.losses, ended.digests) == (alone.losses, alone.digests), ended.describe()
+
+
 @pytest.mark.long
 def test_partial_sums_of_several_virtual_ranks_cross_in_full(stage):
     """So the bits do not depend on the worker that adds: eight ranks on one, two or three workers."""

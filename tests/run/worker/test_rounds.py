@@ -52,6 +52,8 @@ class Case:
     length: int = 52
     rounds: int = 7
     microbatch: int = BATCH // RANKS
+    inner_state: str = "fresh"
+    delay: int = 0
 
 
 @dataclass
@@ -74,13 +76,20 @@ def prepare(case: Case, **wishes: Any) -> Trained:
     model = case.model()
     optimizer = case.optimizer(model)
     scheduler = case.scheduler(optimizer) if case.scheduler else None
-    run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=case.clip, outer=case.outer)
+    run.prepare(
+        model,
+        optimizer,
+        scheduler=scheduler,
+        clip_grad_norm=case.clip,
+        outer=case.outer,
+        inner_state=case.inner_state,
+    )
     return Trained(model, optimizer, [], run)
 
 
 def begin_rounds(trained: Trained, case: Case, **changes: Any) -> Any:
     options = {"inner_steps": STEPS, "ranks": RANKS, "global_batch": BATCH, "until": case.rounds}
-    options |= {"microbatch": case.microbatch} | changes
+    options |= {"microbatch": case.microbatch, "delay": case.delay} | changes
     return trained.run.rounds(make_samples(case.length), **options)
 
 
@@ -101,13 +110,19 @@ def train_plain(case: Case) -> Trained:
     parameters = list(model.parameters())
     outer = case.outer([{"params": parameters}])
     losses, steps_before = [], 0
+    state: dict[Any, dict[str, torch.Tensor]] = {}
+    earlier: list[list[torch.Tensor]] = []
     for number in range(1, case.rounds + 1):
         samples = find_step_samples(number, case.length, STEPS * BATCH)
         begin = {name: value.clone() for name, value in model.state_dict().items()}
-        leaves, changes, terms = [], [], []
+        leaves, changes, terms, states = [], [], [], []
         for rank in range(RANKS):
             model.load_state_dict(begin)
             optimizer = case.optimizer(model)
+            if case.inner_state == "averaged":
+                optimizer.state.update(
+                    {p: {k: t.clone() for k, t in kept.items()} for p, kept in state.items()}
+                )
             scheduler = case.scheduler(optimizer) if case.scheduler else None
             for _ in range(steps_before if scheduler else 0):
                 optimizer._opt_called = True
@@ -138,14 +153,25 @@ def train_plain(case: Case) -> Trained:
             names = [name for name, _ in model.named_parameters()]
             leaves.append([(begin[n] - p.detach()) * share for n, p in zip(names, parameters, strict=True)])
             changes.append({n: b - begin[n] for n, b in model.named_buffers()} if seen else None)
+            states.append(optimizer.state if seen else None)
             terms.append(float(total))
         model.load_state_dict(begin)
-        first, second, third, fourth = leaves
+        handed = leaves
+        if case.delay:
+            handed, earlier = earlier, leaves
+            if number == case.rounds:
+                handed = [
+                    [a + b for a, b in zip(*both, strict=True)] for both in zip(handed, leaves, strict=True)
+                ]
+        first, second, third, fourth = handed or [[None] * len(parameters)] * RANKS
         for number_, parameter in enumerate(parameters):
-            pairs = (first[number_] + second[number_]), (third[number_] + fourth[number_])
-            parameter.grad = pairs[0] + pairs[1]
+            parameter.grad = None
+            if handed:
+                pairs = (first[number_] + second[number_]), (third[number_] + fourth[number_])
+                parameter.grad = pairs[0] + pairs[1]
         outer.step()
         filled = [change for change in changes if change is not None]
+        state = average([own for own in states if own is not None])
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 total_change = sum(change[name] for change in filled)
@@ -158,6 +184,17 @@ def train_plain(case: Case) -> Trained:
         optimizer._opt_called = True
         scheduler.step()
     return Trained(model, optimizer, losses)
+
+
+def average(states: list[Any]) -> dict[Any, dict[str, torch.Tensor]]:
+    """Return the means of the states of one, two or four virtual ranks, added in the order of the tree."""
+    count = len(states)
+    while len(states) > 1:
+        states = [
+            {p: {key: tensor + right[p][key] for key, tensor in own.items()} for p, own in left.items()}
+            for left, right in zip(states[::2], states[1::2], strict=True)
+        ]
+    return {p: {key: tensor / count for key, tensor in own.items()} for p, own in states[0].items()}
 
 
 def assert_same(elastic: Trained, plain: Trained) -> None:
@@ -176,8 +213,25 @@ def assert_same(elastic: Trained, plain: Trained) -> None:
         Case(optimizer=lambda model: optim.SGD(model.parameters(), lr=0.1, momentum=0.9), length=96),
         Case(optimizer=lambda model: optim.Adagrad(model.parameters(), lr=0.1)),
         Case(microbatch=1, length=51),
+        Case(inner_state="averaged"),
+        Case(
+            inner_state="averaged",
+            optimizer=lambda model: optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        ),
+        Case(inner_state="averaged", optimizer=lambda model: optim.Adagrad(model.parameters(), lr=0.1)),
+        Case(delay=1),
     ],
-    ids=["nesterov", "average", "sgd", "adagrad", "several passes"],
+    ids=[
+        "nesterov",
+        "average",
+        "sgd",
+        "adagrad",
+        "several passes",
+        "averaged",
+        "averaged sgd",
+        "averaged adagrad",
+        "delayed",
+    ],
 )
 def test_rounds_train_the_bytes_of_a_plain_loop(case):
     assert_same(train_in_rounds(case), train_plain(case))
@@ -199,7 +253,7 @@ def test_weights_divide_the_gradient_of_an_inner_step_by_their_sum():
 
 
 def test_sharded_and_mirrored_rounds_train_the_same_bytes(monkeypatch):
-    case = Case(model=build_model_with_buffers)
+    case = Case(model=build_model_with_buffers, inner_state="averaged")
     whole, sharded = train_in_rounds(case), train_in_rounds(case, copies=2)
     assert whole.run.digest.parameters == sharded.run.digest.parameters
     monkeypatch.setattr(assembly, "choose_placement", Mirrored)
@@ -302,12 +356,28 @@ def test_an_evaluation_between_rounds_sees_the_committed_model():
         ({"wire": "fp8"}, "run.rounds was given an invalid wire: 'fp8'"),
         ({"wire": "int8", "group": 3}, "group=3 for 4 virtual ranks"),
         ({"wire": "int8", "group": 8}, "group=8 for 4 virtual ranks"),
+        ({"delay": 2}, "run.rounds was given an invalid delay: 2"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(changes, message):
     case = Case()
     with pytest.raises(BadInput, match=message):
         next(begin_rounds(prepare(case), case, **changes))
+
+
+def test_averaged_state_and_a_delay_need_what_they_can_carry():
+    with pytest.raises(BadInput, match="the state of NAdam cannot be averaged"):
+        prepare(Case(inner_state="averaged", optimizer=lambda model: optim.NAdam(model.parameters())))
+    with pytest.raises(BadInput, match="invalid inner_state: 'carried'"):
+        prepare(Case(inner_state="carried"))
+    with pytest.raises(BadInput, match=r"delay=1, and 1.running_mean changes in each round"):
+        next(begin_rounds(prepare(case := Case(model=build_model_with_buffers, delay=1)), case))
+    trained = prepare(case := Case(delay=1, scheduler=None))
+    rounds = begin_rounds(trained, case)
+    list(compute_all(trained, next(rounds)))
+    trained.model[0].requires_grad_(requires_grad=False)
+    with pytest.raises(BadInput, match="the script changed the model between two rounds"):
+        list(compute_all(trained, next(rounds)))
 
 
 @pytest.mark.parametrize("outer", [elastane.outer.Nesterov, 0.7, lambda groups: optim.SGD(groups[:0], lr=1)])

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from elastane.common.errors import BadInput
 from elastane.run.worker.cuda_graphs import check_no_graphs
 from elastane.run.worker.data.dataset_checks import check_count
+from elastane.run.worker.state.averaged_state import InnerName
 from elastane.run.worker.state.json_state import Stateful
 from elastane.run.worker.state.live_objects import find_live_modules, find_live_objects
 from elastane.run.worker.state.wire_formats import WireFormat, WireName
@@ -48,6 +49,7 @@ def check_arguments(
     clip_grad_norm: object,
     processes: int = 1,
     outer: object = None,
+    inner_state: object = "fresh",
 ) -> None:
     """Refuse arguments that the run cannot train.
 
@@ -71,6 +73,13 @@ def check_arguments(
             "run.prepare was given a scaler and an outer optimizer",
             means="each virtual rank would move the scale by itself, so ranks would end with different ones",
             do="leave the scaler out, and use bf16: torch.autocast(device, dtype=torch.bfloat16)",
+        )
+    if inner_state not in get_args(InnerName) or (inner_state != "fresh" and outer is None):
+        raise BadInput(
+            f"run.prepare was given an invalid inner_state: {inner_state!r}"
+            + ("" if outer is not None else ", and no outer optimizer"),
+            means="the state of the inner optimizer begins fresh or averaged in each round of run.rounds",
+            do='pass inner_state="fresh" or inner_state="averaged", with outer=elastane.outer.Nesterov()',
         )
     if clip_grad_norm is not None:
         norm = None if isinstance(clip_grad_norm, bool) else to_number(clip_grad_norm)
@@ -212,6 +221,20 @@ def check_scalers(before: list[GradScaler]) -> None:
                 do="pass it to run.prepare(model, optimizer, scaler=scaler) and write step.backward(loss), "
                 "without scaler.scale, unscale_, step and update",
             )
+
+
+def check_delay(delay: object) -> None:
+    """Refuse a delay of differences other than none and one round.
+
+    Raises:
+        BadInput: it is invalid.
+    """
+    if isinstance(delay, bool) or delay not in (0, 1):
+        raise BadInput(
+            f"run.rounds was given an invalid delay: {describe_value(delay)}",
+            means="the model takes the changes of a round at its end, or one round later",
+            do="pass delay=1, or leave it out",
+        )
 
 
 def parse_wire(wire: object, group: int = 1, ranks: int = 1) -> WireFormat | None:

@@ -32,6 +32,7 @@ from elastane.run.worker.finished.model_writer import check_writable
 from elastane.run.worker.gangs.gang_checks import check_gang
 from elastane.run.worker.reporter import Reporter
 from elastane.run.worker.state import devices
+from elastane.run.worker.state.averaged_state import AveragedState, InnerName
 from elastane.run.worker.state.edited_values import refuse_edits
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.inner_optimizer import InnerOptimizer, OuterOptimizer, build_outer
@@ -70,12 +71,14 @@ def build_parts(
     clip_grad_norm: float | None,
     keep: RunKeep,
     outer: OuterOptimizer | None = None,
+    inner_state: InnerName = "fresh",
 ) -> TrainingParts:
     """Lay out the state of a checked model and optimizer, and move it to the placement of the run.
 
     Args:
         clip_grad_norm: the largest norm of the gradient of an inner step, in a run of rounds.
         outer: builds the optimizer that steps once in a round; None: the run has no rounds.
+        inner_state: the state with which the optimizer begins in each virtual rank of a round.
 
     Raises:
         BadInput: the run cannot train, carry or write this model.
@@ -86,7 +89,10 @@ def build_parts(
         from elastane.run.worker.state.local_shards import LocalShards
 
         shards = LocalShards(model, optimizer, settings.spec.processes)
-    layout = ModelLayout(model, optimizer, shards)
+    averaged = None
+    if inner_state == "averaged":
+        averaged = AveragedState(optimizer, {parameter: name for name, parameter in model.named_parameters()})
+    layout = ModelLayout(model, optimizer, shards, averaged)
     if shards is not None:
         check_gang(settings.spec, layout, optimizer, scaler=scaler)
     check_dense(layout)
@@ -96,7 +102,7 @@ def build_parts(
         devices.pin_kernels(layout.device)
     inner, placement = None, choose_placement(layout, in_rounds=outer is not None)
     if outer is not None:
-        inner = InnerOptimizer(optimizer, scheduler, clip_grad_norm, layout, placement)
+        inner = InnerOptimizer(optimizer, scheduler, clip_grad_norm, layout, placement, averaged)
         optimizer = build_outer(outer, optimizer)
     gradients = Gradients(layout, exact=exact, memory=placement.slots)
     is_scaled = scaler is not None and scaler.is_enabled()
@@ -191,7 +197,9 @@ def build_pinned(
 
 def _describe_rounds(plan: BatchPlan, inner: InnerOptimizer) -> str:
     wire = "" if inner.wire is None else f", {inner.wire.name} for each {inner.wire.group}"
-    return f" over rounds of {plan.inner_steps} steps of {_describe(inner.optimizer)}{wire}"
+    state = "" if inner.averaged is None else ", averaged"
+    delay = ", a round later" if inner.delayed else ""
+    return f" over rounds of {plan.inner_steps} steps of {_describe(inner.optimizer)}{state}{delay}{wire}"
 
 
 def _describe(optimizer: Optimizer) -> str:

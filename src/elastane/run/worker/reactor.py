@@ -272,7 +272,8 @@ class Reactor:
 
     def _handle_next(self) -> None:
         event = self._events.popleft()
-        if isinstance(event, events.PartialSumsFinal):
+        # In a run of rounds a block crosses slow links while the next one is computed.
+        if isinstance(event, events.PartialSumsFinal) and self._state.inner is None:
             event = _merge_with_following(event, self._events)
         self._handle(event)
 

@@ -77,8 +77,8 @@ def build_empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
         BadInput: the checkpoint does not describe its layout.
     """
     outline = read_model_description(manifest)
-    model, optimizer = build_stand_in(outline, manifest)
-    layout = ModelLayout(model, optimizer)
+    model, optimizer, averaged = build_stand_in(outline, manifest)
+    layout = ModelLayout(model, optimizer, averaged=averaged)
     names = tuple(extent.name for extent in (*layout.extents, *layout.buffer_extents))
     if names != outline.carried:
         raise AssertionError(f"the stand-in has {names} where the model had {outline.carried}")

@@ -23,7 +23,7 @@ from elastane.run.nouns.spec import CheckpointPolicy
 from elastane.run.nouns.trackers import Tracker, parse_trackers, require_trackers
 from elastane.run.trackers import tracker_requests
 from elastane.run.worker import worker_settings
-from elastane.run.worker.arguments import parse_wire
+from elastane.run.worker.arguments import check_delay, parse_wire
 from elastane.run.worker.artifacts import check_artifact_name, write_artifact
 from elastane.run.worker.bound_round import BoundRound
 from elastane.run.worker.data.batch_sources import (
@@ -68,6 +68,7 @@ from elastane.run.worker.heartbeat import Heartbeat, stop_beats_at_imports
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.script_output import show_prints
 from elastane.run.worker.state import devices
+from elastane.run.worker.state.averaged_state import InnerName
 from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
 from elastane.run.worker.state.run_keep import RunKeep
@@ -169,6 +170,7 @@ class Run:
         clip_grad_norm: float | None = None,
         tokenizer: Any = None,
         outer: OuterOptimizer | None = None,
+        inner_state: InnerName = "fresh",
     ) -> tuple[AnyModule, AnyOptimizer]:
         """Hand the model and the optimizer over to the run; returns the same objects.
 
@@ -185,6 +187,8 @@ class Run:
             outer: for `rounds`: builds the optimizer that steps once in a round, such as
                 ``elastane.outer.Nesterov(lr=0.7, momentum=0.9)``. Then ``optimizer``, ``scheduler`` and
                 ``clip_grad_norm`` belong to the inner steps.
+            inner_state: the state with which ``optimizer`` begins in each virtual rank of a round:
+                ``"fresh"``, or ``"averaged"`` over the virtual ranks of the round before.
 
         Raises:
             BadInput: the run cannot train this model with this optimizer.
@@ -207,6 +211,7 @@ class Run:
             clip_grad_norm=clip_grad_norm,
             keep=self.keep,
             outer=outer,
+            inner_state=inner_state,
         )
         self._trainer.state.tokenizer = tokenizer
         self.is_prepared = True
@@ -288,6 +293,7 @@ class Run:
         microbatch: int | None = None,
         wire: WireName = "full",
         group: int = 1,
+        delay: int = 0,
         collate: Collate | None = None,
         loaders: int = 0,
         prefetch: int = 2,
@@ -311,6 +317,8 @@ class Run:
             wire: ``"bf16"``, ``"int8"`` or ``"int4"``: round what virtual ranks have changed, and their sum,
                 to values of so few bits, in which they cross to other machines; ``"full"``: do not.
             group: virtual ranks that are added before they are rounded, such as all of one site.
+            delay: 1: exchange what virtual ranks have changed under the inner steps of the next round. The
+                model takes each change one round later.
             collate: as in `steps`.
             loaders: as in `steps`.
             prefetch: as in `steps`.
@@ -327,9 +335,10 @@ class Run:
             self._settings.spec.processes,
         )
         spec, is_bound = self._settings.spec, isinstance(dataset, Mapping)
+        check_delay(delay)
         if is_bound:
             rule = check_site_data(cast("SiteData", dataset), absent, spec.copies)
-            refuse_for_sites(loaders=loaders, order=order)
+            refuse_for_sites(loaders=loaders, order=order, delay=delay)
         else:
             refuse_absent(absent)
             check_positions(dataset, "run.rounds")
@@ -346,6 +355,8 @@ class Run:
         )
         self._check_ranks(plan)
         self._get_trainer().set_wire(parse_wire(wire, group, plan.virtual_ranks))
+        if delay:
+            self._get_trainer().delay_differences()
         if is_bound:
             data = cast("SiteData", dataset)
             plan = bind_ranks(plan, data, rule)

@@ -34,6 +34,7 @@ from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.late_losses import ResultPoster
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.reporter import Reporter
+from elastane.run.worker.state.averaged_state import InnerName
 from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.loss_scaling import compute_gradient_scale
 from elastane.run.worker.state.run_keep import RunKeep
@@ -72,6 +73,7 @@ class Trainer:
         clip_grad_norm: the largest norm of the whole gradient; None: unlimited.
         keep: `Run.keep`.
         outer: builds the optimizer that steps once in a round; None: the run has no rounds.
+        inner_state: see `AveragedState`.
 
     Attributes:
         step: the number of training steps committed and applied.
@@ -105,6 +107,7 @@ class Trainer:
         clip_grad_norm: float | None,
         keep: RunKeep,
         outer: OuterOptimizer | None = None,
+        inner_state: InnerName = "fresh",
     ) -> None:
         check_arguments(
             model,
@@ -114,6 +117,7 @@ class Trainer:
             clip_grad_norm=clip_grad_norm,
             processes=settings.spec.processes,
             outer=outer,
+            inner_state=inner_state,
         )
         self._settings = settings
         self.worker, self.spec = settings.worker, settings.spec
@@ -127,6 +131,7 @@ class Trainer:
             clip_grad_norm=clip_grad_norm,
             keep=keep,
             outer=outer,
+            inner_state=inner_state,
         )
         self.layout, self.state = self._parts.layout, self._parts.state
         self.gradients, self.scaling = self._parts.gradients, self._parts.scaling
@@ -249,6 +254,22 @@ class Trainer:
         """Set the format of what rounds exchange; None: the type of the parameters."""
         assert self.state.inner is not None, "only rounds have one"
         self.state.inner.wire = self.gradients.slots.wire = wire
+
+    def delay_differences(self) -> None:
+        """Let rounds exchange differences one round later.
+
+        Raises:
+            BadInput: the model has buffers, or virtual ranks average the state of the optimizer.
+        """
+        assert self.state.inner is not None, "only rounds have differences"
+        if self.layout.buffer_extents:
+            changing = self.layout.buffer_extents[0].name
+            raise BadInput(
+                f"run.rounds was given delay=1, and {changing} changes in each round",
+                means="only parameters may come one round later than the samples from which they follow",
+                do='leave delay out; or use a model without such buffers, and inner_state="fresh"',
+            )
+        self.state.inner.delayed = True
 
     def end_rehearsal(self, probe: Probe | None = None) -> None:
         """Report that this worker has rehearsed and is ready, with the bits that it computed."""

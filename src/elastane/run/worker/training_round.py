@@ -5,13 +5,14 @@ what holds for a step holds for a round: joins, leaves, deaths, checkpoints, the
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NoReturn
 
 import msgspec
 import torch
 
 from elastane.common.errors import BadInput
+from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.protocol.messages import Leaf
 from elastane.run.protocol.sampling import MASK
 from elastane.run.worker.cuda_graphs import check_not_capturing
@@ -24,6 +25,7 @@ from elastane.run.worker.losses import (
     check_weight,
 )
 from elastane.run.worker.spot_checks import SpotCheckPass
+from elastane.run.worker.state.delayed_differences import Difference, RankBeginning
 from elastane.run.worker.state.devices import LateNumber
 from elastane.run.worker.state.inner_optimizer import avoid_zero
 from elastane.run.worker.step import Announcer, TrainingStep
@@ -94,35 +96,39 @@ class TrainingRound(TrainingStep):
             microbatches, self._run_inner, number=1, virtual_rank=self.virtual_rank, rehearses=True
         )
 
+    def _iterate_microbatches(self) -> Iterator[Any]:
+        if self._inner.delayed:
+            self._trainer.state.replicated.check_unchanged_since_round()
+        yield from super()._iterate_microbatches()
+
     def _compute_rank(self, round_: WorkerRound, rank: int) -> Iterator[Any]:
         trainer, inner = self._trainer, self._inner
         began_s = time.perf_counter() - round_.seconds["deal"]
         check = SpotCheckPass(trainer.state, trainer.gradients) if round_.recomputes else None
-        inner.begin_rank()
-        self._losses = WeighedLosses()
-        leaf, samples = Leaf(rank, trainer.worker), self._count_samples()
-        for number in range(1, self._plan.inner_steps + 1):
-            parts = self._plan.list_parts(rank, number)
-            parts = [part for part in parts if self._plan.count_part_samples((part,), samples)]
-            if not parts:
-                break
-            leaves = list[Leaf]()
-            microbatches = self._iterate_parts(round_, leaf, parts, leaves)
-            self._step_samples = self._plan.count_part_samples(parts, samples)
-            yield InnerStep(microbatches, self._run_inner, number=number, virtual_rank=rank)
-            if len(leaves) < len(parts):
-                raise build_unused_microbatch_error(f"round {self._number}, inner step {number}: ")
-            self._make_inner_step()
-            for computed in leaves:
-                leaf = _add_leaf(leaf, computed)
-        differences = inner.end_rank(leaf.samples / samples)
-        trainer.state.replicated.remember_hyperparameters()
-        changes = trainer.state.buffers.take_changes()
+        before = None
+        if trainer.state.replicated.beginning is not None:
+            before = None if check is not None else inner.find_held(rank, self._number - 1)
+            before = before or (yield from self._make_again(round_, rank, trainer.state.replicated.beginning))
         announcer = Announcer(trainer, round_.assignment)
-        if check is None:
-            announce = announcer if round_.is_last else None
-            trainer.gradients.begin_leaf(rank, announce, checked=rank == round_.checked)
-        trainer.gradients.take_differences(differences)
+        is_early = inner.delayed and self._number < self._plan.steps
+        if is_early:
+            self._begin_leaf(round_, rank, check, announcer)
+            trainer.gradients.take_differences(() if before is None else before.divide(trainer.state.layout))
+        leaf = yield from self._train_rank(round_, rank, self._number)
+        share = leaf.samples / self._count_samples()
+        if is_early and check is None:
+            inner.hold(rank, self._number, inner.make_difference(share))
+        if not is_early:
+            self._begin_leaf(round_, rank, check, announcer)
+            differences = inner.compute_differences(share)
+            if before is not None:
+                differences = inner.add_rounded(before, inner.make_difference(share)).divide(
+                    trainer.state.layout
+                )
+            trainer.gradients.take_differences(differences)
+        self._end_rank()
+        changes = trainer.state.buffers.take_changes() if leaf.samples else trainer.state.buffers.make_zeros()
+        inner.round_moments(changes)
         end = trainer.gradients.end_leaf if check is None else check.end
         untouched, fingerprints = end(changes)
         if check is None and round_.waiting:
@@ -131,27 +137,82 @@ class TrainingRound(TrainingStep):
         leaf = msgspec.structs.replace(leaf, untouched=untouched, fingerprints=fingerprints)
         round_.finish_leaf(*self._put_loss(leaf))
 
+    def _begin_leaf(
+        self, round_: WorkerRound, rank: int, check: SpotCheckPass | None, announcer: Announcer
+    ) -> None:
+        if check is None:
+            announce = announcer if round_.is_last else None
+            self._trainer.gradients.begin_leaf(rank, announce, checked=rank == round_.checked)
+
+    def _make_again(
+        self, round_: WorkerRound, rank: int, beginning: RankBeginning
+    ) -> Generator[Any, None, Difference]:
+        """Let the script make the inner steps of the round before again: another worker has made them."""
+        number = self._number - 1
+        leaf = yield from self._train_rank(round_, rank, number, beginning)
+        difference = self._inner.make_difference(leaf.samples / self._count_samples(number))
+        self._end_rank()
+        return difference
+
+    def _end_rank(self) -> None:
+        self._inner.end_rank()
+        self._trainer.state.replicated.remember_hyperparameters()
+
+    def _train_rank(
+        self, round_: WorkerRound, rank: int, number: int, beginning: RankBeginning | None = None
+    ) -> Generator[Any, None, Leaf]:
+        """Let the script make the inner steps of a virtual rank; return its leaf, without differences.
+
+        Args:
+            number: of the round to which the inner steps belong.
+            beginning: what the virtual rank begins with; None: the committed state.
+        """
+        self._inner.begin_rank(None if beginning is None else beginning.sections)
+        if beginning is not None:
+            self._trainer.state.replicated.show_hyperparameters(beginning.plain)
+        self._losses = WeighedLosses()
+        leaf, samples = Leaf(rank, self._trainer.worker), self._count_samples(number)
+        for step in range(1, self._plan.inner_steps + 1):
+            parts = self._plan.list_parts(rank, step)
+            parts = [part for part in parts if self._plan.count_part_samples((part,), samples)]
+            if not parts:
+                break
+            leaves = list[Leaf]()
+            microbatches = self._iterate_parts(round_, number, leaf, parts, leaves)
+            self._step_samples = self._plan.count_part_samples(parts, samples)
+            yield InnerStep(microbatches, self._run_inner, number=step, virtual_rank=rank)
+            if len(leaves) < len(parts):
+                raise build_unused_microbatch_error(f"round {number}, inner step {step}: ")
+            self._make_inner_step()
+            for computed in leaves:
+                leaf = _add_leaf(leaf, computed)
+        return leaf
+
     def _iterate_parts(
-        self, round_: WorkerRound, leaf: Leaf, parts: list[int], leaves: list[Leaf]
+        self, round_: WorkerRound, number: int, leaf: Leaf, parts: list[int], leaves: list[Leaf]
     ) -> Iterator[Any]:
         """Yield the microbatches of an inner step to the script.
 
         Args:
+            number: of their round.
             leaf: of the virtual rank.
             parts: their numbers in the round.
             leaves: receives the leaf of each that has had its backward pass.
         """
         state, rank = self._trainer.state, leaf.virtual_rank
         for part in parts:
-            batch = self._load_batch(
-                round_, part, () if round_.recomputes else self._list_coming(round_, part)
-            )
+            if number == self._number:
+                coming = () if round_.recomputes else self._list_coming(round_, part)
+                batch = self._load_batch(round_, part, coming)
+            else:
+                batch = self._source.load(number, part)
+                self._trainer.heartbeat.beat(Phase.COMPUTE)
             versions = state.read_versions()
             self._pending_leaf = Leaf(rank, leaf.worker, samples=batch.samples, checksum=batch.checksum)
             self._logged = {}
             self._present = rank, batch.inputs
             state.replicated.caches.put_back()
-            state.guard.position = ("round", self._number, part, time.perf_counter())
+            state.guard.position = ("round", number, part, time.perf_counter())
             yield batch.inputs
             leaves.append(self._take_computed())
             state.check_versions(versions)
@@ -192,14 +253,19 @@ class TrainingRound(TrainingStep):
         late_loss = LateLoss(LateNumber(mean), self._number, None, by_samples=False, term_of=None)
         return (late_loss.put_into(leaf), None) if late_loss.has_arrived else (leaf, late_loss)
 
-    def _count_samples(self) -> int:
-        samples = self._source.count_samples(self._number)
+    def _count_samples(self, number: int | None = None) -> int:
+        samples = self._source.count_samples(self._number if number is None else number)
         assert samples is not None, "a round has no stream"
         return samples
 
     def _count_schedule_steps(self) -> int:
         """Return the inner steps of the longest virtual rank: those of a loop over global batches."""
         return -(-self._count_samples() // self._plan.step_samples)
+
+    def _apply(self) -> None:
+        assert self._round is not None, "the microbatches are computed in a round"
+        self._inner.drains = self._round.outcome.step >= self._plan.steps
+        super()._apply()
 
     def backward(
         self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, summed: bool = False

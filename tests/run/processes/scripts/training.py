@@ -47,6 +47,8 @@ parser.add_argument("--evaluate-at-end", action="store_true", help="evaluate aft
 parser.add_argument("--lose-gathered", action="store_true", help="the tensors of the evaluation are lost")
 parser.add_argument("--inner-steps", type=int, help="train in rounds of this many inner steps")
 parser.add_argument("--wire", default="full", help="the format in which rounds cross the wire")
+parser.add_argument("--inner-state", default="fresh", help="the state with which virtual ranks begin")
+parser.add_argument("--delay", type=int, default=0, help="exchange differences one round later")
 parser.add_argument("--group", type=int, default=1, help="the virtual ranks that are rounded together")
 parser.add_argument("--sites", help="the sites with data of their own, such as eu,us")
 parser.add_argument("--absent", default="wait", help="what a round does without a site")
@@ -92,7 +94,7 @@ faults.pace(options.paced_from)
 run = elastane.join()
 model = nn.Sequential(
     nn.Linear(12, 256, bias=False),
-    nn.BatchNorm1d(256),
+    nn.LayerNorm(256) if options.delay else nn.BatchNorm1d(256),
     nn.ReLU(),
     nn.Dropout(0.2),
     nn.Linear(256, 500),
@@ -105,7 +107,14 @@ optimizer = torch.optim.AdamW(
 )
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
 outer = elastane.outer.Nesterov(lr=0.7, momentum=0.9) if options.inner_steps else None
-model, optimizer = run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=0.5, outer=outer)
+model, optimizer = run.prepare(
+    model,
+    optimizer,
+    scheduler=scheduler,
+    clip_grad_norm=0.5,
+    outer=outer,
+    inner_state=options.inner_state,
+)
 
 if options.flip is not None:
     faults.flip_bits(model[4].weight, *options.flip.split(":"))
@@ -151,6 +160,7 @@ def begin_steps():
         until=options.steps,
         wire=options.wire,
         group=options.group,
+        delay=options.delay,
     )
 
 

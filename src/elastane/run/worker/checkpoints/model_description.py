@@ -1,6 +1,6 @@
 """The description of model and optimizer in a checkpoint, which makes it usable without the script."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch import nn
 
 from elastane.common.errors import BadInput, Damaged, FileDamage
 from elastane.common.safe_text import escape_line
-from elastane.run.nouns.checkpoints import MANIFEST, Manifest
-from elastane.run.worker.checkpoints.tensor_keys import MODEL
+from elastane.run.nouns.checkpoints import MANIFEST, Manifest, TensorFacts
+from elastane.run.worker.checkpoints.tensor_keys import INNER_STATE, MODEL
 from elastane.run.worker.finished.adapters import Adapter
 from elastane.run.worker.finished.text_files import read_model_texts
 from elastane.run.worker.state.optimizer_shards import ELEMENTWISE
@@ -105,21 +105,34 @@ def read_model_description(manifest: Manifest) -> ModelDescription:
         raise Damaged(manifest.name, (FileDamage(MANIFEST, why),)) from error
 
 
+class StoredState:
+    """The averaged state of a checkpoint, without values; as `averaged_state.AveragedState`."""
+
+    def __init__(self, names: Sequence[str], manifest: Manifest) -> None:
+        self.module, self._names = nn.Module(), names
+        for number, name in enumerate(names):
+            self.module.register_buffer(f"state_{number}", _allocate_like(manifest.tensors[name]))
+
+    def list_buffers(self) -> Iterator[tuple[str, str]]:
+        """Yield each buffer with its name, in the order of the run's layout."""
+        return ((f"state_{number}", name) for number, name in enumerate(self._names))
+
+
 def build_stand_in(
     description: ModelDescription, manifest: Manifest
-) -> tuple[nn.Module, torch.optim.Optimizer]:
+) -> tuple[nn.Module, torch.optim.Optimizer, StoredState]:
     """Build a model and an optimizer with the names and shapes of a checkpoint, without values.
 
     Neither can compute anything, but a `TrainingState` of them can be restored.
     """
+    averaged = [name for name in description.carried if name.startswith(INNER_STATE)]
     model, facts, trained = nn.Module(), manifest.tensors, description.trained
     tensors: dict[str, nn.Parameter] = {}
     carried = frozenset(description.carried)
     for name in description.names:
         if name not in carried:
             continue
-        fact = facts[MODEL + name]
-        empty = torch.empty_strided(fact.shape, fact.stride, dtype=getattr(torch, fact.dtype))
+        empty = _allocate_like(facts[MODEL + name])
         path, _, last = name.rpartition(".")
         module = _find_module(model, path)
         if name in trained:
@@ -130,7 +143,11 @@ def build_stand_in(
     groups = [
         {"params": [tensors[name] for name in group if name in tensors]} for group in description.groups
     ]
-    return model, _build_optimizer(description.optimizer, groups)
+    return model, _build_optimizer(description.optimizer, groups), StoredState(averaged, manifest)
+
+
+def _allocate_like(facts: TensorFacts) -> torch.Tensor:
+    return torch.empty_strided(facts.shape, facts.stride, dtype=getattr(torch, facts.dtype))
 
 
 def _build_optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

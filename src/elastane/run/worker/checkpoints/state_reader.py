@@ -14,7 +14,7 @@ from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.nouns.checkpoints import MANIFEST, Manifest, TensorFacts
 from elastane.run.protocol.messages import BEGINNING, RoundOutcome
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
-from elastane.run.worker.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE
+from elastane.run.worker.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE, build_value_key
 from elastane.run.worker.state.model_layout import WIDENED, Extent
 from elastane.run.worker.state.replicated_state import UNTRAINED
 from elastane.run.worker.state.tensor_bytes import flatten_dense
@@ -131,7 +131,7 @@ class StateReader:
             yield self._request(extent, piece.start, piece.stop, flat)
 
     def _request(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
-        key = MODEL + extent.name
+        key = build_value_key(extent.name)
         self._check(key, extent)
         return ReadRequest(key, start, stop, into, extent.box)
 

@@ -7,7 +7,7 @@ import msgspec
 import torch
 
 from elastane.run.worker.checkpoints.part_encoding import TensorSlice, slice_whole
-from elastane.run.worker.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE
+from elastane.run.worker.checkpoints.tensor_keys import EXTRA, MODEL, OPTIMIZER_STATE, build_value_key
 from elastane.run.worker.state.model_layout import Extent, Piece
 from elastane.run.worker.state.replicated_state import UNTRAINED
 from elastane.run.worker.state.training_state import TrainingState
@@ -27,7 +27,7 @@ def list_slices(
         state.placement.update_arena(blocks)
     for block in blocks:
         for piece in layout.buffer_pieces[block]:
-            entry = _slice(MODEL, layout.buffer_extents[piece.number], piece, tensors)
+            entry = _slice(layout.buffer_extents[piece.number], piece, tensors)
             # Readers of the file expect the type that the model has.
             dtype = layout.buffer_dtypes[piece.number]
             yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
@@ -35,17 +35,16 @@ def list_slices(
             extent = layout.extents[piece.number]
             if extent.is_copy:
                 continue
-            yield _slice(MODEL, extent, piece, tensors)
+            yield _slice(extent, piece, tensors)
             yield from _slice_optimizer(state, block, piece, extent)
         if block == 0 and replicated:
             yield from _slice_untrained(state)
             yield from _slice_replicated(state)
 
 
-def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> TensorSlice:
-    return slice_part(
-        prefix + extent.name, extent, piece, extent.view_flat(tensors)[piece.start : piece.stop]
-    )
+def _slice(extent: Extent, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> TensorSlice:
+    data = extent.view_flat(tensors)[piece.start : piece.stop]
+    return slice_part(build_value_key(extent.name), extent, piece, data)
 
 
 def slice_part(key: str, extent: Extent, piece: Piece, data: torch.Tensor) -> TensorSlice:

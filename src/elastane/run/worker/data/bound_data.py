@@ -85,17 +85,22 @@ def check_site_data(data: SiteData, absent: AbsentRule | None, copies: int | Non
     return absent or "wait"
 
 
-def refuse_for_sites(*, loaders: int, order: Order | None) -> None:
+def refuse_for_sites(*, loaders: int, order: Order | None, delay: int) -> None:
     """Refuse arguments of ``run.rounds`` that bound data does not have.
 
     Raises:
         BadInput: one was given.
     """
-    for name, is_given in (("loaders", loaders > 0), ("order", order is not None)):
+    reads_alone = "each site reads its data in an order of its own, in the worker itself"
+    for name, is_given, reason in (
+        ("loaders", loaders > 0, reads_alone),
+        ("order", order is not None, reads_alone),
+        ("delay", delay > 0, "what a site has changed would count one round later, when it may be absent"),
+    ):
         if is_given:
             raise BadInput(
                 f"run.rounds was given {name}= with data of several sites",
-                means="each site reads its data in an order of its own, in the worker itself",
+                means=reason,
                 do=f"leave {name} out",
             )
 

@@ -53,7 +53,7 @@ class CommittedBuffers:
         """Return the changes that the last forward pass made to the buffers, and restore the buffers.
 
         Where a committed value is infinite or NaN, nothing can be subtracted from it: the change is the new
-        value.
+        value. Averaged state is always its new value.
 
         Raises:
             BadInput: a forward pass gave a buffer another shape.
@@ -62,8 +62,12 @@ class CommittedBuffers:
         for buffer, extent in zip(buffers, self._layout.buffer_extents, strict=True):
             if tuple(buffer.shape) != extent.shape:
                 raise _build_shape_error(extent, tuple(buffer.shape))
+        first = self._layout.first_averaged
         changes = [
-            buffer.to(base.dtype) - base for buffer, base in zip(buffers, self._find_bases(), strict=True)
+            buffer.clone() if extent.section >= first else buffer.to(base.dtype) - base
+            for buffer, base, extent in zip(
+                buffers, self._find_bases(), self._layout.buffer_extents, strict=True
+            )
         ]
         self.restore()
         return changes
@@ -71,8 +75,8 @@ class CommittedBuffers:
     def _find_bases(self) -> list[torch.Tensor]:
         """Return the values from which changes are counted: zero where the committed value is not finite."""
         layout, sections = self._layout, self._placement.arena.tensors
-        first = layout.parameter_sections
-        bases = (*sections[:first], *map(_replace_infinite, sections[first:]))
+        first, end = layout.parameter_sections, layout.first_averaged
+        bases = (*sections[:first], *map(_replace_infinite, sections[first:end]), *sections[end:])
         return [extent.view(bases) for extent in layout.buffer_extents]
 
     def make_zeros(self) -> list[torch.Tensor]:
@@ -91,7 +95,9 @@ class CommittedBuffers:
             block = self._layout.blocks[number]
             values = self._layout.view_block(self._placement.arena.tensors, number)
             change = sums[block.section][block.start : block.stop]
-            if change.is_floating_point() or change.is_complex():
+            if block.section >= self._layout.first_averaged:
+                values.copy_(change / virtual_ranks)
+            elif change.is_floating_point() or change.is_complex():
                 _add_mean(values, change / virtual_ranks)
             else:
                 values.add_(torch.div(change, virtual_ranks, rounding_mode="floor"))

@@ -349,8 +349,8 @@ class GradientSlots:
             root = partial_sums[plan[-1].target] if plan else partial_sums[0]
             if root.data_ptr() != sums.data_ptr():
                 sums.copy_(root)
-            if self.wire is not None and not self.layout.is_buffers(block):
-                self.wire.sums.round(sums)
+            if (wire := self._choose_wire(block)) is not None:
+                wire.sums.round(sums)
             self.memory.store_copy(block)
             self.complete_blocks.add(block)
 
@@ -408,8 +408,14 @@ class GradientSlots:
 
     def round(self, block: int, sums: torch.Tensor) -> None:
         """Round sums of a block in place, unless it has buffers."""
-        if self.wire is not None and not self.layout.is_buffers(block):
-            self.wire.round(sums)
+        if (wire := self._choose_wire(block)) is not None:
+            wire.round(sums)
+
+    def _choose_wire(self, block: int) -> WireFormat | None:
+        """Return the format to which sums of a block are rounded; None: they are not."""
+        if self.wire is None or not self.layout.is_buffers(block):
+            return self.wire
+        return self.wire.moments if self.layout.blocks[block].section >= self.layout.first_moments else None
 
     def store_sum(self, block: int, sums: torch.Tensor) -> None:
         """Store the complete sum of a block, which a peer has computed."""

@@ -222,20 +222,22 @@ class Gradients:
         else:
             self._leaf = LeafWriter(self.slots, rank, announce, waiting)
 
-    def take_differences(self, differences: Mapping[int, torch.Tensor]) -> None:
+    def take_differences(self, differences: Iterable[Mapping[int, torch.Tensor]]) -> None:
         """Take what the inner steps of a virtual rank have changed, in place of the gradients of a pass.
 
         Args:
-            differences: those of parameters that had a gradient, by number.
+            differences: parts of those of parameters that had a gradient, by number; each goes to the slots
+                before the next one is computed.
         """
         self.forget()
-        for number, difference in differences.items():
-            self.layout.parameters[number].grad = difference
+        for part in differences:
+            for number, difference in part.items():
+                self.layout.parameters[number].grad = difference
+            if self._leaf is not None:
+                self._take(part)
         if self._leaf is None:
             self._fingerprints = list(self.compute_fingerprints())
             self.forget()
-            return
-        self._take(range(len(self.layout.parameters)))
 
     def compute_fingerprints(self) -> tuple[str, ...]:
         """Return digests of the gradients in ``.grad``, after a backward pass that adds nothing to sums."""

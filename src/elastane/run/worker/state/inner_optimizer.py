@@ -6,7 +6,7 @@ be computed by any worker, or twice.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -15,9 +15,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
+from elastane.run.worker.state.averaged_state import AveragedState
+from elastane.run.worker.state.delayed_differences import Difference, group_by_last_block
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.placement import Placement
 from elastane.run.worker.state.shared_optimizer_state import OptimizerSnapshot, SharedOptimizerState
+from elastane.run.worker.state.slot_memory import Sections
 from elastane.run.worker.state.wire_formats import WireFormat
 from elastane.run.worker.values import describe_value
 
@@ -60,9 +63,12 @@ class InnerOptimizer:
         scheduler: its schedule, which is stepped after each inner step, unless it needs a metric.
         clip_grad_norm: the largest norm of the gradient of an inner step; None: unlimited.
         placement: its arena has the committed parameters while inner steps change those of the model.
+        averaged: the state with which each virtual rank begins; None: it begins without any.
 
     Attributes:
         wire: the format to which differences are rounded; None: they are not.
+        delayed: rounds exchange differences one round later; see `delayed_differences`.
+        drains: with the round that is applied now, all differences are handed over.
 
     Raises:
         BadInput: the optimizer needs a closure.
@@ -75,6 +81,7 @@ class InnerOptimizer:
         clip_grad_norm: float | None,
         layout: ModelLayout,
         placement: Placement,
+        averaged: AveragedState | None = None,
     ) -> None:
         if isinstance(optimizer, optim.LBFGS):
             raise BadInput(
@@ -86,6 +93,12 @@ class InnerOptimizer:
         self._scheduler = None if isinstance(scheduler, ReduceLROnPlateau) else scheduler
         self._clip_grad_norm = clip_grad_norm
         self._layout, self._placement = layout, placement
+        self.averaged = averaged
+        self.delayed = self.drains = False
+        # The last difference of each virtual rank that this worker has computed, and its round.
+        self._held: dict[int, tuple[int, Difference]] = {}
+        # The parameters with which the present virtual rank began.
+        self._begun: Sections = placement.arena.tensors
         self.wire: WireFormat | None = None
         self._shared = SharedOptimizerState(optimizer)
         self._before: OptimizerSnapshot | None = None
@@ -95,14 +108,30 @@ class InnerOptimizer:
         # Parameters that have had a gradient in the virtual rank.
         self._touched: set[int] = set()
 
-    def begin_rank(self) -> None:
-        """Begin a virtual rank: the model has the committed parameters, and the optimizer a fresh state."""
+    def begin_rank(self, begun: Sections | None = None) -> None:
+        """Begin a virtual rank: the model has the committed parameters, and the optimizer its first state.
+
+        Args:
+            begun: the parameters with which it begins; None: the committed ones.
+        """
         self._touched.clear()
         self._weights = []
         self._before = self._shared.snapshot()
+        if self.averaged is not None:
+            self.averaged.lend()
         if self._scheduler is not None:
             self._schedule_before = copy.deepcopy(self._scheduler.state_dict())
         self._forget_gradients()
+        self._begun = self._placement.arena.tensors if begun is None else begun
+        if begun is not None:
+            self._show(begun)
+
+    @torch.no_grad()
+    def _show(self, sections: Sections) -> None:
+        """Copy parameters to the model."""
+        trained = self._placement.values[: self._layout.parameter_sections]
+        for values, there in zip(trained, sections, strict=False):
+            values.copy_(there)
 
     @runs_script
     def backward(self, loss: torch.Tensor, share: float, weight: float | torch.Tensor | None) -> None:
@@ -155,40 +184,92 @@ class InnerOptimizer:
         for parameter in self._layout.parameters:
             parameter.grad = None
 
-    @torch.no_grad()
-    def end_rank(self, share: float) -> dict[int, torch.Tensor]:
-        """End the virtual rank: restore the committed parameters, the optimizer and the schedule.
+    def compute_differences(self, share: float) -> Iterator[dict[int, torch.Tensor]]:
+        """Yield the values at the beginning minus the trained ones, times the share.
+
+        They come by number, for parameters that had a gradient, as soon as their blocks are complete: peers
+        wait for them.
 
         Args:
             share: the share of the virtual rank in the samples of the round.
-
-        Returns:
-            The committed value minus the trained one, times the share, of each parameter that had a gradient,
-            by number.
         """
-        differences = []
-        trained = self._layout.parameter_sections
-        for values, there in zip(
-            self._placement.values[:trained], self._placement.arena.tensors, strict=False
-        ):
-            committed = there.to(values.device)
-            difference = (committed - values).mul_(share)
-            if self.wire is not None and self.wire.group == 1:
-                self.wire.round(difference)
-            differences.append(difference)
-            values.copy_(committed)
+        layout = self._layout
+        sections = self._allocate_sections()
+        for block, numbers in group_by_last_block(layout, tuple(sorted(self._touched))):
+            self._compute_block(block, sections, share)
+            yield {number: layout.extents[number].view(sections) for number in numbers}
+
+    def make_difference(self, share: float) -> Difference:
+        """Return the whole difference of the virtual rank; see `compute_differences`."""
+        sections, touched = self._allocate_sections(), tuple(sorted(self._touched))
+        for block, _ in group_by_last_block(self._layout, touched):
+            self._compute_block(block, sections, share)
+        return Difference(sections, touched)
+
+    def _allocate_sections(self) -> Sections:
+        trained = self._placement.values[: self._layout.parameter_sections]
+        return tuple(torch.empty_like(section) for section in trained)
+
+    @torch.no_grad()
+    def _compute_block(self, block: int, sections: Sections, share: float) -> None:
+        difference = self._layout.view_block(sections, block)
+        begun = self._layout.view_block(self._begun, block).to(difference.device)
+        trained = self._layout.view_block(self._placement.values, block)
+        torch.sub(begun, trained, out=difference).mul_(share)
+        self._round(difference)
+
+    def _round(self, difference: torch.Tensor) -> None:
+        """Round the difference of a block, if those of single virtual ranks are rounded."""
+        if self.wire is not None and self.wire.group == 1:
+            self.wire.round(difference)
+
+    def hold(self, rank: int, round_: int, difference: Difference) -> None:
+        """Hold the difference of a virtual rank until the next round, instead of an older one."""
+        self._held = {other: held for other, held in self._held.items() if held[0] >= round_ - 1}
+        self._held[rank] = round_, difference
+
+    def find_held(self, rank: int, round_: int) -> Difference | None:
+        """Return the difference that a virtual rank has made in a round; None: not on this worker."""
+        held_round, difference = self._held.get(rank, (0, None))
+        return difference if held_round == round_ else None
+
+    def add_rounded(self, one: Difference, other: Difference) -> Difference:
+        """Return the sum of two differences of a virtual rank, rounded as one."""
+        added = one.add(other)
+        for block, _ in group_by_last_block(self._layout, ()):
+            self._round(self._layout.view_block(added.sections, block))
+        return added
+
+    @torch.no_grad()
+    def end_rank(self) -> None:
+        """End the virtual rank: restore the committed parameters, the optimizer and the schedule."""
+        self._show(self._placement.arena.tensors)
+        if self.averaged is not None:
+            self.averaged.take()
         assert self._before is not None, "end_rank follows begin_rank"
         self._before.restore()
         if self._scheduler is not None:
             self._scheduler.load_state_dict(self._schedule_before)
-        sections = tuple(differences)
-        return {number: self._layout.extents[number].view(sections) for number in sorted(self._touched)}
+
+    def round_moments(self, changes: list[torch.Tensor]) -> None:
+        """Round the averaged state among the changes of buffers, if single differences are rounded."""
+        if self.wire is None or self.wire.group > 1:
+            return
+        for number, extent in enumerate(self._layout.buffer_extents):
+            if extent.section >= self._layout.first_moments:
+                flat = extent.flatten(changes[number])
+                self.wire.moments.round(flat)
+                changes[number] = flat.as_strided(extent.shape, extent.stride)
 
     def rehearse(self) -> None:
-        """Make an inner step without a trace, so that its code is loaded before others wait for it."""
+        """Make an inner step, so that its code is loaded before others wait for it.
+
+        It leaves a trace in averaged state only, which the caller restores with all buffers.
+        """
         self.begin_rank()
         for parameter in self._layout.parameters:
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
         self.step()
-        self.end_rank(1.0)
+        self.make_difference(1.0)
+        self.end_rank()

@@ -216,14 +216,23 @@ class LeafWriter:
         # The last rows of a sharded tensor may belong to other processes of the worker alone.
         empty = [b for b in blocks if not self._layout.pieces[b] and not self._layout.is_buffers(b)]
         with slots.lock:
-            for block in of_buffers:
-                for piece in self._layout.buffer_pieces[block]:
-                    extent = self._layout.buffer_extents[piece.number]
-                    waited = self._waiting.buffers[piece.number] if self._waiting is not None else None
-                    self._write_piece(block, piece, extent, waited, buffers[piece.number])
-            self._merge(of_buffers if self._announce is not None else blocks)
-            if self._announce is not None and (late := sorted((*of_buffers, *empty))):
-                slots.announce(tuple(late), self._announce)
+            if self._announce is None:
+                for block in of_buffers:
+                    self._write_buffers(block, buffers)
+                self._merge(blocks)
+                return
+            # One after the other, so that peers read the first ones while this worker writes the next ones.
+            for block in sorted((*of_buffers, *empty)):
+                self._write_buffers(block, buffers)
+                self._merge((block,) if block in of_buffers else ())
+                slots.announce((block,), self._announce)
+
+    def _write_buffers(self, block: int, changes: list[torch.Tensor]) -> None:
+        """Write the changes of the buffers in a block; a block of parameters has none."""
+        for piece in self._layout.buffer_pieces[block]:
+            extent = self._layout.buffer_extents[piece.number]
+            waited = self._waiting.buffers[piece.number] if self._waiting is not None else None
+            self._write_piece(block, piece, extent, waited, changes[piece.number])
 
 
 def _build_overwritten_error(name: str) -> BadInput:

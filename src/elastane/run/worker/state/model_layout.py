@@ -112,6 +112,20 @@ class Piece(msgspec.Struct, frozen=True):
     stop: int
 
 
+class AveragedBuffers(Protocol):
+    """The state that virtual ranks average, as buffers; see `averaged_state.AveragedState`."""
+
+    module: nn.Module
+
+    def list_buffers(self) -> Iterable[tuple[str, str]]: ...
+
+
+def _list_buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
+    for prefix, module in model.named_modules():
+        for name, _ in module.named_buffers(prefix="", recurse=False):
+            yield module, name, f"{prefix}.{name}" if prefix else name
+
+
 def _find_device(optimizer: torch.optim.Optimizer) -> torch.device:
     """Return the device of the first trained parameter; all others must be on the same device."""
     trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
@@ -151,10 +165,13 @@ class ParameterShards(Protocol):
 class ModelLayout:
     """The layout: a section per parameter group and data type, then a section of buffers per data type.
 
+    The last sections are those of the averaged state of an inner optimizer: first its counters.
+
     Args:
         model: any module; parameters shared between modules count once.
         optimizer: the optimizer that has the trained parameters in its groups.
         shards: the local shards that the optimizer trains; None: it trains the model's own parameters.
+        averaged: the state of the inner optimizer that virtual ranks average; None: there is none.
 
     Attributes:
         device: the device of all trained parameters and laid-out buffers.
@@ -168,6 +185,8 @@ class ModelLayout:
         buffer_extents: the extent of each buffer.
         sections: the sections of parameters, then those of buffers.
         parameter_sections: the number of sections of parameters.
+        first_averaged: the number of the first section of averaged state.
+        first_moments: likewise, of those with an element for each element of a parameter.
         blocks: fixed slices of the sections.
         row_sizes: the elements of a row of each parameter, of which blocks have whole ones; 1: no rows.
         pieces: per block, the parts of parameters in it; empty for blocks of buffers.
@@ -175,7 +194,11 @@ class ModelLayout:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, shards: ParameterShards | None = None
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        shards: ParameterShards | None = None,
+        averaged: AveragedBuffers | None = None,
     ) -> None:
         _refuse_lazy(model)
         self._shards = shards
@@ -200,7 +223,10 @@ class ModelLayout:
         self.buffers: list[tuple[nn.Module, str]] = []
         self.buffer_dtypes: list[torch.dtype] = []
         self.buffer_extents: list[Extent] = []
-        self._place_buffers(model)
+        self._place_buffers(_list_buffers(model))
+        self.first_averaged = self.first_moments = len(self.sections)
+        if averaged is not None:
+            self._place_averaged(averaged)
         _refuse_shared_memory(model, self.parameters)
         trained = {id(parameter) for parameter in self.parameters}
         self.frozen = [p for p in names if id(p) not in trained]
@@ -258,27 +284,34 @@ class ModelLayout:
                 do="check requires_grad and the parameters given to the optimizer",
             )
 
-    def _place_buffers(self, model: nn.Module) -> None:
+    def _place_averaged(self, averaged: AveragedBuffers) -> None:
+        found = [(averaged.module, name, full) for name, full in averaged.list_buffers()]
+        counters = [entry for entry in found if not entry[0].get_buffer(entry[1]).dim()]
+        self._place_buffers(counters)
+        self.first_moments = len(self.sections)
+        self._place_buffers(found[len(counters) :])
+
+    def _place_buffers(self, found: Iterable[tuple[nn.Module, str, str]]) -> None:
+        """Place buffers, each given by its module, its name there and its whole name."""
         seen: set[int] = set()
         by_dtype: dict[torch.dtype, list[tuple[nn.Module, str, str]]] = {}
-        for prefix, module in model.named_modules():
-            for name, buffer in module.named_buffers(prefix="", recurse=False):
-                full = f"{prefix}.{name}" if prefix else name
-                is_cache = name in module._non_persistent_buffers_set
-                if buffer.layout is not torch.strided or (buffer.is_quantized and not is_cache):
-                    raise _build_layout_error(full, buffer)
-                stored_dtype = WIDENED.get(buffer.dtype, buffer.dtype)
-                is_supported = (
-                    stored_dtype.is_floating_point
-                    or stored_dtype.is_complex
-                    or stored_dtype in (torch.int64, torch.int32)
-                )
-                # Torch defines non-persistent buffers as caches, so every worker has its own.
-                if is_cache or not is_supported or buffer.numel() == 0 or id(buffer) in seen:
-                    continue
-                seen.add(id(buffer))
-                self._check_device("buffer", full, buffer)
-                by_dtype.setdefault(stored_dtype, []).append((module, name, full))
+        for module, name, full in found:
+            buffer = module.get_buffer(name)
+            is_cache = name in module._non_persistent_buffers_set
+            if buffer.layout is not torch.strided or (buffer.is_quantized and not is_cache):
+                raise _build_layout_error(full, buffer)
+            stored_dtype = WIDENED.get(buffer.dtype, buffer.dtype)
+            is_supported = (
+                stored_dtype.is_floating_point
+                or stored_dtype.is_complex
+                or stored_dtype in (torch.int64, torch.int32)
+            )
+            # Torch defines non-persistent buffers as caches, so every worker has its own.
+            if is_cache or not is_supported or buffer.numel() == 0 or id(buffer) in seen:
+                continue
+            seen.add(id(buffer))
+            self._check_device("buffer", full, buffer)
+            by_dtype.setdefault(stored_dtype, []).append((module, name, full))
         for dtype, buffers in by_dtype.items():
             start = 0
             for module, name, full in buffers:
@@ -355,6 +388,7 @@ class ModelLayout:
         return found
 
     def is_buffers(self, block: int) -> bool:
+        """Return whether the block has buffers, or averaged state, and no parameters."""
         return self.blocks[block].section >= self.parameter_sections
 
     @cached_property

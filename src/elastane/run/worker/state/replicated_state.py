@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.change_detector import digest_tensor
+from elastane.run.worker.state.delayed_differences import RankBeginning
 from elastane.run.worker.state.edited_values import EditedValue, merge_edits
 from elastane.run.worker.state.forward_caches import ForwardCaches
 from elastane.run.worker.state.json_state import (
@@ -28,6 +29,7 @@ from elastane.run.worker.state.module_attributes import (
     KeptAttributes,
     Key,
     ModuleAttributes,
+    Reading,
     check_changes,
     find_other_values,
     read_attributes,
@@ -40,6 +42,8 @@ from elastane.run.worker.state.untrained_tensors import UntrainedTensors
 
 BEGAN = "began"
 """The key of the hyperparameters and the schedule with which the script began."""
+BEGINNING = "beginning"
+"""The key of what the virtual ranks of the last round began with."""
 UNTRAINED = "untrained"
 """The key of the untrained tensors that the script has changed."""
 
@@ -59,6 +63,8 @@ class ReplicatedState:
         recorded: the digest of the values that the script recorded in the last step; empty: none.
         edits: the values of the loaded state that the script begins with no longer; see `edited_values`.
         untrained: the tensors of the model that no block holds.
+        beginning: what the virtual ranks of the last round began with, if their differences are still to
+            be handed over; None: they are not.
         caches: what forward passes change in modules; every microbatch begins with the same.
         order: an epoch, and the digest of its order; None: the script chooses none.
         dataset: the plain data in attributes of the dataset; None: it has none.
@@ -85,6 +91,9 @@ class ReplicatedState:
         self._shared = SharedOptimizerState(optimizer)
         self.untrained = UntrainedTensors(model, layout)
         self.caches = ForwardCaches(model)
+        self.beginning: RankBeginning | None = None
+        # Flags and attributes in the last round, if differences are delayed.
+        self._round_before: tuple[tuple[list[bool], list[bool]], Reading] | None = None
         self.metrics: dict[str, float] = {}
         self.recorded = ""
         self.order: tuple[int, str] | None = None
@@ -127,6 +136,9 @@ class ReplicatedState:
             ),
             UNTRAINED: split_tensors(self.untrained.find_changed_tensors(), UNTRAINED, tensors),
         }
+        if self.beginning is not None:
+            plain[BEGINNING] = self.beginning.plain
+            tensors |= {f"{BEGINNING}/{n}": section for n, section in enumerate(self.beginning.sections)}
         if self.dataset is not None:
             plain["dataset"] = split_tensors(self.dataset.describe_changed(), "dataset", tensors)
         keep, keep_tensors = self._keep.describe()
@@ -184,17 +196,9 @@ class ReplicatedState:
         if self._began is not None and (began := described.get(BEGAN)) is not None:
             merged, self.edits = merge_edits(began, self._began, described)
             described = {**described, **merged}
-        for group, values in zip(groups, described["groups"], strict=True):
-            for key, value in values.items():
-                if isinstance(group.get(key), torch.Tensor):
-                    group[key].fill_(value)
-                else:
-                    group[key] = restore_types(group.get(key), value)
-        if self._scheduler is not None and described["schedule"] is not None:
-            self._scheduler.load_state_dict(
-                restore_types(self._scheduler.state_dict(), described["schedule"])
-            )
-            self.remember_schedule()
+        _load_groups(groups, described["groups"])
+        self._load_schedule(described)
+        self.remember_schedule()
         if self._scaling is not None and described["scaler"] is not None:
             self._scaling.scaler.load_state_dict(described["scaler"])
         for parameter, flag in zip(self._parameters, described["requires_grad"], strict=True):
@@ -213,6 +217,10 @@ class ReplicatedState:
             name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
         }
         self._keep.load(described["keep"], keep_tensors)
+        sections = [tensors[f"{BEGINNING}/{n}"] for n in range(len(tensors)) if f"{BEGINNING}/{n}" in tensors]
+        self.beginning = (
+            RankBeginning(described[BEGINNING], tuple(sections)) if described.get(BEGINNING) else None
+        )
         self.metrics = dict(described["metrics"])
         # Checkpoints of earlier versions lack these.
         self.recorded = described.get("recorded", "")
@@ -224,6 +232,31 @@ class ReplicatedState:
                 self.dataset.load(join_tensors(changed, tensors))
         if self._kept_plain is not None:
             self.keep_plain()
+
+    def _load_schedule(self, described: Mapping[str, Any]) -> None:
+        if self._scheduler is not None and described["schedule"] is not None:
+            self._scheduler.load_state_dict(
+                restore_types(self._scheduler.state_dict(), described["schedule"])
+            )
+
+    def keep_beginning(self, sections: Iterable[torch.Tensor] | None) -> None:
+        """Keep what the virtual ranks of the round that is applied now have begun with.
+
+        Args:
+            sections: the parameters; None: all differences are handed over, so nothing is kept.
+        """
+        if sections is None:
+            self.beginning = None
+            return
+        plain = self._describe_plain()
+        copies = tuple(section.clone() for section in sections)
+        self.beginning = RankBeginning({key: plain[key] for key in ("groups", "schedule")}, copies)
+
+    def show_hyperparameters(self, plain: Mapping[str, Any]) -> None:
+        """Show the inner optimizer and the schedule as they were; the end of a virtual rank restores both."""
+        _load_groups(self._optimizer.param_groups, plain["groups"])
+        self._load_schedule(plain)
+        self.remember_hyperparameters()
 
     def keep_plain(self) -> None:
         """Keep the present hyperparameters and schedule for other threads, before inner steps move them."""
@@ -259,6 +292,8 @@ class ReplicatedState:
         keep_tensors = self._keep.describe()[1]
         values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in keep_tensors.items()}
         values |= self.untrained.digest_tensors()
+        if self.beginning is not None:
+            values |= {f"{BEGINNING}/{n}": digest_tensor(t) for n, t in enumerate(self.beginning.sections)}
         shared, tensors = self._shared.describe()
         states = [to_json_text(shared), *(digest_tensor(tensor) for tensor in tensors.values())]
         if not values and not tensors and not shared["attributes"]:
@@ -295,6 +330,25 @@ class ReplicatedState:
                 self._script_changes = digest_changes(before, changed, self._left)
         if not first and self.is_dataset_copied and self.dataset is not None:
             self.dataset.check_unchanged()
+
+    def check_unchanged_since_round(self) -> None:
+        """Check that a virtual rank of the round before could still be computed as it was then.
+
+        Raises:
+            BadInput: the script changed a flag, an attribute or an untrained tensor between two rounds.
+        """
+        before, reading = self._round_before, read_attributes(self._named_modules, self._reading)
+        self._round_before = self._read_flags(), reading
+        tensors = self.untrained.find_changed(caches=False) or self.untrained.list_changed()
+        others = [] if before is None else find_other_values(before[1], reading).keys() - self._excluded
+        if not (tensors or others or (before is not None and before[0] != self._round_before[0])):
+            return
+        raise BadInput(
+            "the script changed the model between two rounds, beside the values of its parameters"
+            + "".join(f": {name}" for name in tensors[:1]),
+            means="with delay=1 a virtual rank of the round before may be computed once more, as it was then",
+            do="set flags, attributes and frozen parameters before run.rounds, or leave delay out",
+        )
 
     def remember_values(self) -> None:
         """Remember which objects modules refer to: others that they have later come from the script."""
@@ -386,6 +440,16 @@ class ReplicatedState:
                     do="pass it to the run: run.prepare(..., scheduler=scheduler); or keep it, and step it "
                     "between the steps: run.keep['schedule'] = scheduler",
                 )
+
+
+def _load_groups(groups: Iterable[dict[str, Any]], described: Iterable[Mapping[str, Any]]) -> None:
+    """Set the hyperparameters of groups; ``described`` may have those of further groups."""
+    for group, values in zip(groups, described, strict=False):
+        for key, value in values.items():
+            if isinstance(group.get(key), torch.Tensor):
+                group[key].fill_(value)
+            else:
+                group[key] = restore_types(group.get(key), value)
 
 
 def _list_parts(schedule: LRScheduler) -> Iterator[LRScheduler]:

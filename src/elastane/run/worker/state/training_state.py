@@ -119,8 +119,9 @@ class TrainingState:
         self.guard = OptimizerGuard(
             self.script_optimizer, lambda other: any(value is other for value in self.keep.values()), model
         )
+        own = () if inner is None or inner.averaged is None else (inner.averaged.module,)
         self.auxiliary_modules = AuxiliaryModules(
-            model, lambda: (value for value in self.keep.values() if isinstance(value, nn.Module))
+            model, lambda: (value for value in (*own, *self.keep.values()) if isinstance(value, nn.Module))
         )
         self.replicated = ReplicatedState(
             model,
@@ -297,6 +298,7 @@ class TrainingState:
         if self.inner is not None:
             with self.guard.allow_steps():
                 self.inner.rehearse()
+            self.buffers.restore()
 
     # -- a committed step ----------------------------------------------------------------------------------
 
@@ -324,6 +326,9 @@ class TrainingState:
             schedule_steps: the steps of the schedule.
         """
         self.replicated.drop_plain()
+        if self.inner is not None and self.inner.delayed:
+            begun = self.arena.tensors[: self.layout.parameter_sections]
+            self.replicated.keep_beginning(None if self.inner.drains else begun)
         if skipped:
             self.shards.skip(held)
         else:

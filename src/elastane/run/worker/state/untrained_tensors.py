@@ -50,6 +50,10 @@ class UntrainedTensors:
         """Return the tensors that a joining worker must receive, by name."""
         return {name: tensor for name, tensor in self.find_tensors().items() if name in self.changed}
 
+    def list_changed(self) -> list[str]:
+        """Return the names of the tensors that the script has changed since its loop began, but no caches."""
+        return sorted(self.changed - self._caches)
+
     def remember(self) -> None:
         """Remember the present state of the tensors."""
         self._marks = {

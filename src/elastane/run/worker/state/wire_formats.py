@@ -22,6 +22,8 @@ WireName: TypeAlias = Literal["full", "bf16", "int8", "int4"]
 """``full``: the type of the parameters."""
 CHUNK = 64
 """The elements with one scale: a byte, which adds a sixty-fourth of the bytes to ``int8``."""
+PORTION = 1 << 16
+"""The elements that a processor rounds or encodes at once: they stay in its cache between two operations."""
 ALIGNMENT = 16
 """The bytes of which each tensor in a payload begins at a multiple."""
 LEAST_EXPONENT = -120
@@ -39,25 +41,29 @@ class WireFormat:
 
     Attributes:
         sums: the format of complete sums: rounding these in ``int4`` would be an error that all share.
+        moments: the format of averaged state. In integers small second moments would become zero, by which
+            an optimizer divides.
     """
 
     def __init__(self, name: WireName, group: int = 1) -> None:
         self.name, self.group = name, group
         self._limit = {"int8": 127, "int4": 7}.get(name, 0)
         self.sums = WireFormat("int8") if name == "int4" else self
+        self.moments = self if name == "bf16" else WireFormat("bf16", group)
+
+    def list_formats(self) -> tuple["WireFormat", ...]:
+        """Return the formats in which tensors may travel, each once; those with the fewest bits first."""
+        return tuple(dict.fromkeys((self, self.sums, self.moments)))
 
     def round(self, values: torch.Tensor) -> None:
         """Round the elements of a 1-D tensor, which begins at a chunk, in place."""
         if values.dtype not in ROUNDED:
             return
-        if not self._limit:
-            values.copy_(values.to(torch.bfloat16))
-            return
-        whole = values.numel() - values.numel() % CHUNK
-        for part in (values[:whole], values[whole:]):
-            if part.numel():
-                numbers, exponents = self._divide(part)
-                part.copy_(_multiply(numbers, exponents).view(-1)[: part.numel()])
+        for part in _divide_into_portions(values):
+            if self._limit:
+                part.copy_(_multiply(*self._divide(_cut_rows(part))).view(-1)[: part.numel()])
+            else:
+                part.copy_(part.to(torch.bfloat16))
 
     def encode(self, values: torch.Tensor) -> torch.Tensor | None:
         """Return the bytes of a 1-D tensor, which begins at a chunk; None: it cannot represent the elements.
@@ -66,19 +72,29 @@ class WireFormat:
         """
         if values.dtype not in ROUNDED:
             return None
+        portions = list[tuple[torch.Tensor, ...]]()
+        for part in _divide_into_portions(values):
+            encoded = self._encode_portion(part)
+            if encoded is None:
+                return None
+            portions.append(encoded)
+        return torch.cat([one for ones in zip(*portions, strict=True) for one in ones]).view(torch.uint8)
+
+    def _encode_portion(self, values: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        """Return integers and exponents, or shorter numbers; None: they cannot represent the elements."""
         if not self._limit:
             short = values.to(torch.bfloat16)
-            return short.view(torch.uint8) if _have_same_bits(short.to(values.dtype), values) else None
-        numbers, exponents = self._divide(values)
-        integers = numbers.to(torch.int8)
-        again = _multiply(integers.to(torch.float32), exponents).view(-1)[: values.numel()]
-        if not _have_same_bits(again.to(values.dtype), values):
+            return (short,) if _have_same_bits(short.to(values.dtype), values) else None
+        rows = _cut_rows(values)
+        numbers, exponents = self._divide(rows)
+        # An infinity has the same bits after its way back, and is no integer.
+        if not (_have_same_bits(_multiply(numbers, exponents), rows) and numbers.isfinite().all()):
             return None
-        whole = integers.view(-1)
+        whole = numbers.to(torch.int8).view(-1)
         if self.name == "int4":
             halves = (whole & 15).view(torch.uint8).view(-1, 2)
             whole = (halves[:, 0] | (halves[:, 1] << 4)).view(torch.int8)
-        return torch.cat((whole, exponents.to(torch.int8))).view(torch.uint8)
+        return whole, exponents.to(torch.int8)
 
     def count_bytes(self, elements: int) -> int:
         """Return the number of bytes of some encoded elements."""
@@ -93,21 +109,24 @@ class WireFormat:
             return encoded.view(torch.bfloat16).to(dtype)
         chunks = -(-elements // CHUNK)
         signed = encoded.view(torch.int8)
-        whole, exponents = signed[:-chunks], signed[-chunks:]
-        if self.name == "int4":
-            # An arithmetic shift repeats the sign of the upper half; the lower half is shifted up for that.
-            whole = torch.stack(((whole << 4) >> 4, whole >> 4), dim=1)
-        numbers = whole.reshape(-1, CHUNK).to(torch.float32)
-        return _multiply(numbers, exponents.to(torch.int32)).view(-1)[:elements].to(dtype)
+        whole, exponents = signed[:-chunks], signed[-chunks:].to(torch.int32)
+        decoded = torch.empty(chunks * CHUNK, dtype=torch.float32, device=encoded.device)
+        begin = 0
+        for part in _divide_into_portions(decoded):
+            rows = slice(begin // CHUNK, (begin + part.numel()) // CHUNK)
+            numbers = whole.view(chunks, -1)[rows]
+            if self.name == "int4":
+                # An arithmetic shift repeats the sign of the upper half; the lower half goes up for that.
+                numbers = torch.stack(((numbers << 4) >> 4, numbers >> 4), dim=2).view(-1, CHUNK)
+            torch.mul(numbers, _build_scales(exponents[rows]), out=part.view(-1, CHUNK))
+            begin += part.numel()
+        return decoded[:elements].to(dtype)
 
-    def _divide(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _divide(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return whole numbers of each chunk, in fp32, and the exponents of their scales.
 
         The scale is the smallest power of two with which the largest element is at most the limit.
         """
-        rest = -values.numel() % CHUNK
-        padded = torch.nn.functional.pad(values, (0, rest)) if rest else values
-        rows = padded.to(torch.float32).view(-1, CHUNK)
         largest = rows.abs().amax(1)
         fractions, exponents = torch.frexp(largest)
         bits = self._limit.bit_length()
@@ -116,6 +135,17 @@ class WireFormat:
         exponents = torch.where(largest.isfinite(), exponents, 0).clamp_(min=LEAST_EXPONENT)
         # Adding zero makes 0.0 of -0.0, for which integers have no sign.
         return (rows * _build_scales(-exponents)).round_().add_(0.0), exponents
+
+
+def _divide_into_portions(values: torch.Tensor) -> Sequence[torch.Tensor]:
+    return values.split(PORTION) if values.device.type == "cpu" else (values,)
+
+
+def _cut_rows(values: torch.Tensor) -> torch.Tensor:
+    """Return the elements in fp32, a row for each chunk; the last one may end with zeros."""
+    rest = -values.numel() % CHUNK
+    padded = torch.nn.functional.pad(values, (0, rest)) if rest else values
+    return padded.to(torch.float32).view(-1, CHUNK)
 
 
 def _build_scales(exponents: torch.Tensor) -> torch.Tensor:
@@ -142,7 +172,7 @@ def pack_tensors(tensors: Sequence[torch.Tensor], wire: WireFormat | None) -> li
     """
     if wire is None:
         return [raw_bytes(tensor) for tensor in tensors]
-    formats = dict.fromkeys((wire, wire.sums))
+    formats = wire.list_formats()
     marks, buffers = bytearray(), list[Buffer]()
     for tensor in tensors:
         encoded = ((mark, each.encode(tensor)) for mark, each in enumerate(formats, 1))
@@ -167,7 +197,7 @@ def unpack_tensors(
     formats: tuple[WireFormat | None, ...] = (None,)
     tensors, offset, alignment, marks = list[torch.Tensor](), 0, 1, bytes(len(kinds))
     if wire is not None:
-        formats, alignment, marks = (None, wire, wire.sums), ALIGNMENT, bytes(payload[: len(kinds)])
+        formats, alignment, marks = (None, *wire.list_formats()), ALIGNMENT, bytes(payload[: len(kinds)])
         offset = len(kinds) + -len(kinds) % alignment
         if len(marks) < len(kinds) or max(marks, default=0) >= len(formats):
             raise ValueError("the payload has no valid format for each of its tensors")
