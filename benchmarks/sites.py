@@ -37,12 +37,14 @@ class RoundsJob(Job):
         microbatch: the sequences of an inner step of a virtual rank.
         wire: the format of what crosses the link.
         group: the virtual ranks that are rounded together.
+        delay: the rounds after which differences are exchanged.
     """
 
     inner_steps: int
     microbatch: int
     wire: str
     group: int = 1
+    delay: int = 0
 
     def build_script_command(self, contestant: str) -> list[str]:
         return [
@@ -54,6 +56,7 @@ class RoundsJob(Job):
             f"--microbatch={self.microbatch}",
             f"--wire={self.wire}",
             f"--group={self.group}",
+            f"--delay={self.delay}",
         ]
 
     @property
@@ -151,16 +154,20 @@ def measure(options: argparse.Namespace, networks: NodeNetworks, work: Path) -> 
     passes = options.microbatches * each
     microbatch = options.microbatches * workload.SIZES[size].microbatch
 
-    def build_job(ranks: int, wire: str, out: Path) -> RoundsJob:
+    def build_job(ranks: int, wire: str, out: Path, delay: int = 0) -> RoundsJob:
         group = options.group if ranks > each else 1
-        return RoundsJob(size, ENDLESS, ranks, out, options.inner_steps, microbatch, wire, group)
+        return RoundsJob(size, ENDLESS, ranks, out, options.inner_steps, microbatch, wire, group, delay)
 
-    def measure_in(wire: str) -> Callable[[Path], Measured]:
-        return lambda out: measure_sites(build_job(options.ranks, wire, out), networks, rounds)
+    def measure_in(wire: str, delay: int) -> Callable[[Path], Measured]:
+        return lambda out: measure_sites(build_job(options.ranks, wire, out, delay), networks, rounds)
 
     contestants: dict[str, Callable[[Path], Measured]] = {
         "each site alone": lambda out: measure_alone(build_job(each, "int8", out), networks, rounds),
-        **{f"2 sites, {wire}": measure_in(wire) for wire in options.wires},
+        **{
+            f"2 sites, {wire}" + (", a round later" if delay else ""): measure_in(wire, delay)
+            for wire in options.wires
+            for delay in options.delays
+        },
         "DDP": lambda out: measure_ddp(
             Job(size, options.ddp_steps + 2, SITES * passes, out), networks, options.ddp_steps
         ),
@@ -204,6 +211,7 @@ def main() -> None:
         "--microbatches", type=int, default=1, help="those of an inner step of a virtual rank, in one pass"
     )
     parser.add_argument("--wires", nargs="+", default=["int8", "full"])
+    parser.add_argument("--delays", type=int, nargs="+", default=[0, 1], choices=[0, 1])
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each repetition")
     parser.add_argument("--ddp-steps", type=int, default=5, help="measured steps of DDP")
     parser.add_argument("--repetitions", type=int, default=3)

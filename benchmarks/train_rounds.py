@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--microbatch", type=int, required=True, help="sequences of an inner step of a rank")
     parser.add_argument("--wire", required=True)
     parser.add_argument("--group", type=int, required=True)
+    parser.add_argument("--delay", type=int, required=True)
     options = parser.parse_args()
     size = workload.SIZES[options.size]
     run = elastane.join()
@@ -29,6 +30,7 @@ def main() -> None:
         until=options.steps,
         wire=options.wire,
         group=options.group,
+        delay=options.delay,
     ):
         for step in round_:
             for inputs, targets in step:

@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True, help="steps, or inner steps in all rounds")
     parser.add_argument("--inner-steps", type=int, default=0, help="0: no rounds")
     parser.add_argument("--wire", default="full")
+    parser.add_argument("--inner-state", default="fresh")
     parser.add_argument("--climb", type=int, default=0, help="inner steps of a warm-up in each round")
     parser.add_argument("--lr", type=float, default=3e-3)
     options = parser.parse_args()
@@ -35,7 +36,14 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, climb if options.climb else factor)
     rounds = bool(options.inner_steps)
     outer = elastane.outer.Nesterov(lr=0.7, momentum=0.9) if rounds else None
-    run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=1.0, outer=outer)
+    run.prepare(
+        model,
+        optimizer,
+        scheduler=scheduler,
+        clip_grad_norm=1.0,
+        outer=outer,
+        inner_state=options.inner_state,
+    )
     if rounds:
         for round_ in run.rounds(
             text.train,
