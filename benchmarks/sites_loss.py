@@ -48,15 +48,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--inner-steps", type=int, default=50)
-    parser.add_argument("--wires", nargs="+", default=["full", "int8", "int4"])
+    parser.add_argument("--wires", nargs="+", default=["full", "int8"])
     parser.add_argument("--climbs", type=int, nargs="*", default=[10], help="warm-ups in each round")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    rounds = [f"--inner-steps={options.inner_steps}"]
-    contestants = {"steps": [], **{f"rounds, {wire}": [*rounds, f"--wire={wire}"] for wire in options.wires}}
-    for climb in options.climbs:
-        name = f"rounds, {options.wires[-1]}, {climb} steps of warm-up in each"
-        contestants[name] = [*contestants[f"rounds, {options.wires[-1]}"], f"--climb={climb}"]
+    contestants = {"steps": list[str]()}
+    for wire in options.wires:
+        fresh = [f"--inner-steps={options.inner_steps}", f"--wire={wire}"]
+        contestants[f"rounds, {wire}"] = fresh
+        contestants[f"rounds, {wire}, averaged state"] = [*fresh, "--inner-state=averaged"]
+        contestants[f"rounds, {wire}, a round later"] = [*fresh, "--delay=1"]
+        for climb in options.climbs:
+            contestants[f"rounds, {wire}, {climb} steps of warm-up in each"] = [*fresh, f"--climb={climb}"]
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for seed in range(options.seeds):
         for name, chosen in contestants.items():

@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--inner-steps", type=int, default=0, help="0: no rounds")
     parser.add_argument("--wire", default="full")
     parser.add_argument("--inner-state", default="fresh")
+    parser.add_argument("--delay", type=int, default=0)
     parser.add_argument("--climb", type=int, default=0, help="inner steps of a warm-up in each round")
     parser.add_argument("--lr", type=float, default=3e-3)
     options = parser.parse_args()
@@ -52,6 +53,7 @@ def main() -> None:
             global_batch=GLOBAL_BATCH,
             until=options.steps // options.inner_steps,
             wire=options.wire,
+            delay=options.delay,
         ):
             for step in round_:
                 for inputs, targets in step:

@@ -144,7 +144,12 @@ AVERAGED = (*ARGS, "--inner-state=averaged", "--wire=int8", "--group=4")
 DELAYED = (*ARGS, "--delay=1", "--wire=int8")
 
 
-@pytest.mark.parametrize("args", [AVERAGED, DELAYED], ids=["averaged", "delayed"])
+HANDED_ON = pytest.mark.parametrize(
+    "args", [DELAYED, pytest.param(AVERAGED, marks=pytest.mark.long)], ids=["delayed", "averaged"]
+)
+
+
+@HANDED_ON
 def test_what_a_round_hands_to_the_next_one_survives_joins_leaves_deaths_and_checks(stage, args):
     alone = stage.play(*args)
     moved = stage.play(
@@ -158,9 +163,7 @@ def test_what_a_round_hands_to_the_next_one_survives_joins_leaves_deaths_and_che
     assert 2 in moved.get_shares(ROUNDS)
 
 
-@pytest.mark.parametrize(
-    "args", [DELAYED, pytest.param(AVERAGED, marks=pytest.mark.long)], ids=["delayed", "averaged"]
-)
+@HANDED_ON
 def test_a_checkpoint_has_what_a_round_hands_to_the_next_one(stage, attempts, args):
     alone = stage.play(*args)
     attempts.begin("--start=2", "--checkpoint-every=4 steps", args=(*args, "--paced-from=7"))

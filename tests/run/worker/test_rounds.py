@@ -252,8 +252,12 @@ def test_weights_divide_the_gradient_of_an_inner_step_by_their_sum():
     assert sums.losses == means.losses
 
 
-def test_sharded_and_mirrored_rounds_train_the_same_bytes(monkeypatch):
-    case = Case(model=build_model_with_buffers, inner_state="averaged")
+@pytest.mark.parametrize(
+    "case",
+    [Case(model=build_model_with_buffers, inner_state="averaged"), Case(delay=1)],
+    ids=["averaged", "delayed"],
+)
+def test_sharded_and_mirrored_rounds_train_the_same_bytes(case, monkeypatch):
     whole, sharded = train_in_rounds(case), train_in_rounds(case, copies=2)
     assert whole.run.digest.parameters == sharded.run.digest.parameters
     monkeypatch.setattr(assembly, "choose_placement", Mirrored)

@@ -87,7 +87,7 @@ class WireFormat:
             return (short,) if _have_same_bits(short.to(values.dtype), values) else None
         rows = _cut_rows(values)
         numbers, exponents = self._divide(rows)
-        # An infinity has the same bits after its way back, and is no integer.
+        # An infinity has the same bits after its way back, but no integer has its value.
         if not (_have_same_bits(_multiply(numbers, exponents), rows) and numbers.isfinite().all()):
             return None
         whole = numbers.to(torch.int8).view(-1)
