@@ -11,6 +11,7 @@ from elastane.common.errors import BadInput
 Extra: TypeAlias = Literal[
     "torch",
     "rooms",
+    "nixl",
     "s3",
     "text",
     "streams",
@@ -31,6 +32,7 @@ Extra: TypeAlias = Literal[
 MODULES: dict[Extra, tuple[str, ...]] = {
     "torch": ("torch", "numpy", "safetensors"),
     "rooms": ("cuda",),
+    "nixl": ("nixl",),
     "s3": ("s3fs",),
     "text": ("pyarrow", "tokenizers"),
     "streams": ("torchdata",),

@@ -89,10 +89,11 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         ),
     ] = None
     transport: Annotated[
-        Literal["shared", "tcp"] | None,
+        Literal["shared", "tcp", "nixl"] | None,
         option(
-            "shared|tcp",
-            "Transport of gradients within a machine: shared memory (default) or TCP.",
+            "shared|tcp|nixl",
+            "Transport of gradients: shared memory within a machine, and TCP between machines (default); TCP "
+            "everywhere; or shared memory within a machine, and NIXL between machines.",
             panel=WORKERS,
         ),
     ] = None

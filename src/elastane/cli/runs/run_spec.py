@@ -20,6 +20,7 @@ from elastane.cluster.client.context import find_team_of
 from elastane.cluster.nouns.job_checks import LARGEST_SEED
 from elastane.common.connections.controller_context import check_url, find_context_of
 from elastane.common.errors import BadInput
+from elastane.common.extras import require
 from elastane.common.field_checks import NAME, check_name
 from elastane.run.machines.claims.urls import CONTROLLER_SCHEMES, open_claim_list
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
@@ -87,7 +88,7 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         given |= describe_address(address) | {"directory": str(Path.cwd())}
     if options.max_shard_size is not None:
         given["max_shard_bytes"] = read_size_bytes("--max-shard-size", options.max_shard_size)
-    return RunSpec(
+    spec = RunSpec(
         name=name,
         script=str(file),
         module=str(script) if options.module else "",
@@ -109,6 +110,26 @@ def build_spec(options: RunOptions, script: Path, args: tuple[str, ...], *, name
         processes=processes,
         **{field: value for field, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
+    _check_transport(spec)
+    return spec
+
+
+def _check_transport(spec: RunSpec) -> None:
+    if spec.transport != "nixl":
+        return
+    if spec.encrypt:
+        raise BadInput(
+            "--transport nixl cannot be combined with --encrypt",
+            means="NIXL reads the memory of other machines without encryption",
+            do="omit --encrypt if you trust the network, or else --transport nixl",
+        )
+    if not spec.listen:
+        raise BadInput(
+            "--transport nixl needs --listen or --hosts",
+            means="it is the transport between machines, and the run stays on this one",
+            do="add --listen, or omit --transport nixl",
+        )
+    require("nixl", "--transport nixl")
 
 
 def restrict_sizes(spec: RunSpec, sizes: tuple[int, ...]) -> RunSpec:
@@ -179,6 +200,7 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         log=spec.log if (log := read_trackers(options)) is None else log,
         debug=options.debug,
     )
+    _check_transport(changed)
     return restrict_sizes(changed, sizes)
 
 

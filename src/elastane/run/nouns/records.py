@@ -22,6 +22,9 @@ OUTCOMES: Mapping[str, ExitCode] = {
 SCRIPT = "script"
 """The ``who`` of a ``run.finished`` event when the script ends the run before the last planned step."""
 
+FALLBACK = "transport.fallback"
+"""The kind of the event about a worker that sends payloads which others should read in its memory."""
+
 TRAFFIC = "traffic.measured"
 """The kind of the events with the bytes that a machine exchanges with others in a usual step."""
 
@@ -125,8 +128,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``generation.started``, ``generation.unheard``, ``claim.waiting``, ``shares.rebalanced``,
     ``evaluation``, ``message``, ``printed``, ``digest``, ``spot_check.failed``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
-    ``checkpoint.restored``, ``traffic.measured``, ``model.failing``, ``warning``, ``trackers.requested``,
-    ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
+    ``checkpoint.restored``, ``traffic.measured``, ``transport.fallback``, ``model.failing``, ``warning``,
+    ``trackers.requested``, ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (a member before and after) to the milliseconds that this step

@@ -115,7 +115,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             handlers; then it is killed. The run does not wait for it. No option of a command sets it.
         encrypt: encrypt connections between workers of different machines.
         transport: ``shared`` passes gradients in shared memory between workers that can read each other's,
-            ``tcp`` always over their connections.
+            ``tcp`` always over their connections; ``nixl`` is ``shared``, but the others read them with NIXL.
         max_shard_bytes: a model with more bytes of weights is written in shards of at most this many bytes.
         save_optimizer: write the optimizer's state beside the model; allowed only if every worker keeps all
             of it.
@@ -160,7 +160,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     silence_s: SilenceLimit = SILENCE_S
     end_s: float = 60.0
     encrypt: bool = False
-    transport: Literal["shared", "tcp"] = "shared"
+    transport: Literal["shared", "tcp", "nixl"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False
     log: tuple[Tracker, ...] = ()

@@ -2,7 +2,7 @@
 
 Workers on one machine map each other's arenas, or rooms, and read sums and values in place. They send only
 state outside of these. To workers on other machines, and with the transport ``tcp``, everything travels in
-the payloads of messages.
+the payloads of messages, which the transport ``nixl`` reads in the memory of the sender.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -107,6 +107,11 @@ class Payloads:
     def has_reader_of_arenas(self, peers: Iterable[int]) -> bool:
         """Return whether a peer reads copies of sums on the host, or gets them in messages."""
         return not all(self._reads_rooms(self._find_process(peer)) for peer in peers)
+
+    def list_arenas(self) -> list[memoryview]:
+        """Return the memory of all arenas that payloads are made of; it stays until this process ends."""
+        slots = self._gradients.slots
+        return [memoryview(arena.memory) for arena in (*slots.arenas, *slots.node_arenas, self._state.arena)]
 
     def _select_sent(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """Return the units with values to send to a peer that reads the arena: the replicated state."""

@@ -159,6 +159,8 @@ class Reactor:
         self._handling = threading.Lock()
         if mesh is not None:
             mesh.sums_fd, mesh.values_fd = gradients.slots.sums_fd, state.arena.fd
+            if mesh.remote_memory is not None:
+                mesh.remote_memory.lent.list_arenas = self._payloads.list_arenas
             if (rooms := state.placement.rooms) is not None:
                 mesh.door, mesh.device = rooms.open_door(mesh.mark), rooms.identity
             threading.Thread(target=self._run, name="elastane-reactor", daemon=True).start()

@@ -18,7 +18,7 @@ from elastane.run.agent import priority
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.nouns import control
 from elastane.run.nouns.machine_address import LOOPBACK_ONLY, read_machine_address
-from elastane.run.nouns.records import Digest, EventLine, LedgerLine, Samples
+from elastane.run.nouns.records import FALLBACK, Digest, EventLine, LedgerLine, Samples
 from elastane.run.nouns.spec import Pinned, Probe, number_attempt
 from elastane.run.observability import evaluations
 from elastane.run.protocol import events
@@ -33,6 +33,8 @@ from elastane.run.worker.gangs.gathered_shards import GatheredShards
 from elastane.run.worker.links.coordinator_link import CoordinatorLink
 from elastane.run.worker.links.encryption import load_encryption
 from elastane.run.worker.links.mesh import Mesh
+from elastane.run.worker.links.nixl_agent import NixlAgent
+from elastane.run.worker.links.payload_exchange import RemoteMemory
 from elastane.run.worker.notice import get_notice, report_notices
 from elastane.run.worker.open_reports import OpenReports
 from elastane.run.worker.reactor import Reactor
@@ -101,7 +103,7 @@ class Reporter:
                 settings.worker,
                 secret,
                 read_machine_address(settings.run_dir) if self._spec.listen else LOOPBACK_ONLY,
-                share_memory=self._spec.transport == "shared",
+                share_memory=self._spec.transport != "tcp",
                 encryption=load_encryption(settings.run_dir) if self._spec.encrypt else None,
             )
             self._link = CoordinatorLink(
@@ -112,11 +114,28 @@ class Reporter:
                 number_attempt(settings.resumed),
                 silence=self._spec.silence,
             )
+            if self._spec.transport == "nixl":
+                self._mesh.remote_memory = self._open_remote_memory()
             report_notices(self._link.request_report)
             if settings.seat.is_head:
                 self._links = GangLinks(settings.seat.sockets, self._report_failure, self.request_report)
             _set_reporter(self)
         self.steps = OpenReports(self._link, self._send_step)
+
+    def _open_remote_memory(self) -> RemoteMemory | None:
+        """Return this worker's access to the memory of other machines; None: NIXL does not work here."""
+        try:
+            agent = NixlAgent(f"worker-{self.worker}", reached=bool(self._spec.listen))
+        except OSError as error:
+            self._report_transport(f"worker {self.worker} sends payloads over its connections: {error}")
+            return None
+        return RemoteMemory(agent, self._report_unread)
+
+    def _report_unread(self, reader: int, owner: int, why: str) -> None:
+        self._report_transport(f"worker {owner} sends its payloads to worker {reader} from now on: {why}")
+
+    def _report_transport(self, why: str) -> None:
+        self.report_event(why, EventLine(time=0.0, kind=FALLBACK, who=f"worker {self.worker}", why=why))
 
     def connect(
         self,

@@ -135,7 +135,7 @@ class FrameStream:
             raise Malformed(
                 f"a frame with {sizes}; at most {self.limits.message} and {self.limits.payload} are allowed"
             )
-        self._payload = _allocate(payload)
+        self._payload = allocate_payload(payload)
         self._message = bytearray(message)
         self._filled = 0
         return True
@@ -148,7 +148,7 @@ def build_frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]
     return [memoryview(HEADER.pack(len(body), length) + body), *views]
 
 
-def _allocate(payload_bytes: int) -> Payload:
+def allocate_payload(payload_bytes: int) -> Payload:
     """Return memory for a payload, with arbitrary contents; pages are taken only as bytes arrive.
 
     So a header that announces a terabyte costs nothing, or the system refuses the reservation. Zeroes would

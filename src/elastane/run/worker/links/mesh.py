@@ -31,14 +31,21 @@ from elastane.run.worker.links.frames import (
 from elastane.run.worker.links.handshake import Credentials, Process, ProvenPeer
 from elastane.run.worker.links.inherited_descriptors import close_in_children
 from elastane.run.worker.links.memory_mark import MemoryMark, has_mark
+from elastane.run.worker.links.payload_exchange import PayloadExchange, RemoteMemory
+from elastane.run.worker.links.payload_offers import LinkMessage
 
 LIMITS = FrameLimits(message=64 << 20, payload=1 << 40)
 """The limits for a proven peer: no message comes near, and a payload takes memory only as it arrives."""
 FRAMES_AT_ONCE = 64
+READING_S = 0.001
+"""The time between two looks at reads of a peer's memory, whose end nothing announces."""
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_peer_message: Decoder[AnyPeerMessage] = Decoder(
     AnyPeerMessage, format="msgpack", at_most_bytes=LIMITS.message
+)
+_decode: Decoder[AnyPeerMessage | LinkMessage] = Decoder(
+    AnyPeerMessage | LinkMessage, format="msgpack", at_most_bytes=LIMITS.message
 )
 
 
@@ -56,6 +63,7 @@ class Mesh:
         values_fd: the descriptor of the values, for peers; see `Process`.
         door: the name of this worker's door; see `Process`.
         device: of this worker; see `Process`.
+        remote_memory: reads payloads in the memory of peers that share none; None: payloads are sent.
         peers: the connections to peers; another thread may ask whether there are any.
         streams: the bytes on the connection to each peer so far, including past connections.
     """
@@ -70,6 +78,8 @@ class Mesh:
         encryption: Encryption | None = None,
     ) -> None:
         self.worker = worker
+        self.remote_memory: RemoteMemory | None = None
+        self._exchanges: dict[int, PayloadExchange] = {}
         self._mark, self._share_memory = MemoryMark(), share_memory
         self.sums_fd = self.values_fd = -1
         self.door = self.device = ""
@@ -137,12 +147,14 @@ class Mesh:
         """Queue a frame, and send it at once if the connection accepts it; a lost peer gets nothing."""
         if peer in self._gone:
             return
-        parts = build_frame(_encode(message), payload or ())
+        body, pieces = _encode(message), list(payload or ())
         connection = self.peers.get(peer)
         if connection is None:
-            self._queued.setdefault(peer, []).extend(parts)
+            self._queued.setdefault(peer, []).extend(build_frame(body, pieces))
             return
-        connection.put(parts)
+        exchange = self._exchanges.get(peer)
+        if exchange is None or not exchange.offer(body, pieces):
+            connection.put(build_frame(body, pieces))
         self._flush(connection)
 
     def disown(self, peer: int) -> None:
@@ -194,6 +206,9 @@ class Mesh:
                     self.peers[peer].postpone()
                 else:
                     self._lose(peer)
+        for peer in [each for each, exchange in self._exchanges.items() if exchange.reading]:
+            if peer in self.peers:
+                self._pass_on(self.peers[peer], on_message)
         lost_peers, self._lost = self._lost, []
         for peer in lost_peers:
             on_lost_peer(peer)
@@ -215,6 +230,8 @@ class Mesh:
         """Return how long `poll` may wait, in seconds; None: without limit."""
         if self._lost or self._unread:
             return 0.0
+        if any(exchange.reading for exchange in self._exchanges.values()):
+            timeout_s = READING_S if timeout_s is None else min(timeout_s, READING_S)
         if self._entrance.quiet:
             return timeout_s
         due_s = self._entrance.find_due_s()
@@ -243,6 +260,15 @@ class Mesh:
         self.peers[peer.worker] = connection
         self.streams[peer.worker] = stream.bytes
         connection.put(self._queued.pop(peer.worker, []))
+        if self.remote_memory is not None and not peer.shared:
+            self._exchanges[peer.worker] = PayloadExchange(
+                self.remote_memory,
+                self.worker,
+                peer.worker,
+                lambda message, payload: connection.put(build_frame(_encode(message), payload)),
+                decode_peer_message,
+                stream.bytes,
+            )
         self._flush(connection)
         if stream.buffered:
             self._unread.append(connection)
@@ -251,6 +277,7 @@ class Mesh:
         self, connection: PeerConnection, on_message: Callable[[int, AnyPeerMessage, Payload], None]
     ) -> None:
         """Pass on the messages of a peer that have arrived."""
+        exchange = self._exchanges.get(connection.peer)
         # Bounded, so that one busy peer does not starve the others.
         for _ in range(FRAMES_AT_ONCE):
             if connection.dropped:
@@ -259,7 +286,11 @@ class Mesh:
                 read = connection.read()
                 if read is None:
                     continue
-                message, payload = decode_peer_message(read[0]), read[1]
+                message, payload = None, read[1]
+                if exchange is None:
+                    message = decode_peer_message(read[0])
+                else:
+                    exchange.receive(_decode(read[0]), payload)
             except BlockingIOError:
                 return
             except (Malformed, MemoryError):
@@ -268,10 +299,23 @@ class Mesh:
             except (OSError, EOFError):
                 self._drop(connection)
                 return
-            on_message(connection.peer, message, payload)
+            if message is None:
+                self._pass_on(connection, on_message)
+            else:
+                on_message(connection.peer, message, payload)
         if not connection.dropped and connection.stream.buffered:
             # The selector reports only bytes that arrive, not those that are decrypted already.
             self._unread.append(connection)
+
+    def _pass_on(
+        self, connection: PeerConnection, on_message: Callable[[int, AnyPeerMessage, Payload], None]
+    ) -> None:
+        """Pass on the messages of a peer whose payloads are whole, and send what this needs."""
+        for message, payload in self._exchanges[connection.peer].take_complete():
+            on_message(connection.peer, message, payload)
+            if connection.dropped:
+                return
+        self._flush(connection)
 
     def _drop(self, connection: PeerConnection) -> None:
         if not connection.dropped:
@@ -287,6 +331,8 @@ class Mesh:
         connection.dropped = True
         connection.forget()
         del self.peers[connection.peer]
+        if (exchange := self._exchanges.pop(connection.peer, None)) is not None:
+            exchange.close()
         self._lose(connection.peer)
 
     def _lose(self, peer: int) -> None:

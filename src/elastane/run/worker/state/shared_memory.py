@@ -54,6 +54,7 @@ class Arena:
         sections: the sections, each at least one element long.
 
     Attributes:
+        memory: all of it.
         tensors: one 1-D tensor per section, page-aligned, zero at first.
         fd: the descriptor of the memfd, which this worker sends to its peers.
     """
@@ -61,7 +62,8 @@ class Arena:
     def __init__(self, name: str, sections: Sequence[Section]) -> None:
         self.fd = os.memfd_create(f"elastane-{name}")
         os.ftruncate(self.fd, max(_count_bytes(sections), PAGE))
-        self.tensors = map_sections(self.fd, sections)
+        self.memory = mmap.mmap(self.fd, 0)
+        self.tensors = _view_sections(self.memory, sections)
         weakref.finalize(self, os.close, self.fd)
 
 
