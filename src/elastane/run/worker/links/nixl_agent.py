@@ -20,7 +20,6 @@ Piece: TypeAlias = tuple[int, int]
 
 PROGRESS_US = 10_000
 """The thread of NIXL looks for work this often if the network does not wake it; 0 would keep a core busy."""
-NETWORKS, LOOPBACK_NETWORK = "UCX_NET_DEVICES", "lo"
 
 
 class NixlAgent:
@@ -36,15 +35,15 @@ class NixlAgent:
     """
 
     def __init__(self, name: str, *, reached: bool) -> None:
-        self.nixl = _import_nixl(reached=reached)
         self._lent: list[Piece] = []
         # Reads that were given up, with the memory to which they may still write.
         self._kept: list[NixlRead] = []
-        config = self.nixl.nixlAgentConfig()
-        config.useProgThread = True
-        config.pthrDelay = PROGRESS_US
-        config.syncMode = self.nixl.NIXL_THREAD_SYNC_NONE
-        with _as_os_errors():
+        with _ucx_settings(reached=reached), _as_os_errors():
+            self.nixl = _import_nixl()
+            config = self.nixl.nixlAgentConfig()
+            config.useProgThread = True
+            config.pthrDelay = PROGRESS_US
+            config.syncMode = self.nixl.NIXL_THREAD_SYNC_NONE
             self.agent = self.nixl.nixlAgent(name, config)
             self.agent.createBackend("UCX", {})
             self.description: bytes = self.agent.getLocalPartialMD(self._build_regions(()), True, [])
@@ -177,12 +176,23 @@ class NixlRead:
         return False
 
 
-def _import_nixl(*, reached: bool) -> Any:
-    # UCX reads its settings when it is loaded. Its handlers would hide those of Python and of the script.
-    os.environ.setdefault("UCX_HANDLE_ERRORS", "none")
-    os.environ.setdefault("UCX_LOG_LEVEL", "fatal")
+@contextmanager
+def _ucx_settings(*, reached: bool) -> Iterator[None]:
+    """Set what UCX reads when it is loaded, unless the user has. Scripts do not see it."""
+    # Its handlers would hide those of Python and of the script.
+    wanted = {"UCX_HANDLE_ERRORS": "none", "UCX_LOG_LEVEL": "fatal", "NIXL_LOG_LEVEL": "FATAL"}
     if not reached:
-        os.environ.setdefault(NETWORKS, LOOPBACK_NETWORK)
+        wanted["UCX_NET_DEVICES"] = "lo"
+    added = {name: setting for name, setting in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _import_nixl() -> Any:
     with require_for_import("nixl", "--transport nixl"):
         import nixl
 
@@ -194,7 +204,7 @@ def _as_os_errors() -> Iterator[None]:
     """Raise errors of NIXL, which have no common class, as those of the network."""
     try:
         yield
-    except OSError:
+    except (OSError, ImportError):
         raise
     except Exception as error:
         raise OSError(f"NIXL: {error}") from error

@@ -71,10 +71,7 @@ class PayloadExchange:
     def offer(self, message: bytes, payload: Sequence[Buffer]) -> bool:
         """Let the peer read a payload in this worker's memory; return False if it is to be sent."""
         size = sum(memoryview(part).nbytes for part in payload)
-        if not self._offers.accepts(size):
-            return False
-        self._offers.offer(message, size, payload)
-        return True
+        return self._offers.accepts(size) and self._offers.offer(message, size, payload)
 
     def receive(self, message: AnyPeerMessage | LinkMessage, payload: Payload) -> None:
         """Take what has arrived on the connection.

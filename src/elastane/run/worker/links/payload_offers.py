@@ -22,6 +22,7 @@ from typing import Annotated, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
+from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
 from elastane.run.worker.links.frames import Buffer
 
@@ -186,11 +187,21 @@ class PayloadOffers:
         """Return whether a payload of this size should be offered."""
         return self.ready and size >= OFFERED_BYTES
 
-    def offer(self, message: bytes, size: int, payload: Iterable[Buffer]) -> None:
-        """Offer a message with a payload."""
+    def offer(self, message: bytes, size: int, payload: Iterable[Buffer]) -> bool:
+        """Offer a message with a payload; return False if this worker cannot lend its memory."""
+        try:
+            parts = self._divide(payload)
+        except OSError as error:
+            self._give_up(error)
+            return False
         self._put(Offer(message, size), ())
-        self._waiting.extend(self._divide(payload))
+        self._waiting.extend(parts)
         self._put_parts()
+        return True
+
+    def _give_up(self, error: OSError) -> None:
+        self.ready = False
+        self._report(escape_line(str(error)))
 
     def _divide(self, payload: Iterable[Buffer]) -> list[_OutgoingPart]:
         parts: list[_OutgoingPart] = []
@@ -215,10 +226,8 @@ class PayloadOffers:
         while self._waiting:
             part = self._waiting[0]
             part.read = self.ready and not self._is_compared(part)
-            if part.read and not part.lent:
-                if self._stages == STAGES:
-                    return
-                self._copy(part)
+            if part.read and not part.lent and self._stages == STAGES:
+                return
             self._waiting.popleft()
             self._put_part(part)
 
@@ -238,11 +247,19 @@ class PayloadOffers:
     def _put_part(self, part: _OutgoingPart) -> None:
         self._under_way[part.number] = part
         part.put_s = time.monotonic()
+        memory = b""
+        if part.read:
+            try:
+                if not part.lent:
+                    self._copy(part)
+                memory, self._known = self._memory.lender.describe_lent(self._known)
+            except OSError as error:
+                self._give_up(error)
+                part.read = False
         if not part.read:
             self._put(Part(part.number, part.offset, part.size), part.views)
             return
         views = part.views if part.stage is None else [part.stage[: part.size]]
-        memory, self._known = self._memory.lender.describe_lent(self._known)
         self._put(Part(part.number, part.offset, part.size, join_pieces(map(find_piece, views)), memory), ())
 
     def end_part(self, answer: PartTaken) -> int:
