@@ -84,6 +84,8 @@ def test_the_controller_sizes_a_run_with_a_range_and_no_start(script, changes, d
     [
         ({"workers": "3:1"}, "MIN 3 is larger than MAX 1"),
         ({"encrypt": True}, "--encrypt needs --listen"),
+        ({"transport": "nixl"}, "--transport nixl needs --listen"),
+        ({"transport": "nixl", "listen": "127.0.0.1", "encrypt": True}, "cannot be combined with --encrypt"),
         ({"claims": "s3://bucket/x"}, "--claims needs --listen"),
         ({"claims": "gs://bucket/x", "listen": "127.0.0.1"}, "cannot be kept at gs:// URLs"),
         ({"ports": "1-300"}, "--advertise and --ports need --listen"),

@@ -32,9 +32,10 @@ from elastane.run.worker.checkpoints.copier import StateCopier
 from elastane.run.worker.data.batch_sources import BatchSource, MapBatchSource
 from elastane.run.worker.evaluation import Evaluation
 from elastane.run.worker.gathered_tensors import GatheredTensors
-from elastane.run.worker.links import connection
+from elastane.run.worker.links import connection, payload_offers
 from elastane.run.worker.links.coordinator_link import CoordinatorLink
 from elastane.run.worker.links.mesh import Mesh
+from elastane.run.worker.links.nixl_agent import NixlAgent
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.state import gradients
 from elastane.run.worker.state.gradient_groups import GroupLimits
@@ -283,6 +284,21 @@ def _strike(number: signal.Signals) -> None:
     while True:
         # A stop reaches this thread a little later than the call.
         time.sleep(POLL_S)
+
+
+def set_apart() -> None:
+    """Let workers read each other's memory only with NIXL, and note each peer that is read in a file."""
+    root, number = _run_dir(), worker_settings.get_settings().worker
+    payload_offers.OFFERED_BYTES = 1
+    Mesh._can_read = lambda *_: False
+    if root is None:
+        return
+    notes = os.open(root / f"remote-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def record(_agent: NixlAgent, peer: str, *_: Any) -> None:
+        os.write(notes, f"{peer}\n".encode())
+
+    _around(NixlAgent, "begin_read", before=record)
 
 
 def _around(owner: type, name: str, *, before: Callable | None = None, after: Callable | None = None) -> None:

@@ -53,6 +53,7 @@ parser.add_argument("--group", type=int, default=1, help="the virtual ranks that
 parser.add_argument("--sites", help="the sites with data of their own, such as eu,us")
 parser.add_argument("--absent", default="wait", help="what a round does without a site")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
+parser.add_argument("--apart", action="store_true", help="no worker shares memory, as if on other machines")
 options = parser.parse_args()
 
 faults.record_work()
@@ -68,6 +69,8 @@ if options.withhold_from is not None:
     faults.withhold_reports(options.withhold_from)
 if options.renew_bytes is not None:
     faults.renew_keys(options.renew_bytes)
+if options.apart:
+    faults.set_apart()
 for fault in options.fault:
     faults.arm(fault)
 for hold in options.hold:
