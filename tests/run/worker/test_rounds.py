@@ -306,6 +306,13 @@ def expected_numbers(round_):
     return [1, 1] if short else [1, 2, 3] * RANKS
 
 
+def test_a_delayed_round_has_all_its_inner_steps():
+    case = Case(delay=1, scheduler=None)
+    trained = prepare(case)
+    for round_ in begin_rounds(trained, case):
+        assert [step.number for step in compute_all(trained, round_)] == expected_numbers(round_)
+
+
 def test_values_that_inner_steps_log_are_means_over_the_samples_of_the_round():
     case = Case()
     trained = prepare(case)

@@ -8,7 +8,7 @@ round hands over nothing, and the last one both its own difference and that of t
 
 The rule is that of the delayed outer gradients in Kale et al., "Eager Updates For Overlapped Communication
 and Computation in DiLoCo" (2025), without the estimate from a worker's own difference: that would depend on
-who had computed which rank.
+the ranks that each worker has computed.
 """
 
 from collections.abc import Iterator
