@@ -28,6 +28,7 @@ class JobWorker(AnswerBody, frozen=True, kw_only=True):
         silent_s: seconds since its last progress; 0: it has made some in the last two.
         compute_s: seconds for a virtual rank, the median of its last steps; 0: unknown.
         saving: it writes its part of a checkpoint, beside the steps.
+        sites: of which it may read the data, in a run with data bound to sites.
     """
 
     worker: Count
@@ -38,6 +39,7 @@ class JobWorker(AnswerBody, frozen=True, kw_only=True):
     silent_s: Duration = 0.0
     compute_s: Duration = 0.0
     saving: bool = False
+    sites: tuple[str, ...] = ()
 
 
 def list_job_workers(processes: Iterable[ProcessInfo]) -> tuple[JobWorker, ...]:
@@ -55,6 +57,7 @@ def list_job_workers(processes: Iterable[ProcessInfo]) -> tuple[JobWorker, ...]:
             silent_s=process.silent_s,
             compute_s=process.compute_s,
             saving=process.saving,
+            sites=tuple(escape_line(site, LONGEST_WORD) for site in process.sites),
         )
         for process in processes
         if process.role == "worker" and process.worker is not None
