@@ -11,9 +11,11 @@ from torch.nn import functional
 
 import elastane
 from elastane.common.errors import BadInput
+from elastane.run.nouns.spec import DataPosition, Pinned, RunOrigin
 from elastane.run.protocol.sampling import derive_random_key, find_sample_index
 from elastane.run.worker import worker_settings
 from elastane.run.worker.data.bound_data import BoundBatchSource
+from elastane.run.worker.data.data_continuity import check_continuity
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.data.round_plans import bind_ranks, make_round_plan
 
@@ -149,3 +151,30 @@ def test_bound_data_that_cannot_be_used_is_refused(data, changes, wishes, words)
     with pytest.raises(BadInput) as caught:
         next(run.rounds(open_all() if data is None else data, **OPTIONS | changes))
     assert words in str(caught.value)
+
+
+def test_a_run_goes_on_from_another_one_only_with_its_sites():
+    plan = bind_ranks(make_round_plan(0, STEPS, RANKS, BATCH, ROUNDS, seed=SEED), LENGTHS, "wait")
+    pinned = Pinned(
+        script_digest="",
+        virtual_ranks=RANKS,
+        global_batch=BATCH,
+        microbatch=2,
+        dataset_length=0,
+        steps=ROUNDS,
+        seed=SEED,
+        threads=1,
+        convergence="exact",
+        copies=None,
+        parameters=1,
+        blocks=1,
+        layout_digest="",
+        optimizer="",
+        versions={},
+        rank_sites=("eu", "eu", "jp", "jp"),
+    )
+    origin = RunOrigin(
+        run="old", directory="", checkpoint="step-1", position=DataPosition(1, shards={0: 6}), pinned=pinned
+    )
+    with pytest.raises(BadInput, match="its data is bound to eu, jp, and now to eu, us"):
+        check_continuity(origin, plan, is_ordered=False)

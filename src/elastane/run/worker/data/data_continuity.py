@@ -26,6 +26,9 @@ def check_continuity(origin: RunOrigin, plan: BatchPlan, *, is_ordered: bool) ->
             f"its stream has {was.virtual_ranks} shards, one for each virtual rank; now it has "
             f"{plan.virtual_ranks}"
         )
+    elif was.rank_sites != plan.rank_sites:
+        sites = (", ".join(sorted(set(ranks))) or "no site" for ranks in (was.rank_sites, plan.rank_sites))
+        problem = "its data is bound to {}, and now to {}".format(*sites)
     elif plan.length and at.start:
         where = f"epoch {at.epoch} has begun there, up to sample {at.start}"
         if was.dataset_length != plan.length:
