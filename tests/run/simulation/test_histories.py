@@ -154,6 +154,8 @@ FOUND = [
     ("--waits", 3000, 2),
     # All members died before the first step, and a worker that had left kept the place of its site.
     ("--waits" + SLOW_READS, 1011, 2),
+    # A member lacked a status of a generation that the others had left, because a site was missing in it.
+    ("--waits" + SLOW_READS, 1041, None),
     # The checker died, and the one that should have taken over had not begun the round, so it knew no check.
     ("--spot-checks", 83000374, None),
     # A result that differed came just after the generation of its dead worker had ended, and was dropped.
