@@ -55,8 +55,8 @@ def leave_waiting_round(me: MemberState) -> None:
     if me.round.lacks_site and me.next is None and (number := find_ready_generation(me)):
         adopt_generation(me, me.planned[number])
     elif me.layout.rank_sites and me.generation is not None and not me.begun:
-        # Without this worker's vote its peers have committed nothing. So they have left a round that waits, and
-        # the statuses that this worker lacks never come.
+        # Without the vote of this worker its peers have committed nothing. So they have left a waiting round,
+        # and the statuses that this worker lacks never come.
         for number in sorted(me.planned, reverse=True):
             if any(peer in me.generation for peer in me.statuses.get(number, {}) if peer != me.worker):
                 adopt_generation(me, me.planned[number])
