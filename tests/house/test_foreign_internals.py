@@ -78,6 +78,11 @@ def list_trl_attributes():
     return SimpleNamespace(**dict.fromkeys(attributes[0].keys() & attributes[1].keys()))
 
 
+def list_fsdp_attributes():
+    module = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_state")
+    return list_attributes(module.FSDPState)
+
+
 TRAINER_NAMES = """
     _clip_grad_norm _evaluate _finalize_training _get_num_items_in_batch _get_output_dir
     _globalstep_last_logged _init_training_state _initial_global_step _initial_num_input_tokens_seen
@@ -118,6 +123,8 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     # Only by name, in a string, or through self:
     "_orig_mod": ("torch", make_compiled_module),
     "_local_tensor": ("torch", lambda: importlib.import_module("torch.distributed.tensor").DTensor),
+    "_get_fsdp_state": ("torch", lambda: importlib.import_module("torch.distributed.fsdp").FSDPModule),
+    "_fsdp_param_groups": ("torch", list_fsdp_attributes),
     "_has_compatible_shallow_copy_type": ("torch", lambda: torch),
     "_need_device_dtype_check_for_fused": ("torch", make_fused_optimizer),
     "_step_supports_amp_scaling": ("torch", make_fused_optimizer),
@@ -131,6 +138,7 @@ MODULES = {
     "ray._private": {"state"},  # of the Ray cluster's Python: tests/cluster/engines/test_real_ray.py uses it
     "torch._guards": {"CompileContext"},
     "torch.distributed.fsdp._fully_shard._fsdp_api": {"ReduceScatter"},
+    "torch.distributed.tensor.placement_types": {"_StridedShard"},
     "torch.utils.data": {"_utils"},
     **lightning_internals.IMPORTS,
 }

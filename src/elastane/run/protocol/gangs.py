@@ -294,7 +294,7 @@ def _check_copies(copies: Sequence[Mapping[str, str]]) -> None:
             if digest != same:
                 raise GangDisagreement(
                     f"process {other} and process {process} have different copies of {name}",
-                    means="their gradients of it differ, so the model is no longer one model",
+                    means="their gradients of it differ, so they train different models",
                     do="initialise the model alike in all processes, and divide this module by "
                     "parallelize_module too, such as by SequenceParallel()",
                 )

@@ -32,7 +32,7 @@ class LocalShards:
     """The trained parameters of a model in a worker of several processes.
 
     Args:
-        model: divided among the processes of the worker, by ``fully_shard``, ``parallelize_module`` or both.
+        model: divided among the processes of the worker, by FSDP2, by tensor parallelism or by both.
         optimizer: trains all of its parameters; from now on it trains their local parts.
         processes: the number of processes of the worker.
 
