@@ -18,7 +18,7 @@ from elastane.run.worker.links import payload_offers, payload_reads
 from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.links.nixl_agent import NixlAgent
 from elastane.run.worker.links.payload_exchange import RemoteMemory
-from elastane.run.worker.links.payload_offers import Offer, Part, PartTaken, is_too_slow, join_pieces
+from elastane.run.worker.links.payload_offers import Offer, PartTaken, PayloadPart, is_too_slow, join_pieces
 
 from .polled_meshes import PolledMeshes
 
@@ -301,8 +301,8 @@ def test_pieces_without_a_gap_are_joined():
 @pytest.mark.parametrize(
     "message",
     [
-        Part(0, 0, 8, ((1, 8),)),
-        Part(0, 0, 8),
+        PayloadPart(0, 0, 8, ((1, 8),)),
+        PayloadPart(0, 0, 8),
         PartTaken(7),
         PartTaken(7, "why"),
         Offer(b"no message", 8),

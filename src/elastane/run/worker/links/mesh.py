@@ -310,7 +310,7 @@ class Mesh:
     def _pass_on(
         self, connection: PeerConnection, on_message: Callable[[int, AnyPeerMessage, Payload], None]
     ) -> None:
-        """Pass on the messages of a peer whose payloads are whole, and send what this needs."""
+        """Pass on the messages of a peer that are whole with their payloads, and send the answers."""
         for message, payload in self._exchanges[connection.peer].take_complete():
             on_message(connection.peer, message, payload)
             if connection.dropped:

@@ -2,8 +2,8 @@
 
 Only memory that stays for the life of a worker is lent: NIXL keeps what it knows of a peer's memory until the
 peer is forgotten, so memory that is lent, freed and lent again would be read with an old key. NIXL reads over
-the best network that UCX finds (InfiniBand, RoCE, shared memory, TCP), which neither encrypts nor checks who
-reads.
+the best network that UCX finds (InfiniBand, RoCE, shared memory, TCP), which neither encrypts nor checks the
+reader.
 """
 
 import os
@@ -159,7 +159,7 @@ class NixlRead:
     def end(self) -> None:
         """Free the read, now if its bytes are there; else keep its target.
 
-        NIXL would free a read that is under way, also after it was told to disconnect from the peer. But the
+        NIXL would free a read that is under way, also after a disconnection from the peer. But the
         bytes may come all the same, and would be written to memory that has another use by then. After an
         error some may come, too, so the target of a failed read is kept for good.
         """

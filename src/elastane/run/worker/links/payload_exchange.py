@@ -11,9 +11,9 @@ from elastane.run.worker.links.payload_offers import (
     LentMemory,
     LinkMessage,
     Offer,
-    Part,
     PartTaken,
     PayloadOffers,
+    PayloadPart,
     Put,
     Reachable,
 )
@@ -31,7 +31,7 @@ class RemoteMemory:
 
     Args:
         agent: of this worker.
-        report: receives the reader, the worker whose memory it reads, and why it does not any more.
+        report: receives a reader, the owner of the memory, and why the reader does not read it any more.
     """
 
     def __init__(self, agent: MemoryAgent, report: Callable[[int, int, str], None]) -> None:
@@ -86,7 +86,7 @@ class PayloadExchange:
                 self._offers.ready = not why
             case Offer():
                 self._reads.begin(message)
-            case Part():
+            case PayloadPart():
                 self._reads.take_part(message, payload)
             case PartTaken():
                 self._bytes.sent += self._offers.end_part(message)
@@ -99,6 +99,6 @@ class PayloadExchange:
         return self._reads.take_complete()
 
     def close(self) -> None:
-        """Give up what is under way: the peer is lost."""
+        """Give up all payloads under way: the peer is lost."""
         self._offers.close()
         self._reads.close()

@@ -6,7 +6,7 @@ answers. What cannot be read, or only slowly, comes over the connection::
 
     both      -> Reachable(how to read this worker's memory)
     receiver  -> CanRead()
-    sender    -> Offer(message, size), Part(pieces), Part(pieces), Part() with its bytes
+    sender    -> Offer(message, size), PayloadPart(pieces), PayloadPart() with its bytes
     receiver  -> PartTaken(), PartTaken(), PartTaken()
 
 The sender's memory stays as it is meanwhile, for the same reason as when it waits to be sent: the round does
@@ -67,7 +67,7 @@ class Offer(msgspec.Struct, frozen=True, tag=True):
     size: _Size
 
 
-class Part(msgspec.Struct, frozen=True, tag=True):
+class PayloadPart(msgspec.Struct, frozen=True, tag=True):
     """A part of the payload of the oldest offer of which parts are missing.
 
     Args:
@@ -91,7 +91,7 @@ class PartTaken(msgspec.Struct, frozen=True, tag=True):
     why: _Why = ""
 
 
-LinkMessage: TypeAlias = Reachable | CanRead | Offer | Part | PartTaken
+LinkMessage: TypeAlias = Reachable | CanRead | Offer | PayloadPart | PartTaken
 Put: TypeAlias = Callable[[LinkMessage, Sequence[Buffer]], None]
 """Puts a message into the queue of a connection."""
 
@@ -257,10 +257,12 @@ class PayloadOffers:
                 self._give_up(error)
                 part.read = False
         if not part.read:
-            self._put(Part(part.number, part.offset, part.size), part.views)
+            self._put(PayloadPart(part.number, part.offset, part.size), part.views)
             return
         views = part.views if part.stage is None else [part.stage[: part.size]]
-        self._put(Part(part.number, part.offset, part.size, join_pieces(map(find_piece, views)), memory), ())
+        self._put(
+            PayloadPart(part.number, part.offset, part.size, join_pieces(map(find_piece, views)), memory), ()
+        )
 
     def end_part(self, answer: PartTaken) -> int:
         """Handle the answer to a part; return the bytes that the peer has read.

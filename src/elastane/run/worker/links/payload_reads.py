@@ -10,7 +10,7 @@ from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Malformed
 from elastane.run.protocol.messages import AnyPeerMessage
 from elastane.run.worker.links.frames import Payload, allocate_payload
-from elastane.run.worker.links.payload_offers import WHY_LETTERS, CanRead, Offer, Part, PartTaken, Put
+from elastane.run.worker.links.payload_offers import WHY_LETTERS, CanRead, Offer, PartTaken, PayloadPart, Put
 
 PATIENCE_S = 10.0
 SLOWEST_BYTES_PER_S = 20e6
@@ -49,7 +49,7 @@ class _Held:
 @dataclass(slots=True)
 class _IncomingPart:
     held: _Held
-    part: Part
+    part: PayloadPart
     read: Read | None = None
     due_s: float = 0.0
     why: str = ""
@@ -84,7 +84,7 @@ class PayloadReads:
 
     @property
     def reading(self) -> bool:
-        """Reads are under way, whose end nothing announces."""
+        """Reads are under way; nothing announces their end."""
         return any(each.read is not None for each in self._parts.values())
 
     def meet(self, description: bytes) -> None:
@@ -99,11 +99,11 @@ class PayloadReads:
             self._put(CanRead(), ())
 
     def hold(self, message: AnyPeerMessage, payload: Payload) -> None:
-        """Queue a message whose payload has come with it."""
+        """Queue a message with its payload."""
         self._held.append(_Held(message, payload))
 
     def begin(self, offer: Offer) -> None:
-        """Queue a message whose payload comes in parts.
+        """Queue a message, for a payload that comes in parts.
 
         Raises:
             Malformed: a worker sends no such offer.
@@ -111,8 +111,8 @@ class PayloadReads:
         held = _Held(self._decode(offer.message), allocate_payload(offer.size), offer.size, offer.size)
         self._held.append(held)
 
-    def take_part(self, part: Part, payload: Payload) -> None:
-        """Take a part whose bytes have come, or begin to read it.
+    def take_part(self, part: PayloadPart, payload: Payload) -> None:
+        """Take a part with its bytes, or begin to read it.
 
         Raises:
             Malformed: a worker sends no such part.
@@ -132,16 +132,16 @@ class PayloadReads:
             self._report(incoming.why)
         self._end(incoming)
 
-    def _expect(self, part: Part) -> _IncomingPart:
+    def _expect(self, part: PayloadPart) -> _IncomingPart:
         held = next((each for each in self._held if each.expected), None)
         if held is None or part.offset != len(held.payload) - held.expected or part.size > held.expected:
             raise Malformed("a part without an offer, or outside of its payload")
         held.expected -= part.size
         return _IncomingPart(held, part)
 
-    def _begin_read(self, incoming: _IncomingPart, part: Part) -> None:
+    def _begin_read(self, incoming: _IncomingPart, part: PayloadPart) -> None:
         if sum(size for _, size in part.pieces) != part.size:
-            raise Malformed("a part whose pieces have another size")
+            raise Malformed("a part with pieces of another size")
         incoming.due_s = time.monotonic() + PATIENCE_S + part.size / SLOWEST_BYTES_PER_S
         try:
             if part.memory:
@@ -198,7 +198,7 @@ class PayloadReads:
             held.payload[:] = old
 
     def take_complete(self) -> Iterator[tuple[AnyPeerMessage, Payload]]:
-        """Take the messages whose payloads are whole, up to the first one that waits."""
+        """Take the messages with whole payloads, up to the first one that waits."""
         while self._held and not self._held[0].missing:
             first = self._held.popleft()
             yield first.message, first.payload
