@@ -38,7 +38,7 @@ LIMITS = FrameLimits(message=64 << 20, payload=1 << 40)
 """The limits for a proven peer: no message comes near, and a payload takes memory only as it arrives."""
 FRAMES_AT_ONCE = 64
 READING_S = 0.001
-"""The time between two looks at reads of a peer's memory, whose end nothing announces."""
+"""The time between two looks at reads of a peer's memory: nothing announces their end."""
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_peer_message: Decoder[AnyPeerMessage] = Decoder(
