@@ -58,6 +58,10 @@ def make_compiled_module():
     return torch.compile(torch.nn.Linear(1, 1), backend="eager")
 
 
+def import_fsdp(name):
+    return importlib.import_module(f"torch.distributed.fsdp._fully_shard.{name}")
+
+
 def list_attributes(*classes):
     """Return an object with the private names that the methods of these classes define or set."""
     names = {name for cls in classes for name in dir(cls)}
@@ -109,6 +113,9 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     "_opt_called": ("torch", make_stepped_optimizer),
     "_scale": ("torch", make_used_scaler),
     "_per_optimizer_states": ("torch", make_used_scaler),
+    "_get_fsdp_state": ("torch", lambda: importlib.import_module("torch.distributed.fsdp").FSDPModule),
+    "_fsdp_param_group": ("torch", lambda: import_fsdp("_fsdp_state").FSDPState),
+    "_sharded_param_data": ("torch", lambda: list_attributes(import_fsdp("_fsdp_param").FSDPParam)),
     "_worker_info": ("torch", lambda: torch.utils.data._utils.worker),
     "_mapping": ("sqlalchemy", make_row),
     "_optimizer_step_pre_hooks": ("torch", make_stepped_optimizer),
