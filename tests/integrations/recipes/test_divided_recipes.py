@@ -60,6 +60,7 @@ def test_a_divided_run_resumes_and_goes_on_with_other_divisions(stage, tmp_path,
             "--keep-last=9",
         )
         attempts.begin(*options, script=str(PACED), args=write(2))
+        attempts.wait_for_step(2)
         release_steps(attempts, 6)
         attempts.wait_for_event("checkpoint.saved")
         attempts.kill_everything()
