@@ -14,7 +14,7 @@ import pstats
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -23,6 +23,7 @@ from unittest.mock import patch
 import elastane
 import torch
 from elastane.run.worker import assembly
+from elastane.run.worker.state import square_sums
 from elastane.run.worker.state.placement import Mirrored
 from torch import nn
 from torch.nn import functional as F
@@ -164,13 +165,17 @@ def count_elastic(
         mirrored: place the model as on a GPU.
         profile: observes the steps after the counted one.
     """
+    with ExitStack() as placed:
+        if mirrored:
+            placed.enter_context(patch.object(assembly, "choose_placement", Mirrored))
+            placed.enter_context(patch.object(square_sums, "is_on_device", lambda _: True))
+        return _count_steps(width, steps, profile)
+
+
+def _count_steps(width: int, steps: int, profile: cProfile.Profile | None) -> Counts:
     counts = Counts()
-    placed: AbstractContextManager[object] = (
-        patch.object(assembly, "choose_placement", Mirrored) if mirrored else nullcontext()
-    )
-    with placed:
-        run = elastane.join()
-        model, _ = run.prepare(*build(width), clip_grad_norm=1.0)
+    run = elastane.join()
+    model, _ = run.prepare(*build(width), clip_grad_norm=1.0)
     counting = count(counts)
     began_s = 0.0
     for step in run.steps(list(make_data()), global_batch=VIRTUAL_RANKS, microbatch=1, until=steps + 1):

@@ -130,7 +130,6 @@ INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
     # Only by name, in a string, or through self:
     "_orig_mod": ("torch", make_compiled_module),
     "_local_tensor": ("torch", lambda: importlib.import_module("torch.distributed.tensor").DTensor),
-    "_get_fsdp_state": ("torch", lambda: importlib.import_module("torch.distributed.fsdp").FSDPModule),
     "_fsdp_param_groups": ("torch", list_fsdp_attributes),
     "_has_compatible_shallow_copy_type": ("torch", lambda: torch),
     "_need_device_dtype_check_for_fused": ("torch", make_fused_optimizer),

@@ -106,7 +106,7 @@ def compute_sum(step: int, block: int, model: int, size: int, left_out: Collecti
 def compute_node(
     step: int, block: int, model: int, node: Span, size: int, left_out: Collection[int] = ()
 ) -> int:
-    """Return the sum over the virtual ranks of a node of the tree, whose width is a power of two."""
+    """Return the sum over the virtual ranks of a node of the tree; its width is a power of two."""
     start, stop = node
     if stop - start == 1:
         nothing = start in left_out

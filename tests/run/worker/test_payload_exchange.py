@@ -143,7 +143,7 @@ def pair(request, monkeypatch):
 
 @pytest.fixture
 def delayed(monkeypatch):
-    """Return a pair whose reads a test can hold up."""
+    """Return a pair with reads that a test can hold up."""
     monkeypatch.setattr(payload_offers, "COMPARED_PARTS", 0)
     made = Pair([ProcessAgent("0"), ProcessAgent("1")])
     made.meet()
@@ -242,7 +242,7 @@ def test_a_late_read_cannot_write_to_a_payload_that_came_over_the_connection(del
     assert bytes(payloads[0]) == bytes(delayed.arenas[1])
 
 
-def test_a_peer_whose_memory_cannot_be_reached_gets_payloads_over_the_connection(monkeypatch):
+def test_a_peer_without_reachable_memory_gets_payloads_over_the_connection(monkeypatch):
     agents = [ProcessAgent("0"), ProcessAgent("1")]
     agents[0].problem = "no network"
     pair = Pair(agents)

@@ -49,6 +49,10 @@ class Rows(msgspec.Struct, frozen=True):
         return norms
 
 
+def is_on_device(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda
+
+
 @torch.no_grad()
 def sum_squares(blocks: Sequence[Sequence[Rows]]) -> list[tuple[float, ...]]:
     """Return the sum of the squares of each block, as numbers of which the exact sum is this one.
@@ -56,7 +60,7 @@ def sum_squares(blocks: Sequence[Sequence[Rows]]) -> list[tuple[float, ...]]:
     The sum of a block with an element that is not finite is one number that is not finite. On a GPU a block
     is one sum in float64, which depends on its borders.
     """
-    if any(rows.elements.is_cuda for block in blocks for rows in block):
+    if any(is_on_device(rows.elements) for block in blocks for rows in block):
         # A chunk of a tensor is a thread block, and a tensor's chunks are summed in their own order.
         tensors = [rows.elements for block in blocks for rows in block]
         norms = iter(torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64)).tolist())
