@@ -184,8 +184,8 @@ def test_the_constraints_are_plain_versions_that_the_project_allows() -> None:
     project = tomllib.loads(PROJECT.read_text())["project"]
     everything = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     named = {re.split(r"[\[<>=]", one)[0].lower() for one in everything}
-    # Users choose the build of torch themselves, and the CUDA that goes with it.
-    assert named - pinned == {"torch", "cuda-bindings"}
+    # Users choose the build of torch themselves, and the CUDA that goes with it; NIXL is too large for tests.
+    assert named - pinned == {"torch", "cuda-bindings", "nixl"}
 
 
 def test_a_failure_inside_elastane_is_not_taken_for_a_missing_extra() -> None:

@@ -61,7 +61,7 @@ def test_a_single_worker_commits_a_step_without_a_message():
         member, member.handle(events.PartialSumsFinal(1, (0, 1), (PartialSum(((0, 4),), 0),)))
     )
     assert list_kinds(answers) == ["Reduce", "Measure"]
-    (commit,) = member.handle(events.Measured(1, {0: 1.0, 1: 2.0}, {}))
+    (commit,) = member.handle(events.Measured(1, {0: (1.0,), 1: (2.0,)}, {}))
     assert commit.outcome.step == 1
     assert commit.outcome.samples == 12
     assert commit.outcome.shares == {0: ((0, 4),)}
