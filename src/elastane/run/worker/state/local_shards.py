@@ -27,6 +27,9 @@ from elastane.run.worker.state.divided_tensors import get_local, set_local
 from elastane.run.worker.state.model_layout import WholeTensor
 from elastane.run.worker.state.tree_reduce_scatter import TreeReduceScatter
 
+ALIGNED = 16
+"""Elements: parts begin at multiples of a cache line, as in memory of their own, for kernels look at addresses."""
+
 
 class LocalShards:
     """The trained parameters of a model in a worker of several processes.
@@ -101,7 +104,8 @@ class LocalShards:
 
     def count_reserved(self, local: nn.Parameter) -> int:
         """Return the elements to reserve for a part: those of the largest one of all processes."""
-        return max(box.elements for box in self.find_boxes(local))
+        most = max(box.elements for box in self.find_boxes(local))
+        return -(-most // ALIGNED) * ALIGNED
 
     def find_whole(self, local: nn.Parameter) -> WholeTensor:
         """Return the parameter of which this process has a part."""
