@@ -28,7 +28,7 @@ from elastane.run.worker.state.model_layout import WholeTensor
 from elastane.run.worker.state.tree_reduce_scatter import TreeReduceScatter
 
 ALIGNED = 16
-"""Elements: parts begin at multiples of a cache line, as in memory of their own, for kernels look at addresses."""
+"""Elements. Parts begin at cache lines, as in memory of their own: some kernels look at addresses."""
 
 
 class LocalShards:
