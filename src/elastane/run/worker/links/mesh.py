@@ -10,6 +10,7 @@ import contextlib
 import os
 import selectors
 import time
+import weakref
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -88,6 +89,8 @@ class Mesh:
         self._entrance = MeshEntrance(self._selector, self._build_credentials, address, encryption=encryption)
         self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Not at the end of the process: another thread may wake a mesh then.
+        weakref.finalize(self, _close_pipe, self._wake_read, self._wake_write).atexit = False
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self.peers: dict[int, PeerConnection] = {}
         self.streams: dict[int, StreamBytes] = {}
@@ -353,3 +356,8 @@ class Mesh:
         for disowned in self._disowned:
             disowned.close_sockets()
         self._entrance.close()
+
+
+def _close_pipe(*ends: int) -> None:
+    for end in ends:
+        os.close(end)
