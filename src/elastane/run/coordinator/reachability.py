@@ -79,6 +79,8 @@ def _exclude_most_broken(evidence: Evidence, spared: frozenset[WorkerId]) -> fro
                 key=lambda worker: (
                     worker not in spared,
                     worker in evidence.quiet,
+                    # One that has reported since this coordinator began is not dead for as long.
+                    worker in evidence.quiet and worker not in speakers,
                     worker in only_peers,
                     counts[worker],
                     # A dead worker reports nothing.

@@ -75,6 +75,13 @@ def test_quiet_workers_go_even_if_they_are_more() -> None:
     assert choose_excluded(evidence) == {0, 1}
 
 
+def test_a_quiet_worker_that_has_reported_stays_without_those_that_never_have() -> None:
+    # The reports of worker 3 are late; the machine with workers 0 to 2 was lost before this coordinator began.
+    lost = frozenset({0, 1, 2})
+    reports = frozenset((worker, peer) for worker in (3, 4) for peer in lost)
+    assert choose_excluded(Evidence(reports, frozenset(range(5)), quiet=lost | {3})) == lost
+
+
 def test_an_isolated_worker_goes_although_it_reports_first() -> None:
     reports = frozenset({(0, 1), (0, 2), (0, 3)})
     assert choose_excluded(Evidence(reports, frozenset(range(4)))) == {0}
