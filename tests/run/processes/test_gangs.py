@@ -301,6 +301,7 @@ def test_a_process_dies_while_a_run_resumes(attempts, play, stage, process, mome
     assert (ended.losses, ended.model_digest) == (expected.losses, expected.model_digest)
 
 
+@pytest.mark.long
 def test_a_worker_of_which_a_process_has_other_kernels_is_refused(play, assert_undisturbed, tmp_path):
     scripts = shutil.copytree(SCRIPTS, tmp_path / "scripts")
 

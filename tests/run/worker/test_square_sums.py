@@ -42,10 +42,10 @@ def test_no_division_changes_it(borders):
     assert add_up(*parts) == add_up(elements)
 
 
-@given(borders=st.lists(st.integers(0, 500), max_size=5), size=st.sampled_from([8, 9, 80, 257, 768, 1024]))
+@given(borders=st.lists(st.integers(0, 50), max_size=5), size=st.sampled_from([8, 9, 80, 257, 768, 1024]))
 @settings(max_examples=20, deadline=None)
 def test_no_division_between_rows_changes_it(borders, size):
-    elements = draw(500 * size, torch.float32)
+    elements = draw(50 * size, torch.float32)
     parts = torch.tensor_split(elements, [border * size for border in sorted(borders)])
     assert add_up(*parts, size=size) == add_up(elements, size=size)
     assert float(add_up(elements, size=size)) == pytest.approx(float(add_exactly(elements)), rel=1e-6)
