@@ -76,7 +76,7 @@ def test_quiet_workers_go_even_if_they_are_more() -> None:
 
 
 def test_a_quiet_worker_that_has_reported_stays_without_those_that_never_have() -> None:
-    # The reports of worker 3 are late; the machine with workers 0 to 2 was lost before this coordinator began.
+    # The reports of worker 3 are late; the machine of workers 0 to 2 was lost before this coordinator began.
     lost = frozenset({0, 1, 2})
     reports = frozenset((worker, peer) for worker in (3, 4) for peer in lost)
     assert choose_excluded(Evidence(reports, frozenset(range(5)), quiet=lost | {3})) == lost
