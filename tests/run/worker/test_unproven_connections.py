@@ -65,8 +65,6 @@ class Pair:
         for mesh in self.meshes:
             mesh.close()
             mesh._selector.close()
-            os.close(mesh._wake_read)
-            os.close(mesh._wake_write)
 
 
 @pytest.fixture

@@ -70,6 +70,9 @@ def replace_dead_workers(turn: Turn) -> None:
         return
     if survivors:
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
+    elif dead and roster.progress.step > roster.progress.origin:
+        # Those that were leaving hold a part of the state, or all of it, and hand it over to nobody.
+        fail_run(turn, _describe_loss(roster), lost=True)
     elif dead:
         # Nothing has been trained, so nothing is lost: the next ready workers begin.
         turn.roster = replace(turn.roster, newest=None)
