@@ -71,7 +71,7 @@ def replace_dead_workers(turn: Turn) -> None:
     if survivors:
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
     elif dead and roster.progress.step > roster.progress.origin:
-        # Those that were leaving hold a part of the state, or all of it, and hand it over to nobody.
+        # Those that were leaving hold a part of the state, or all of it, and no member is left to take it.
         fail_run(turn, _describe_loss(roster), lost=True)
     elif dead:
         # Nothing has been trained, so nothing is lost: the next ready workers begin.
