@@ -55,7 +55,7 @@ LAYERS, CHANNELS, INNER, VOCABULARY = 40, 5120, 13824, 32000
 @contextmanager
 def train_gangs(job: Job, folder: Path, start: int, **environment: str) -> Iterator[ElastaneRun]:
     with ElastaneRun(
-        job, folder, start=start, most=WORKERS, script="gangs", options=(GANGS,), environment=environment
+        job, folder, start=start, most=WORKERS, options=(GANGS,), environment=environment
     ) as run:
         yield run
 

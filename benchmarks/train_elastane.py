@@ -1,6 +1,9 @@
-"""Train the job with Elastane."""
+"""Train the job with Elastane; workers of several processes divide the model, as in ``train_hsdp.py``."""
+
+import os
 
 import elastane
+import torch.distributed as dist
 
 import job
 import ticks
@@ -13,6 +16,9 @@ def main() -> None:
     run = elastane.join()
     tick_writer = ticks.TickWriter(parsed.out)
     model = workload.GPT(size)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group("gloo")
+        workload.divide(model)
     model, _ = run.prepare(model, workload.make_optimizer(model))
     for step in run.steps(
         workload.Tokens(size.context),

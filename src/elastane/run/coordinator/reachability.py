@@ -49,9 +49,10 @@ class Evidence:
 def choose_excluded(evidence: Evidence) -> frozenset[WorkerId]:
     """Return the workers to go on without, so that no connection between the others is broken.
 
-    Quiet workers go first. Then they are as few as can be found fast: the only peer that another worker has
-    lost, then the worker with the most broken connections. That leaves the largest part of a network that has
-    fallen into parts. No member goes for a newcomer. If no holder of state would stay, holders go last.
+    Quiet workers go first, and of these the ones that have reported nothing. Then they are as few as can be
+    found fast: the only peer that another worker has lost, then the worker with the most broken connections.
+    That leaves the largest part of a network that has fallen into parts. No member goes for a newcomer. If no
+    holder of state would stay, holders go last.
     """
     excluded = _exclude_most_broken(evidence, spared=frozenset())
     audible = evidence.holders - evidence.quiet

@@ -101,7 +101,7 @@ class Deliveries(Generic[Item]):
         self._waiting.append(item)
 
     def find_next(self) -> Item | None:
-        """Return the first item, to deliver it now; None: there is none, or its delivery is under way."""
+        """Return the first item, to deliver it now; None: nothing waits, or its delivery has begun."""
         return self._waiting[0] if self._waiting and self._missing is None else None
 
     def are_mapped(self, memory: frozenset[Hashable] | None) -> bool:

@@ -8,7 +8,7 @@ reader.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,20 +105,18 @@ class NixlAgent:
             start += size
         region = self._build_regions([(address, target.nbytes)])
         memory = self.nixl.DRAM_SEG
-        with _as_os_errors():
+        with _as_os_errors(), ExitStack() as undo:
             self.agent.registerMem(region, [])
-            try:
-                handle = self.agent.createXferReq(
-                    self.nixl.NIXL_READ,
-                    self.nixl.nixlXferDList(memory, own),
-                    self.nixl.nixlXferDList(memory, [(*piece, 0) for piece in pieces]),
-                    peer,
-                    b"",
-                    [],
-                )
-            except BaseException:
-                self.agent.deregisterMem(region, [])
-                raise
+            undo.callback(self.agent.deregisterMem, region, [])
+            handle = self.agent.createXferReq(
+                self.nixl.NIXL_READ,
+                self.nixl.nixlXferDList(memory, own),
+                self.nixl.nixlXferDList(memory, [(*piece, 0) for piece in pieces]),
+                peer,
+                b"",
+                [],
+            )
+            undo.pop_all()
         return NixlRead(self, handle, region, target)
 
     def keep(self, read: "NixlRead") -> None:

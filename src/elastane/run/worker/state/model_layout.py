@@ -171,7 +171,7 @@ class ModelLayout:
         model: any module; parameters shared between modules count once.
         optimizer: the optimizer that has the trained parameters in its groups.
         shards: the local shards that the optimizer trains; None: it trains the model's own parameters.
-        averaged: the state of the inner optimizer that virtual ranks average; None: there is none.
+        averaged: the state of the inner optimizer that virtual ranks average; None: they begin without any.
 
     Attributes:
         device: the device of all trained parameters and laid-out buffers.

@@ -50,6 +50,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
+    """Return whether a GPU adds the squares; benchmarks replace this to count such calls on a CPU."""
     return tensor.is_cuda
 
 
