@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -97,7 +98,8 @@ def kill_worker(pid: int, run: ElastaneRun) -> Death:
 def compute_work_s(run: ElastaneRun, pid: int, death: Death, each: int) -> float:
     """Return the seconds that survivor ``pid`` still computed for the step after the death.
 
-    Its speed is that of the survivors' next whole steps: two workers on their own cores, not three.
+    Its speed is that of the survivors' next whole steps: they have the cores of the dead worker, too. The
+    part of a microbatch that it had computed at the death is reckoned at the speed of before.
 
     Args:
         each: the microbatches of each survivor in these steps.
@@ -108,13 +110,16 @@ def compute_work_s(run: ElastaneRun, pid: int, death: Death, each: int) -> float
         if death.step <= tick.step <= death.step + 3
     ]
     pace_s = median(ticks.compute_durations_s(ahead).values()) / each
-    mine = [
-        m for m in ticks.select_process(pid, ticks.read_microbatches(run.job.out)) if m.step == death.step
-    ]
-    later = sum(m.at_s > death.at_s for m in mine)
-    begun = [m.at_s for m in mine if m.at_s <= death.at_s]
-    under_way_s = max(0.0, pace_s - (death.at_s - begun[-1])) if begun else 0.0
-    return later * pace_s + under_way_s
+    microbatches = ticks.select_process(pid, ticks.read_microbatches(run.job.out))
+    mine = [one for one in microbatches if one.step == death.step]
+    later = sum(one.at_s > death.at_s for one in mine)
+    begun = [one.at_s for one in mine if one.at_s <= death.at_s]
+    if not begun:
+        return later * pace_s
+    before = [one for one in microbatches if death.step - 3 <= one.step <= death.step and one.at_s <= death.at_s]
+    pace_before_s = median(b.at_s - a.at_s for a, b in pairwise(before) if a.step == b.step)
+    under_way = max(0.0, 1 - (death.at_s - begun[-1]) / pace_before_s)
+    return (later + under_way) * pace_s
 
 
 def count_recomputed(run: ElastaneRun, death: Death, virtual_ranks: int) -> int:

@@ -79,23 +79,18 @@ class Gradients:
         self._fingerprints: list[str] | None = None
 
     @runs_script
-    def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
-        """Run the backward pass of the current virtual rank; its gradients go to the slots.
-
-        Args:
-            loss: a scalar.
-            gradient: the gradient of the loss; None: 1.
-        """
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass of the current virtual rank, of a scalar; its gradients go to the slots."""
         if self._leaf is None:
             with self._observe(loss):
-                loss.backward(gradient)
+                loss.backward()
             if self._fingerprints is not None:
                 self._fingerprints = list(self.compute_fingerprints())
                 # As in a step: the script must not change gradients.
                 self.mark_consumed()
             return
         with self._take_early(loss) if self._are_wanted_early() else nullcontext():
-            loss.backward(gradient)
+            loss.backward()
         self._take(range(len(self.layout.parameters)))
 
     def _are_wanted_early(self) -> bool:
