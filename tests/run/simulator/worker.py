@@ -200,8 +200,19 @@ class SimWorker(WorkerProcess):
         if read.torn:
             self.world.checker.torn.append(f"worker {self.worker}: {type(answer).__name__}")
         self.pass_on(answer)
-        if self.alive:
+        if self.alive and not self._is_excluded():
             read.check()
+
+    def _is_excluded(self) -> bool:
+        """Return whether others have begun a generation without it: they write over sums that it still reads.
+
+        It can commit nothing any more, because the others do not vote in its generation.
+        """
+        mine = self.member.generation
+        others = (process.member.generation for process in self.world.workers.values())
+        return mine is not None and any(
+            other is not None and other.number > mine.number and self.worker not in other for other in others
+        )
 
     def _is_death_due(self, action: actions.Action) -> bool:
         if self.fuse is not None:
