@@ -116,7 +116,9 @@ def compute_work_s(run: ElastaneRun, pid: int, death: Death, each: int) -> float
     begun = [one.at_s for one in mine if one.at_s <= death.at_s]
     if not begun:
         return later * pace_s
-    before = [one for one in microbatches if death.step - 3 <= one.step <= death.step and one.at_s <= death.at_s]
+    before = [
+        one for one in microbatches if death.step - 3 <= one.step <= death.step and one.at_s <= death.at_s
+    ]
     pace_before_s = median(b.at_s - a.at_s for a, b in pairwise(before) if a.step == b.step)
     under_way = max(0.0, 1 - (death.at_s - begun[-1]) / pace_before_s)
     return (later + under_way) * pace_s

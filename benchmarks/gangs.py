@@ -5,7 +5,8 @@ figure as its median with the lowest and the highest one.
 
 - ``step``: 2 workers of 2 processes over HSDP of 2 x 2 processes, one ratio for each pair of blocks.
 - ``memory``: the peak of a process over that of HSDP, without the slots in which gradients are added.
-- ``death``: one process is killed; seconds until the step commits, without computing.
+- ``death``: one process is killed; seconds until the step commits, without computing; with the worker that
+  takes its place, and again while the processes of that are stopped, so that it takes no processor.
 - ``join``: the request for one more worker of 2 processes until its first step, over that of a worker of one.
 - ``planning``: what a worker of 8 processes computes when it joins 63 others, with 13 B parameters.
 """
@@ -13,10 +14,12 @@ figure as its median with the lowest and the highest one.
 import argparse
 import json
 import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,6 +49,7 @@ VIRTUAL_RANKS = 8
 GANGS = f"--processes={PROCESSES}"
 SETTLED_STEPS = 2
 """The first steps of a block, which do not count: one begins before the block."""
+LOOK_S = 0.005
 WIDE, MANY = 8, 64
 """The processes and the number of the workers of a plan."""
 LAYERS, CHANNELS, INNER, VOCABULARY = 40, 5120, 13824, 32000
@@ -171,17 +175,53 @@ def read_slots_mb(pid: int) -> float:
 
 def measure_death(setting: Setting) -> dict[str, Any]:
     """Kill one process of the newest worker again and again; the agent replaces its worker each time."""
-    found = []
+    found: dict[str, list[dict[str, float]]] = {"replaced at once": [], "replaced later": []}
     job = make_job(setting.size, setting.work / "death")
     with train_gangs(job, setting.work / "death-run", WORKERS) as run:
-        for _ in range(setting.repetitions):
+        for way in [*found] * setting.repetitions:
             run.wait_for_members(WORKERS)
             run.wait_for_steps(setting.calm_steps)
-            found.append(death.measure_death(run, setting, VIRTUAL_RANKS))
+            with hold_newcomers(run) if way == "replaced later" else nullcontext():
+                found[way].append(death.measure_death(run, setting, VIRTUAL_RANKS))
+    keys = ("beyond_work_s", "noticed_s", "to_commit_s", "usual_step_s")
     return {
-        key: format_spread([one[key] for one in found], digits=3)
-        for key in ("beyond_work_s", "noticed_s", "to_commit_s", "usual_step_s")
-    } | {"microbatches_again": [one["recomputed"] for one in found]}
+        way: {key: format_spread([one[key] for one in some], digits=3) for key in keys}
+        | {"microbatches_again": [one["recomputed"] for one in some]}
+        for way, some in found.items()
+    }
+
+
+@contextmanager
+def hold_newcomers(run: ElastaneRun) -> Iterator[None]:
+    """Stop each process that the fork server begins, until the context ends."""
+    trained = {pid for pids in run.read_all_pids().values() for pid in pids}
+    (server,) = {read_parent(pid) for pid in trained}
+    held: set[int] = set()
+    is_over = threading.Event()
+
+    def hold() -> None:
+        while not is_over.wait(LOOK_S):
+            pids = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+            for pid in pids - trained - held:
+                with suppress(OSError):
+                    if read_parent(pid) == server:
+                        os.kill(pid, signal.SIGSTOP)
+                        held.add(pid)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        for pid in held:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def read_parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def measure_join(setting: Setting) -> dict[str, str]:
