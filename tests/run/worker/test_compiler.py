@@ -34,6 +34,17 @@ KINDS = [optim.AdamW, optim.Adam, optim.SGD, optim.RMSprop, optim.Adagrad, optim
 postpone_compiler()
 without = [train(kind) for kind in KINDS] + [train(optim.AdamW, differentiable=False, foreach=True)]
 assert "torch._dynamo" not in sys.modules, "the compiler was loaded"
+
+import elastane
+run = elastane.join()
+model = torch.nn.Linear(4, 4)
+model, optimizer = run.prepare(model, optim.AdamW(model.parameters(), lr=0.1))
+for step in run.steps([torch.ones(4)] * 8, global_batch=4, microbatch=2, until="1 epochs"):
+    for inputs in step:
+        step.backward(model(inputs).square().mean())
+loaded = {"torch._dynamo", "sympy"} & set(sys.modules)
+assert not loaded, f"a step loads {loaded}, and each worker takes that time when it joins"
+
 import torch._dynamo
 model = torch.nn.Linear(4, 4)
 counting = Counting(model.parameters(), lr=0.1)
