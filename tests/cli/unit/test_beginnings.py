@@ -4,12 +4,19 @@ import msgspec
 import pytest
 
 from elastane.common.errors import BadInput, Damaged
-from elastane.run.attempts.beginnings import copy_checkpoint, prepare_beginning, read_origin, split_step
+from elastane.run.attempts.beginnings import (
+    begin_from_checkpoints,
+    copy_checkpoint,
+    prepare_beginning,
+    read_origin,
+    read_stored_origin,
+    split_step,
+)
 from elastane.run.attempts.run_directory import claim_run_directory
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.local import LocalStorage
-from elastane.run.nouns.checkpoints import Manifest, PartFile, format_checkpoint_name
-from elastane.run.nouns.spec import CheckpointPolicy, DataPosition, RunSpec
+from elastane.run.nouns.checkpoints import SAVED_BY, Manifest, PartFile, format_checkpoint_name
+from elastane.run.nouns.spec import CheckpointPolicy, CheckpointRun, DataPosition, RunSpec
 from elastane.run.observability.run_files import read_record
 from elastane.run.protocol.sampling import find_position_after, find_step_samples
 
@@ -68,6 +75,74 @@ def test_the_newest_checkpoint_becomes_the_first_one_of_the_new_run(old, new):
     assert new.secret.read_bytes()
 
 
+def test_checkpoints_at_a_url_are_enough(old, new):
+    of_run = read_origin(old, None).origin
+    saved_by = CheckpointRun(name="old", pinned=of_run.pinned, began_at=DataPosition(shards={1: 2}))
+    plain = {SAVED_BY: msgspec.to_builtins(saved_by, str_keys=True)}
+    publish(Catalog(LocalStorage(old.checkpoints)), 3, 1, plain=plain)
+    state = read_stored_origin(old.checkpoints.as_uri(), 3)
+    unknown = {"parameters_sha256": "", "optimizer_sha256": ""}
+    assert state.origin == msgspec.structs.replace(of_run, directory=str(old.checkpoints), **unknown)
+    assert prepare_beginning(new, state, lambda _: None).origin == state.origin
+
+
+@pytest.mark.parametrize(
+    ("plain", "error", "words"),
+    [
+        ({}, BadInput, "does not say how its run divides the data"),
+        ({SAVED_BY: {"name": "old"}}, Damaged, "its run cannot be read"),
+        ({SAVED_BY: "old"}, Damaged, "its run cannot be read"),
+    ],
+)
+def test_checkpoints_of_an_unknown_run_are_refused(old, plain, error, words):
+    publish(Catalog(LocalStorage(old.checkpoints)), 4, plain=plain)
+    with pytest.raises(error, match=words):
+        read_stored_origin(old.checkpoints.as_uri(), 4)
+
+
+def write_spec(run_dir, **changes):
+    record = read_record(run_dir)
+    spec = msgspec.structs.replace(record.spec, **changes)
+    record = msgspec.structs.replace(record, spec=spec, origin=None)
+    run_dir.run.write_bytes(msgspec.json.encode(record))
+    return record
+
+
+@pytest.fixture
+def stored(old):
+    """The URL of checkpoints that name their run, and the pinned facts of that run."""
+    pinned = msgspec.structs.replace(read_record(old).pinned, seed=7, threads=2)
+    plain = {SAVED_BY: msgspec.to_builtins(CheckpointRun(name="old", pinned=pinned, virtual_ranks=4))}
+    publish(Catalog(LocalStorage(old.checkpoints)), 3, 1, plain=plain)
+    return old.checkpoints.as_uri()
+
+
+def test_a_job_begins_from_checkpoints_also_after_an_attempt_that_died_before(stored, new):
+    record = write_spec(new, begins_from=stored, threads=3)
+    began = begin_from_checkpoints(new, record, lambda _: None)
+    assert began == read_record(new)
+    assert (began.spec.seed, began.spec.threads, began.spec.virtual_ranks) == (7, 3, 4)
+    assert (began.origin.run, began.resumed.checkpoint) == ("old", "step-00000003")
+    catalog = Catalog(LocalStorage(new.checkpoints))
+    for left in ("COMPLETE", "part-0.distcp", "no file"):
+        (new.checkpoints / "step-00000003" / left).unlink(missing_ok=True)
+        again = begin_from_checkpoints(new, write_spec(new, begins_from=stored), lambda _: None)
+        assert again == began
+        assert catalog.verify("step-00000003") == ()
+
+
+def test_a_job_takes_no_place_in_which_others_have_checkpoints(stored, new):
+    publish(Catalog(LocalStorage(new.checkpoints)), 3, content=b"other")
+    before = read_contents(new)
+    record = write_spec(new, begins_from=f"{stored}@3")
+    with pytest.raises(BadInput, match="already has checkpoints"):
+        begin_from_checkpoints(new, record, lambda _: None)
+    after = read_contents(new)
+    assert after.pop(new.run)
+    assert before.pop(new.run)
+    assert after == before, "it may be said once more, and nothing is deleted"
+
+
 def test_a_step_without_a_checkpoint_is_refused_with_those_that_exist(old):
     with pytest.raises(BadInput, match="after step 1") as refused:
         read_origin(old, 1)
@@ -124,7 +199,7 @@ def test_the_place_of_another_runs_checkpoints_is_refused(old, new):
     ("words", "said"),
     [
         (("--from", "old", "--resume", "old"), "--resume cannot be combined with --from"),
-        (("--from", "s3://bucket/checkpoints", "SCRIPT"), "is a URL"),
+        (("--from", "file:///nowhere", "SCRIPT"), "/nowhere has no complete checkpoint"),
         (("--from", "old@7", "SCRIPT"), "no complete checkpoint after step 7"),
         (("--from", "old", "--contract", "torchrun", "SCRIPT"), "cannot be combined with --from"),
     ],

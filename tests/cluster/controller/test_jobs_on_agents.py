@@ -402,6 +402,18 @@ def test_agents_that_end_before_they_arrive_are_told_and_replaced_ever_more_rare
     assert "elastane: command not found" in cluster.events("job.held_up")[0]
 
 
+def test_an_agent_that_never_starts_is_withdrawn_and_costs_nothing(make_yard, make_spec):
+    cluster = make_yard(wait_s=1e9)
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: cluster.yard.agents)
+    (first,) = cluster.yard.agents
+    # scalingTimeoutInSeconds is 300 s.
+    cluster.until(lambda: len(cluster.yard.started) == 2, seconds=900)
+    assert first not in cluster.yard.agents
+    assert cluster.usage("job") == ()
+    assert cluster.job("train").state == "queued"
+
+
 def test_what_a_container_could_not_start_is_told_in_the_words_of_its_log(make_yard, make_spec):
     cluster = make_yard(wait_s=1e9)
     cluster.submit(make_spec, high=1)
@@ -465,6 +477,22 @@ def test_a_ticket_admits_one_agent_until_its_end(make_yard, make_spec):
     cluster.yard.lose(id_)
     cluster.pass_time(2)
     assert cluster.yard._send(agent, "arrival").status_code == 401
+
+
+def test_a_ticket_that_is_used_twice_serves_the_first_process_only(make_yard, make_spec):
+    cluster = make_yard()
+    cluster.submit(make_spec, high=1)
+    cluster.until(lambda: cluster.members() == 1)
+    (agent,) = cluster.yard.agents.values()
+    own = version("elastane")
+    for what, body in (("arrival", {"host": "n9", "version": own}), ("departure", {"code": 2, "why": "x"})):
+        refused = cluster.yard._send(agent, what, process="another", **body)
+        assert refused.status_code == 409
+        assert f"another process has arrived with this ticket on {agent.node}" in refused.text
+    (stored,) = cluster.living()
+    assert (stored.node, stored.exit_code, stored.why) == (agent.node, None, "")
+    # The first one may ask as often as it likes.
+    assert cluster.yard._send(agent, "arrival", version=own).json()["type"] == "begin"
 
 
 def test_a_ticket_of_a_job_that_has_ended_is_not_wanted(make_yard, make_spec):

@@ -144,7 +144,7 @@ class Yard:
     def _send(self, agent: YardAgent, what: str, **body):
         ticket = decode_job_ticket(agent.ask.ticket)
         caller = self.api.with_secret(encode_credentials(ticket.key))
-        return caller.post(f"/agents/{ticket.agent}/{what}", body)
+        return caller.post(f"/agents/{ticket.agent}/{what}", {"process": ticket.agent} | body)
 
     def _arrive(self, id_: str, agent: YardAgent) -> None:
         answer = self._send(agent, "arrival", host=agent.node, version=self.version)

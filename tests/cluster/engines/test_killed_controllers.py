@@ -1,5 +1,7 @@
 """A controller is killed after an API server has carried out its request, and before it has noted that."""
 
+import os
+
 import pytest
 
 from elastane.cluster.client.cluster import Cluster
@@ -12,6 +14,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 WORKERS = 2
+KILLS = int(os.environ.get("ELASTANE_KILLS", "20"))
+"""How often the controller is killed in the long story: twice for each job."""
 SLEEP = "/bin/sh -c 'exec sleep 100000'"
 """In place of an agent: it never arrives, and leaves at once when it is asked to."""
 AT_START = (("patch", "elasticjobs"), ("create", "pods"), ("create", "secrets"))
@@ -77,9 +81,9 @@ def build_resource(name: str) -> dict:
     }
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.long)])
-def test_no_pod_and_no_job_is_lost_or_doubled(cluster, killed, rounds):
-    objects = cluster.objects
+@pytest.mark.parametrize("kills", [2, pytest.param(KILLS, marks=pytest.mark.long)])
+def test_no_pod_and_no_job_is_lost_or_doubled(cluster, killed, kills):
+    objects, rounds = cluster.objects, kills // 2
     for number in range(rounds):
         killed.arm(AT_START[(number + 1) % len(AT_START)])
         objects.create("elasticjobs", NAMESPACE, build_resource(f"job-{number}"))

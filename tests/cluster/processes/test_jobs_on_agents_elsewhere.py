@@ -213,6 +213,25 @@ def test_a_job_whose_script_fails_says_so(run_elastane, engine):
     assert "unrecognized arguments: --no-such-option" in run_elastane("explain", "wrong").stdout
 
 
+@pytest.mark.long
+def test_a_job_says_that_a_machine_has_no_torch(stage, tmp_path, monkeypatch):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", f"{hidden}{os.pathsep}{SOURCES}")
+    engine = AgentProcesses((sys.executable, "-P", "-m", "elastane"), tmp_path / "agents")
+    try:
+        with open_cluster(
+            stage, tmp_path, monkeypatch, open_engine=lambda cluster: ProcessEngine(engine, cluster)
+        ) as run_elastane:
+            submit_training(run_elastane, "bare")
+            wait_for_state(run_elastane, "bare", "failed")
+            assert "a job on this machine needs torch" in run_elastane("explain", "bare").stdout
+            wait_until(lambda: not engine.list_living(), "it holds nothing")
+    finally:
+        engine.end()
+
+
 def test_the_fork_server_of_an_agent_imports_torch_while_the_agent_arrives(
     stage, tmp_path, monkeypatch, play_reference
 ):
@@ -302,6 +321,29 @@ def test_records_that_are_away_cost_no_step_and_are_complete_afterwards(
     kinds = [event.kind for event in run.events]
     assert (kinds.count("coordinator.started"), kinds.count("run.resumed")) == (1, 0)
     assert {"worker.died", "node.lost"}.isdisjoint(kinds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("home_option", ["own"])
+def test_a_job_begins_from_the_checkpoints_of_another_one(
+    run_elastane, engine, read_training, stage, tmp_path, home_option
+):
+    half, first = STEPS // 2, tmp_path / "first"
+    options = ("--seed", "7", "--checkpoint-dir", str(first))
+    submit_training(run_elastane, "first", *options, args=(f"--steps={half}",))
+    wait_for_state(run_elastane, "first", "finished")
+    options = ("--from", first.as_uri(), "--checkpoint-dir", str(tmp_path / "second"), "--workers", "2")
+    submit_training(run_elastane, "second", *options, args=(f"--steps={STEPS}", "--seconds=0.05"))
+    wait_for_members(run_elastane, "second", 2)
+    for id_ in engine.list_living():
+        engine.kill(id_)
+    wait_for_state(run_elastane, "second", "finished")
+    run, reference = read_training("second"), stage.play(f"--steps={STEPS}", seed=7)
+    assert [line.step for line in run.ledger] == [*range(half + 1, STEPS + 1)]
+    assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger][half:]
+    assert run.ledger[-1].digest == reference.run.ledger[-1].digest
+    assert (run.record.origin.run, run.record.origin.step) == ("first", half)
+    assert verify_run(run).problems == ()
 
 
 KILLS = int(os.environ.get("ELASTANE_KILLS", "2"))

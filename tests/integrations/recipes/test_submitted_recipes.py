@@ -9,10 +9,18 @@ import torch
 import elastane
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.integrations.recipes.resolution import list_preloaded, load_recipe
+from elastane.integrations.recipes.stored_model import fetch_model
+from elastane.run.checkpoints.storage.copies import upload_files
+from elastane.run.checkpoints.storage.local import LocalStorage
+from elastane.run.checkpoints.storage.urls import open_storage
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import read_run
+from tests.cluster.processes.process_engine import AgentProcesses, ProcessEngine
 from tests.cluster.processes.small_cluster import open_cluster
+from tests.object_store import serve_object_store
 from tests.waiting import wait_until
+
+from .test_recipe_commands import write_tiny_model
 
 pytestmark = [pytest.mark.processes, pytest.mark.early]
 
@@ -67,3 +75,47 @@ def find_trained_sizes(directory: RunDir) -> set[int]:
     """Return the numbers of workers that have committed steps of a run."""
     ledger = read_run(directory).ledger if directory.run.exists() else ()
     return {len(line.workers) for line in ledger}
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_recipe_trains_on_machines_that_share_nothing_but_a_store(stage, tmp_path, monkeypatch, tokenizer):
+    changes = [word for change in (*SMALL, "model.from=s3://store/base") for word in ("--set", change)]
+    engine = AgentProcesses(stage.build_command("elastane.cli.main"), tmp_path / "agents", own_homes=True)
+    with serve_object_store(monkeypatch, "store"):
+        store_model("s3://store/base", tokenizer, tmp_path / "base")
+        try:
+            with open_cluster(
+                stage,
+                tmp_path,
+                monkeypatch,
+                open_engine=lambda cluster: ProcessEngine(engine, cluster),
+                engine_options={"home": "own"},
+            ) as run_elastane:
+                places = (
+                    *("--env", f"PYTHONPATH={Path(elastane.__file__).parents[1]}"),
+                    *("--env", f"XDG_CACHE_HOME={tmp_path / 'far'}"),
+                )
+                run_elastane(
+                    *("recipe", "submit", "llama-tiny", "--name", "job", "--workers", "2", *changes),
+                    *("--checkpoint-dir", "s3://store/job", *places),
+                )
+                wait_until(lambda: find_state(run_elastane) == "finished", "the job has finished")
+                directory = EngineDirectories(tmp_path / "home").get_run_dir("job")
+                to_hub_format = ("--format", "hf", "--out")
+                run_elastane("export", directory.root, *to_hub_format, "s3://store/tuned")
+                run_elastane("checkpoint", "export", "s3://store/job", *to_hub_format, "s3://store/again")
+        finally:
+            engine.end()
+        assert len(list((tmp_path / "far/elastane/models").glob("*/model.safetensors"))) == 1
+        assert len(read_run(directory).ledger) == STEPS
+        tuned = fetch_model("s3://store/tuned", "") / "model.safetensors"
+        assert tuned.read_bytes() == (directory.root / "model.safetensors").read_bytes()
+        assert tuned.read_bytes() != (tmp_path / "base" / "model.safetensors").read_bytes()
+        assert (fetch_model("s3://store/again", "") / tuned.name).read_bytes() == tuned.read_bytes()
+
+
+def store_model(url: str, tokenizer, folder: Path) -> None:
+    """Write a small Llama with random weights and its tokenizer to a store."""
+    write_tiny_model(tokenizer, folder)
+    upload_files(LocalStorage(folder), [path.name for path in folder.iterdir()], open_storage(url))

@@ -32,9 +32,10 @@ def begin(stage, tmp_path, first):
     """Return a function that begins another run from the first one, at a step or its end."""
     with contextlib.ExitStack() as stack:
 
-        def start(*options, at="", args=(), **changes):
-            run = stack.enter_context(Attempts(stage, tmp_path))
-            run.begin(f"--from={first.run.run_dir.root}{at}", EVERY_FOUR, *options, args=args, **changes)
+        def start(*options, at="", at_url=False, args=(), **changes):
+            run, files = stack.enter_context(Attempts(stage, tmp_path)), first.run.run_dir
+            origin = files.checkpoints.as_uri() if at_url else files.root
+            run.begin(f"--from={origin}{at}", EVERY_FOUR, *options, args=args, **changes)
             return run
 
         yield start
@@ -49,11 +50,16 @@ def read_files(root):
 
 
 @pytest.mark.parametrize(
-    ("at", "step", "options"), [("@4", 4, ("--start=2",)), ("@8", 8, ("--start=3", "--copies=2"))]
+    ("at", "step", "options", "at_url"),
+    [
+        ("@4", 4, ("--start=2",), False),
+        ("@8", 8, ("--start=3", "--copies=2"), False),
+        ("@8", 8, ("--start=2",), True),
+    ],
 )
-def test_the_same_script_trains_the_same_bytes_from_a_step_on(first, begin, at, step, options):
+def test_the_same_script_trains_the_same_bytes_from_a_step_on(first, begin, at, step, options, at_url):
     before = read_files(first.run.run_dir.root)
-    ended = begin(*options, at=at, args=("--steps=12",)).wait_for_end()
+    ended = begin(*options, at=at, at_url=at_url, args=("--steps=12",)).wait_for_end()
     assert ended.outcome.code == 0, ended.describe()
     assert [line.step for line in ended.run.ledger] == [*range(step + 1, 13)]
     assert ended.losses == first.losses[step:]

@@ -29,6 +29,7 @@ from elastane.run.nouns.rundir import CERTIFICATE, RunDir
 from elastane.run.nouns.silence_limits import SILENCE_S
 from elastane.run.observability.run_files import read_run
 from elastane.run.protocol.tree import expand_spans
+from tests.object_store import serve_object_store
 from tests.waiting import wait_until_async
 
 from .skipping import skip_except_in_ci
@@ -394,21 +395,7 @@ def test_control_connections_between_machines_are_encrypted(stage):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_terms_and_deaths_are_claimed_in_an_object_store(stage, assert_equals_reference, monkeypatch):
-    import boto3
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    # fsspec caches them for the whole process, with the endpoint of the first test.
-    s3fs.S3FileSystem.clear_instance_cache()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        boto3.client("s3").create_bucket(Bucket="claims")
+    with serve_object_store(monkeypatch, "claims"):
 
         async def disturb(run):
             await run.wait_for_step(4)
@@ -431,8 +418,6 @@ def test_terms_and_deaths_are_claimed_in_an_object_store(stage, assert_equals_re
         assert kinds.count(GenerationClaim) >= 1
         assert kinds[-1] is OutcomeClaim
         assert list((ended.run.run_dir.root / "claims").iterdir()) == []
-    finally:
-        server.stop()
 
 
 def count_applied(run, step):

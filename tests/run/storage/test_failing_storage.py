@@ -9,6 +9,7 @@ from elastane.common import atomic_file
 from elastane.common.errors import StorageError, StorageFull
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage import hashing, local
+from elastane.run.checkpoints.storage.copies import upload_files
 from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.checkpoints.storage.remote import RemoteStorage
 from elastane.run.nouns.checkpoints import format_checkpoint_name
@@ -171,3 +172,22 @@ def test_a_published_checkpoint_survives_a_power_cut(tmp_path, monkeypatch):
     healthy = Catalog(LocalStorage(tmp_path / "deep" / "run"))
     assert healthy.verify(format_checkpoint_name(2)) == ()
     assert_newest_is(healthy, 2)
+
+
+@pytest.mark.parametrize("kind", ["error", "full", "short"])
+def test_an_upload_of_files_is_whole_or_leaves_nothing(tmp_path, kind):
+    source = LocalStorage(tmp_path / "export")
+    source.write("shards/0", [bytes(4000)])
+    source.write("config.json", [b"{}"])
+    for at in range(MORE_THAN_A_SAVE):
+        fault, root = Fault(kind, at), tmp_path / f"store-{at}"
+        store = RemoteStorage(FaultyFileSystem(fault), str(root), "faulty://store")
+        try:
+            upload_files(source, ["shards/0", "config.json"], store)
+        except StorageError:
+            assert not [path for path in root.rglob("*") if path.is_file()]
+        else:
+            assert ((root / "shards/0").stat().st_size, (root / "config.json").read_bytes()) == (4000, b"{}")
+        if not fault.fired:
+            return
+    pytest.fail("the upload never ended")

@@ -8,12 +8,15 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
-from elastane.common.errors import NoSuchFile, StorageError
+from elastane.common.errors import BadInput, NoSuchFile, StorageError
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage import hashing, remote
 from elastane.run.checkpoints.storage.urls import open_storage
 from elastane.run.nouns.checkpoints import MARKER, Retention, format_checkpoint_name
 from elastane.run.worker.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.run.worker.export import export_to_store
+from elastane.run.worker.finished.formats import TrainedModel
+from elastane.run.worker.finished.named_tensors import MemoryTensors
 from tests.lazy_modules import LazyModule
 
 from .saving import save
@@ -175,3 +178,15 @@ def test_refusals_of_s3_become_storage_errors(bucket, monkeypatch):
     place._fs.config_kwargs["retries"] = {"max_attempts": 1}
     with pytest.raises(StorageError):
         place.list_directories()
+
+
+def test_an_export_is_uploaded_and_overwrites_nothing(bucket):
+    trained = TrainedModel(MemoryTensors({"w": torch.arange(50.0)}), max_shard_bytes=1 << 20)
+    url = f"s3://{bucket[1]}/models/a"
+    done = export_to_store(trained, "dcp", url)
+    assert (done.out, [*done.files][-1]) == (url, ".metadata")
+    found = {"model": {"w": torch.zeros(50)}}
+    dcp.load(found, storage_reader=FsspecReader(url), no_dist=True)
+    assert torch.equal(found["model"]["w"], torch.arange(50.0))
+    with pytest.raises(BadInput, match=f"{url} has files already"):
+        export_to_store(trained, "torch", url)

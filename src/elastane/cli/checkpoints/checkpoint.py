@@ -1,6 +1,5 @@
 """``elastane checkpoint``: the command group, and all its commands except ``now``."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -224,8 +223,12 @@ def export_checkpoint(
     *,
     form: Format,
     out: Annotated[
-        Path | None,
-        option("DIR", "A new or empty directory. Default: CHECKPOINT-FORMAT in the working directory."),
+        str | None,
+        option(
+            "DIR",
+            "A new or empty directory, or a URL such as s3://bucket/model. Default: CHECKPOINT-FORMAT in the "
+            "working directory.",
+        ),
     ] = None,
     dtype: DType = None,
     optimizer: Annotated[bool, flag("Also write the optimizer state.", "--optimizer")] = False,

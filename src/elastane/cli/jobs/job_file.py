@@ -43,6 +43,8 @@ def anchor_paths(spec: JobSpec, folder: Path) -> JobSpec:
     if checkpoints.url and "://" not in checkpoints.url:
         checkpoints = msgspec.structs.replace(checkpoints, url=_join(folder, checkpoints.url))
         training = msgspec.structs.replace(training, checkpoints=checkpoints)
+    if training.origin and "://" not in training.origin:
+        training = msgspec.structs.replace(training, origin=_join(folder, training.origin))
     spec = msgspec.structs.replace(spec, training=training)
     if spec.code:
         return spec if CODE_DIGEST.fullmatch(spec.code) else bring_code(spec, Path(_join(folder, spec.code)))

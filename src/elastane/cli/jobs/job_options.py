@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from elastane.cli.options import AFTER, LIMITS, NAMES, TRAINING, WORKERS, flag, option
+from elastane.cli.options import AFTER, LIMITS, NAMES, RESUME, TRAINING, WORKERS, flag, option
 from elastane.cli.train_options import WORKERS_HELP, TrainOptions
 
 
@@ -10,6 +10,16 @@ class JobOptions(TrainOptions, frozen=True, kw_only=True):
     """Options as typed; None: not typed, so the job file or the default decides."""
 
     workers: Annotated[str | None, option("MIN:MAX", f"{WORKERS_HELP} Default: 1.", panel=WORKERS)] = None
+    from_: Annotated[
+        str | None,
+        option(
+            "URL[@STEP]",
+            "Begin from a checkpoint of another run, at a URL or in a directory: the newest one, or the one "
+            "after STEP.",
+            "--from",
+            panel=RESUME,
+        ),
+    ] = None
     name: Annotated[
         str | None, option("NAME", "Name of the job, unique in the cluster. Default: generated.", panel=NAMES)
     ] = None

@@ -195,6 +195,7 @@ def _change_training(training: JobTraining, options: JobOptions) -> JobTraining:
     return replace_given(
         training,
         checkpoints=change_checkpoints(training.checkpoints, options),
+        origin=options.from_,
         seed=options.seed,
         threads=options.threads,
         virtual_ranks=options.virtual_ranks,

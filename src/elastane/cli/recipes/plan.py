@@ -12,7 +12,12 @@ from elastane.cli.options import option
 from elastane.cli.recipes.arguments import Changes, RecipeName, read_typed_recipe
 from elastane.cli.torch_process import run_module
 from elastane.common.extras import require
-from elastane.integrations.recipes.model_source import download_config, is_on_hub, read_model_config
+from elastane.integrations.recipes.model_source import (
+    download_config,
+    is_at_url,
+    is_on_hub,
+    read_model_config,
+)
 from elastane.integrations.recipes.recipe import Recipe
 from elastane.integrations.recipes.recipe_checks import check_sizes
 from elastane.integrations.recipes.recipe_files import find_published_sizes
@@ -27,6 +32,7 @@ from elastane.integrations.recipes.recipe_plan import (
     parse_devices,
     parse_nodes,
 )
+from elastane.integrations.recipes.stored_model import fetch_model_config
 
 
 def plan_sizes(
@@ -61,8 +67,9 @@ def plan_sizes(
 ) -> None:
     """Plan the memory, the traffic and the speed of a recipe at each number of workers.
 
-    Nothing is trained, and the model is built without its weights. Of a model of
-    the hub that no recipe of the catalog names, only config.json is downloaded.
+    Nothing is trained, and the model is built without its weights. Of a model at a
+    URL, or of the hub that no recipe of the catalog names, only config.json is
+    downloaded.
 
       $ elastane recipe plan llama-tiny
       $ elastane recipe plan llama-3.1-8b --devices 64:80GB --flops 4e14
@@ -106,7 +113,14 @@ def describe_model_only(recipe: Recipe) -> Recipe:
     if sizes is not None:
         described = msgspec.structs.replace(model, family=sizes.family, config=sizes.config, source="")
     else:
-        folder = download_config(model.source) if is_on_hub(model.source) else Path(model.source)
-        read_model_config(folder)
-        described = msgspec.structs.replace(model, source=str(folder), config={})
+        described = msgspec.structs.replace(model, source=str(_find_config(model.source)), config={})
     return msgspec.structs.replace(recipe, model=described)
+
+
+def _find_config(source: str) -> Path:
+    """Return a folder with the checked configuration of a pretrained model."""
+    if is_at_url(source):
+        return fetch_model_config(source)
+    folder = download_config(source) if is_on_hub(source) else Path(source)
+    read_model_config(folder)
+    return folder

@@ -30,6 +30,7 @@ from elastane.integrations.recipes.recipe_files import format_inline, format_rec
 from elastane.integrations.recipes.resolution import (
     SCRIPTS,
     list_preloaded,
+    pin_model,
     resolve_recipe,
     resolve_without_download,
 )
@@ -74,7 +75,8 @@ def run_recipe(
     console = open_console(as_json=as_json)
     require("torch", "training needs torch")
     require("recipes", "recipes train models of transformers")
-    recipe = resolve_recipe(read_typed_recipe(named, changes))
+    written = read_typed_recipe(named, changes)
+    recipe = resolve_recipe(written)
     run_name = options.name or generate_name(get_stem(named))
     directory = (options.run_dir or find_runs_home() / run_name).absolute()
     typed = list_explicit_options(context, left_out=("changes",))
@@ -86,7 +88,7 @@ def run_recipe(
         console,
         preload=list_preloaded(recipe),
         sizes=choose_sizes(options, recipe),
-        recipe=format_recipe(recipe),
+        recipe=format_recipe(pin_model(recipe, written)),
         prepare=lambda: prepare_for_run(recipe, console),
     )
     train_to_end(opened, console, as_json=as_json)
@@ -129,22 +131,26 @@ def submit_recipe(
 
     The options of elastane submit win over the fields of the recipe. The job
     contains the complete recipe; the nodes need its data and models at the same
-    paths. All data is read before the job is submitted, and a model of the hub is
-    downloaded. --dry-run does neither: its job names the model of the hub, which
-    each node then needs in its cache, or downloads.
+    paths, or copy a model at a URL. All data is read before the job is submitted,
+    and a model of the hub or at a URL is downloaded. --dry-run does neither: its
+    job names the model of the hub, which each node then needs in its cache, or
+    downloads.
 
       $ elastane recipe submit llama-tiny --workers 1:4
       $ elastane recipe submit llama-tiny --dry-run > job.yaml
     """
     typed = read_typed_recipe(named, changes)
-    recipe = resolve_without_download(typed) if options.dry_run else resolve_recipe(typed)
+    if options.dry_run:
+        recipe = sent = resolve_without_download(typed)
+    else:
+        recipe = resolve_recipe(typed)
+        sent = pin_model(recipe, typed)
     invocation = describe_invocation()
     written = JobSpec(
         name=generate_name(get_stem(named)),
         team=find_job_team(options),
         module=SCRIPTS[recipe.task],
-        args=(format_inline(recipe),),
-        working_dir=str(invocation.directory),
+        args=(format_inline(sent),),
         # The legal sizes of the recipe belong to its own limits.
         processes=recipe.workers.processes,
         elastic_policy=make_elastic_policy(recipe) if options.workers is None else ElasticPolicy(),
@@ -156,6 +162,8 @@ def submit_recipe(
         ),
     )
     spec = anchor_paths(apply_options(written, options, invocation), invocation.directory)
+    # All paths of the recipe are absolute, and machines elsewhere may not have this directory.
+    spec = msgspec.structs.replace(spec, working_dir="")
     check_job_spec(spec)
     if not options.dry_run:
         prepare_for_job(recipe, open_console(as_json=as_json))

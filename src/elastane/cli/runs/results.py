@@ -8,8 +8,8 @@ from elastane.cli.options import flag, option
 from elastane.cli.run_lookup import find_trained_run
 from elastane.cli.torch_process import run_module
 from elastane.common.errors import BadInput
-from elastane.common.local_paths import refuse_url
 from elastane.common.safe_text import escape_line
+from elastane.run.checkpoints.storage.urls import open_storage
 from elastane.run.connections.run_lock import is_live
 from elastane.run.machines.visits.run_finder import find_run
 from elastane.run.nouns.torch_answers import ExportedModel, ExportFormat, ExportType
@@ -54,7 +54,12 @@ def export(
     *,
     form: Format,
     out: Annotated[
-        Path | None, option("DIR", "A new or empty directory. Default: RUN-FORMAT in the working directory.")
+        str | None,
+        option(
+            "DIR",
+            "A new or empty directory, or a URL such as s3://bucket/model. Default: RUN-FORMAT in the "
+            "working directory.",
+        ),
     ] = None,
     dtype: DType = None,
     optimizer: Annotated[
@@ -65,6 +70,7 @@ def export(
     """Write the finished model of RUN in a format for other programs.
 
     $ elastane export demo --format hf --dtype bf16 --out demo-hf
+    $ elastane export demo --format hf --out s3://bucket/demo
     """
     run_dir = find_trained_run(run, "finished model of Elastane")
     name = read_record(run_dir).spec.name
@@ -88,16 +94,21 @@ def run_exporter(options: list[str]) -> ExportedModel:
     return run_module(MODULE, options, ExportedModel)
 
 
-def choose_export_folder(out: Path | None, default: str) -> Path:
-    """Return the folder of an export; None: it is named by default."""
-    if out is not None:
-        refuse_url(out, "--out", do="export to a local directory, and copy it with the tool of the store")
-    return (out or Path(default)).absolute()
+def choose_export_folder(out: str | None, default: str) -> str:
+    """Return the folder of an export, or its URL; None: a folder that is named by default.
+
+    Raises:
+        BadInput: the file system of the URL is not installed.
+    """
+    if out is None or "://" not in out:
+        return str(Path(out or default).absolute())
+    open_storage(out)
+    return out
 
 
-def build_export_options(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -> list[str]:
+def build_export_options(form: str, folder: str, dtype: str | None, *, optimizer: bool) -> list[str]:
     """Return the options for the process that exports."""
-    options = ["--format", form, "--out", str(folder)]
+    options = ["--format", form, "--out", folder]
     options += ["--dtype", dtype] if dtype else []
     return options + (["--optimizer"] if optimizer else [])
 

@@ -36,7 +36,13 @@ from elastane.common.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.common.extras import require
 from elastane.common.generated_names import generate_name
 from elastane.common.home import find_runs_home
-from elastane.run.attempts.beginnings import OriginState, prepare_beginning, read_origin, split_step
+from elastane.run.attempts.beginnings import (
+    OriginState,
+    prepare_beginning,
+    read_origin,
+    read_stored_origin,
+    split_step,
+)
 from elastane.run.attempts.host_discovery import FollowedHosts, discover_capacity
 from elastane.run.attempts.resumption import prepare_rerun, prepare_resumption
 from elastane.run.attempts.run_directory import (
@@ -191,8 +197,11 @@ def open_new_run(
     given = "" if options.contract else options.from_ or ""
     replayed = find_replayed_run(given)
     origin = find_origin_state(given) if given and replayed is None else None
-    if (known := origin or replayed) is not None:
-        options = inherit_settings(options, known.record.spec)
+    if origin is not None:
+        options = inherit_settings(options, origin.origin.pinned, origin.virtual_ranks)
+    elif replayed is not None:
+        known = replayed.record.spec
+        options = inherit_settings(options, known, known.virtual_ranks)
     stem = script.name.rpartition(".")[2] if options.module else script.stem
     name = generate_name(stem) if options.name is None else options.name
     check_run_name(name)
@@ -255,17 +264,15 @@ def find_replayed_run(text: str) -> Recorded | None:
 def find_origin_state(text: str) -> OriginState:
     """Return the state that ``--from RUN[@STEP]`` names; a run with the whole text as its name wins.
 
+    RUN may be the URL of checkpoints.
+
     Raises:
         NoSuchRun: there is no such run.
         BadInput: it has no such checkpoint, or no state of its own.
     """
     name, step = split_step(text)
     if "://" in name:
-        raise BadInput(
-            f"--from {text} is a URL",
-            means="a new run needs the records of the other one, which say how its data was divided",
-            do="name the run, or its directory; its checkpoints may be at a URL",
-        )
+        return read_stored_origin(name, step)
     if step is not None:
         with suppress(NoSuchRun):
             return read_origin(find_trained_run(text, "checkpoints"), None)

@@ -120,9 +120,9 @@ class RunOptions(TrainOptions, frozen=True, kw_only=True):
         str | None,
         option(
             "RUN[@STEP]",
-            "Begin a new run of SCRIPT from the state of RUN: of its newest checkpoint, or of the one after "
-            "STEP. Steps and epochs count on from there. RUN@0 repeats a run over the data of several sites, "
-            "without the same sites in the same rounds.",
+            "Begin a new run of SCRIPT from the state of RUN, or of checkpoints at a URL: of the newest one, "
+            "or of the one after STEP. Steps and epochs count on from there. RUN@0 repeats a run over the "
+            "data of several sites, without the same sites in the same rounds.",
             "--from",
             autocompletion=complete_runs,
             panel=RESUME,

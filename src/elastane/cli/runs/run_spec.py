@@ -22,12 +22,13 @@ from elastane.common.connections.controller_context import check_url, find_conte
 from elastane.common.errors import BadInput
 from elastane.common.extras import require
 from elastane.common.field_checks import NAME, check_name
+from elastane.run.attempts.beginnings import DECIDING
 from elastane.run.machines.claims.urls import CONTROLLER_SCHEMES, open_claim_list
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings, describe_policy, parse_checkpoint_policy
 from elastane.run.nouns.hosts import RunHost, find_own_host
 from elastane.run.nouns.machine_address import MachineAddress
 from elastane.run.nouns.sites import parse_sites
-from elastane.run.nouns.spec import NO_LIMIT, CheckpointPolicy, RunSpec
+from elastane.run.nouns.spec import NO_LIMIT, CheckpointPolicy, Pinned, RunSpec
 
 CHECKPOINT_OPTIONS = {
     "url": "--checkpoint-dir",
@@ -254,10 +255,11 @@ def build_checkpoint_policy(before: CheckpointSettings, options: RunOptions) -> 
     return parse_checkpoint_policy(change_checkpoints(before, options), CHECKPOINT_OPTIONS)
 
 
-def inherit_settings(options: RunOptions, spec: RunSpec) -> RunOptions:
+def inherit_settings(options: RunOptions, run: RunSpec | Pinned, virtual_ranks: int | None) -> RunOptions:
     """Return options that take settings which decide the bits from another run; typed ones win."""
-    settings = ("seed", "threads", "convergence", "numerics", "virtual_ranks")
-    given = {name: getattr(spec, name) for name in settings if getattr(options, name) is None}
+    settings = {name: getattr(run, name) for name in DECIDING}
+    settings["virtual_ranks"] = virtual_ranks
+    given = {name: value for name, value in settings.items() if getattr(options, name) is None}
     return msgspec.structs.replace(options, **given)
 
 

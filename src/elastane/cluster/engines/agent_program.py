@@ -5,6 +5,7 @@ it arrives. While the controller is away the agent asks again, and holds nothing
 """
 
 import os
+import secrets
 import socket
 import tempfile
 import time
@@ -63,6 +64,7 @@ LOOK_S = 0.1
 OUTCOME_S, OUTCOME_LOOK_S = 20.0, 0.5
 """How long the machine in charge may take to record the outcome of a run, and how often others ask for it."""
 LONGEST_WHY, LONGEST_HOST = 4000, 255
+PROCESS_BYTES = 16
 HTTPS, HTTP = 443, 80
 
 
@@ -75,7 +77,7 @@ class AgentEnding(NamedTuple):
 
 def run_agent(ticket: JobTicket) -> int:
     """Take part in the job of a ticket until the job does not need this agent; return the exit code."""
-    display = LogDisplay()
+    display, process = LogDisplay(), secrets.token_hex(PROCESS_BYTES)
     # Engines repeat their notices. One that comes while this process ends must not kill it.
     withstand_notices()
     with (
@@ -88,33 +90,38 @@ def run_agent(ticket: JobTicket) -> int:
         ) as controller,
     ):
         try:
-            end = _Agent(ticket, controller, display, signals).take_part()
+            end = _Agent(ticket, controller, display, signals, process).take_part()
         except ElastaneError as error:
             end = AgentEnding(int(error.exit_code), str(error))
         except BaseException as error:
-            _depart(controller, ticket, AgentEnding(ExitCode.FAILED, f"{type(error).__name__}: {error}"))
+            end = AgentEnding(ExitCode.FAILED, f"{type(error).__name__}: {error}")
+            _depart(controller, ticket, process, end)
             raise
         display.say(f"{ticket.agent} ends: {end.why}")
-        _depart(controller, ticket, end)
+        _depart(controller, ticket, process, end)
     return end.code
 
 
-def _depart(controller: ControllerConnection, ticket: JobTicket, end: AgentEnding) -> None:
+def _depart(controller: ControllerConnection, ticket: JobTicket, process: str, end: AgentEnding) -> None:
     """Tell the controller how this agent ends; its engine says so too, in fewer words."""
-    why = fold_text(end.why, LONGEST_WHY)
+    said = AgentDeparture(code=end.code, why=fold_text(end.why, LONGEST_WHY), process=process)
     try:
-        controller.send(
-            "POST", f"/agents/{ticket.agent}/departure", body=AgentDeparture(code=end.code, why=why)
-        )
+        controller.send("POST", f"/agents/{ticket.agent}/departure", body=said)
     except ElastaneError as error:
         LogDisplay().say(f"the controller was not told: {error.what}")
 
 
 class _Agent:
     def __init__(
-        self, ticket: JobTicket, controller: ControllerConnection, display: LogDisplay, signals: Interrupts
+        self,
+        ticket: JobTicket,
+        controller: ControllerConnection,
+        display: LogDisplay,
+        signals: Interrupts,
+        process: str,
     ) -> None:
         self._ticket = ticket
+        self._process = process
         self._controller = controller
         self._display = display
         self._signals = signals
@@ -140,11 +147,12 @@ class _Agent:
 
         Raises:
             ControllerUnreachable: it does not answer now.
-            RequestRefused: the ticket is not valid any more, or the controller has another version.
+            RequestRefused: the ticket is not valid any more or serves another process, or the controller has
+                another version.
         """
-        path, arrival = (
-            f"/agents/{self._ticket.agent}/arrival",
-            Arrival(host=socket.gethostname()[:LONGEST_HOST], version=version("elastane")),
+        path = f"/agents/{self._ticket.agent}/arrival"
+        arrival = Arrival(
+            host=socket.gethostname()[:LONGEST_HOST], version=version("elastane"), process=self._process
         )
         return self._controller.request("POST", path, Instruction, body=arrival)  # type: ignore[arg-type]
 

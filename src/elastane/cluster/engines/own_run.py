@@ -94,7 +94,7 @@ def check_fits_own_home(spec: JobSpec) -> None:
             do="let it run in a pool of an engine with home=shared, or submit it with one process per worker",
         )
     policy = parse_checkpoint_policy(spec.training.checkpoints)
-    if policy is not None and not policy.url:
+    if (policy is not None or spec.training.origin) and not (policy and policy.url):
         raise BadInput(
             f"job {spec.name} names no place for its checkpoints, and its machines share no directory",
             means="each worker writes its part of a checkpoint there, so no checkpoint would be complete",

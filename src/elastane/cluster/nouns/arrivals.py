@@ -7,6 +7,9 @@ import msgspec
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.bodies import AnswerBody, RequestBody
 
+ProcessWord: TypeAlias = Annotated[str, msgspec.Meta(max_length=100)]
+"""A word that the process of an agent has drawn; it tells it from others with the same ticket."""
+
 
 class Arrival(RequestBody, frozen=True, kw_only=True):
     """An agent has begun on a machine and asks what to do; after `AskAgain`, and after a lost answer, again.
@@ -14,10 +17,12 @@ class Arrival(RequestBody, frozen=True, kw_only=True):
     Args:
         host: the name of the machine, for people.
         version: of Elastane there; empty: one from before agents said it.
+        process: empty: one from before agents said it.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=255)] = ""
     version: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    process: ProcessWord = ""
 
 
 class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):
@@ -72,7 +77,9 @@ class AgentDeparture(RequestBody, frozen=True, kw_only=True):
     Args:
         code: its exit code; 0: it has left the run or the run has ended well.
         why: a sentence.
+        process: as in `Arrival`.
     """
 
     code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     why: Annotated[str, msgspec.Meta(max_length=4000)] = ""
+    process: ProcessWord = ""

@@ -17,6 +17,7 @@ from elastane.common.field_checks import (
     check_positive,
     make_field_error,
 )
+from elastane.common.url_credentials import check_no_credentials
 from elastane.run.nouns.checkpoint_policy import parse_checkpoint_policy
 from elastane.run.nouns.process_count import POWER, REFUSED_SETTINGS, WHY_POWER, is_process_count
 
@@ -164,6 +165,13 @@ def _check_contract(spec: JobSpec) -> None:
             "remove it",
             means="the imports of an unmodified script are loaded before its workers start anyway",
         )
+    elif spec.training.origin:
+        raise make_field_error(
+            "training.from",
+            "cannot be combined with contract: torchrun",
+            "let the script read its own snapshot",
+            means="an unmodified script saves no checkpoints of Elastane",
+        )
     elif spec.target.loss is not None or spec.target.throughput is not None:
         raise make_field_error(
             "target",
@@ -260,6 +268,7 @@ def _check_training(spec: JobSpec) -> None:
     if training.copies != "all":
         check_minimum("training.copies", training.copies, 1)
     parse_checkpoint_policy(training.checkpoints)
+    check_no_credentials(training.origin, "training.from")
     for number, name in enumerate(training.preload):
         _check_module(f"training.preload[{number}]", name, "write it as in an import: package.module")
 

@@ -136,6 +136,9 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
             CPUs of the architecture have.
         copies: how many workers keep each piece of the optimizer's state; ``all``: every worker has it whole.
         checkpoints: when it saves checkpoints.
+        origin: in a file ``from``: the URL or directory of the checkpoints of another run, with the state of
+            which the job begins: ``URL@STEP``, or the newest one. Settings that decide the bits and have
+            their defaults are then those of that run. Empty: it begins from nothing.
         log: the trackers that receive the metrics of each step.
         preload: installed modules that every worker imports. They are loaded once, before the workers are
             forked from that process, so their import must start no thread.
@@ -148,6 +151,7 @@ class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
     numerics: Literal["native", "portable"] = "native"
     copies: int | Literal["all"] = "all"
     checkpoints: CheckpointSettings = CheckpointSettings()
+    origin: str = msgspec.field(default="", name="from")
     log: tuple[Tracker, ...] = ()
     preload: tuple[str, ...] = ()
 

@@ -4,8 +4,9 @@ Its files are checked without loading the weights.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ LARGEST_INDEX_BYTES = 64 << 20
 
 
 def locate_model(source: str) -> Path:
-    """Return the folder of a pretrained model; download a model of the hub first."""
+    """Return the folder of a pretrained model that is not at a URL; download a model of the hub first."""
     if not is_on_hub(source):
         return Path(source)
     # The weights may be large, so refuse those that cannot be trained before they are downloaded.
@@ -44,26 +45,40 @@ def locate_model(source: str) -> Path:
     return download_model(f"{source.partition('@')[0]}@{commit}" if commit else source)
 
 
+def is_at_url(source: str) -> bool:
+    """Return whether the source of a model is the URL of a store."""
+    return "://" in source
+
+
 def is_on_hub(source: str) -> bool:
-    """Return whether the source of a checked recipe is a model of the hub; all others are absolute paths."""
-    return bool(source) and not Path(source).is_absolute()
+    """Return whether the source of a checked recipe is on the hub; others are URLs or absolute paths."""
+    return bool(source) and not is_at_url(source) and not Path(source).is_absolute()
 
 
 def read_pretrained_config(folder: Path) -> dict[str, Any]:
     """Return the configuration of the model in a folder that also has its weights."""
     config = read_model_config(folder)
-    if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
-        raise BadField(
-            FIELD,
-            f"{folder} has a config.json and no weights",
-            means="the training would start from nothing",
-            do="copy the .safetensors files into it; or write model.config, to start from random weights",
-        )
+    check_has_weights([file.name for file in folder.iterdir()], str(folder))
     return config
 
 
-def read_model_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration of the model in a folder, which may lack weights."""
+def check_has_weights(names: Iterable[str], place: str) -> None:
+    """Check that files with weights are among those of a model."""
+    if not any(fnmatchcase(name, pattern) for name in names for pattern in WEIGHTS):
+        raise BadField(
+            FIELD,
+            f"{place} has a config.json and no weights",
+            means="the training would start from nothing",
+            do="copy the .safetensors files into it; or write model.config, to start from random weights",
+        )
+
+
+def read_model_config(folder: Path, place: str = "") -> dict[str, Any]:
+    """Return the configuration of the model in a folder, which may lack weights.
+
+    Args:
+        place: from which its files were copied, for errors; empty: none.
+    """
     if not folder.is_dir():
         raise BadField(FIELD, f"no such folder: {folder}", do="correct the path")
     config = folder / CONFIG
@@ -85,9 +100,11 @@ def read_model_config(folder: Path) -> dict[str, Any]:
         found = decode_object(read_bytes(config, LARGEST_CONFIG_BYTES))
     except (OSError, Malformed) as error:
         raise BadField(
-            FIELD, f"{config} cannot be read: {error}", do="restore the file, or name another folder"
+            FIELD,
+            f"{place or folder}/{CONFIG} cannot be read: {error}",
+            do="restore the file, or name another folder",
         ) from error
-    _check_quantization(folder, find_quantization(found))
+    _check_quantization(place or str(folder), find_quantization(found))
     return found
 
 
@@ -102,12 +119,12 @@ def find_quantization(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def _check_quantization(folder: Path, method: str) -> None:
+def _check_quantization(place: str, method: str) -> None:
     if method in ("", MXFP4):
         return
     raise BadField(
         FIELD,
-        f"{folder} has quantized weights: {fold_text(method, 40)}",
+        f"{place} has quantized weights: {fold_text(method, 40)}",
         means=f"only plain weights can be trained; of quantized ones a run can restore those in {MXFP4}",
         do="name the same model with plain weights (bfloat16 or float32), from which this one was quantized",
     )

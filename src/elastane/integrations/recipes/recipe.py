@@ -13,6 +13,7 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Fraction: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Workers: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
+Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
 
 
 class RecipePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,14 +27,16 @@ class ModelSpec(RecipePart, frozen=True, kw_only=True):
         family: the family of a model with random weights.
         config: the configuration of a model with random weights, with the fields of ``transformers``. Without
             ``vocab_size`` the model gets the size of the tokenizer's vocabulary.
-        source: a folder, or a name on the hub, with a pretrained model; the file says ``from``. After a name
-            ``@REVISION`` may follow.
+        source: a folder, a URL such as ``s3://bucket/model``, or a name on the hub, with a pretrained model;
+            the file says ``from``. After a name ``@REVISION`` may follow.
+        digest: of the files at a URL, which `elastane recipe submit` writes; empty: those that are there.
         dtype: of the weights; those in bfloat16 train as in float32, see `elastane.SplitAdamW`.
     """
 
     family: FamilyName = "llama"
     config: dict[str, Any] = {}
     source: str = msgspec.field(default="", name="from")
+    digest: Digest = ""
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 

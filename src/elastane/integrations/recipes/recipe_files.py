@@ -97,7 +97,9 @@ def make_paths_absolute(document: Document, folder: Path) -> Document:
 
 
 def is_path(source: str, folder: Path) -> bool:
-    """Return whether the source of a model is a path, not a name on the hub such as ``org/model``."""
+    """Return whether the source of a model is a path, and not a URL or a name such as ``org/model``."""
+    if "://" in source:
+        return False
     return source.startswith((".", "/", "~")) or source.count("/") != 1 or (folder / source).exists()
 
 

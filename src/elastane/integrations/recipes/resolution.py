@@ -12,7 +12,12 @@ from elastane.common.documents import read_yaml
 from elastane.common.errors import BadField, BadInput
 from elastane.common.extras import require_for_import
 from elastane.integrations.recipes.families import FAMILIES
-from elastane.integrations.recipes.model_source import is_on_hub, locate_model, read_pretrained_config
+from elastane.integrations.recipes.model_source import (
+    is_at_url,
+    is_on_hub,
+    locate_model,
+    read_pretrained_config,
+)
 from elastane.integrations.recipes.recipe import Recipe
 from elastane.integrations.recipes.recipe_checks import check_recipe
 from elastane.integrations.recipes.recipe_files import (
@@ -25,6 +30,7 @@ from elastane.integrations.recipes.recipe_files import (
     merge_documents,
     parse_recipe,
 )
+from elastane.integrations.recipes.stored_model import fetch_model
 
 SCRIPTS = {
     "pretrain": "elastane.integrations.recipes.scripts.train",
@@ -57,7 +63,7 @@ def load_recipe(name: str, changes: Iterable[str], folder: Path) -> Recipe:
 def resolve_recipe(recipe: Recipe) -> Recipe:
     """Return a recipe that needs nothing but this machine, after all checks that need no torch.
 
-    A model of the hub is downloaded, and a pretrained model brings its tokenizer.
+    A model of the hub is downloaded, one at a URL is copied, and a pretrained model brings its tokenizer.
 
     Raises:
         BadField: a value is invalid; nothing was written.
@@ -65,9 +71,10 @@ def resolve_recipe(recipe: Recipe) -> Recipe:
     if not recipe.model.source:
         check_recipe(recipe)
         return recipe
-    folder = locate_model(recipe.model.source)
+    source, digest = recipe.model.source, recipe.model.digest
+    folder = fetch_model(source, digest) if is_at_url(source) else locate_model(source)
     config = read_pretrained_config(folder)
-    model = msgspec.structs.replace(recipe.model, source=str(folder), config={})
+    model = msgspec.structs.replace(recipe.model, source=str(folder), digest="", config={})
     tokenizer = recipe.data.tokenizer or str(folder)
     data = msgspec.structs.replace(recipe.data, tokenizer=tokenizer)
     resolved = msgspec.structs.replace(recipe, model=model, data=data)
@@ -75,15 +82,27 @@ def resolve_recipe(recipe: Recipe) -> Recipe:
     return resolved
 
 
+def pin_model(resolved: Recipe, written: Recipe) -> Recipe:
+    """Return a resolved recipe for machines that do not share the cache of this one.
+
+    It names a model at a URL as it was written, and the digest of its files. Each machine resolves it again.
+    """
+    if not is_at_url(written.model.source):
+        return resolved
+    digest = Path(resolved.model.source).name
+    model = msgspec.structs.replace(resolved.model, source=written.model.source, digest=digest)
+    return msgspec.structs.replace(resolved, model=model, data=written.data)
+
+
 def resolve_without_download(recipe: Recipe) -> Recipe:
-    """Return a recipe that names its model of the hub as before, after the checks that need no download.
+    """Return a recipe that names its model of the hub or at a URL as before, after checks without a download.
 
     Its training script resolves it with `resolve_recipe`. A recipe of another model is resolved here.
 
     Raises:
         BadField: a value is invalid; nothing was written.
     """
-    if not is_on_hub(recipe.model.source):
+    if not (is_on_hub(recipe.model.source) or is_at_url(recipe.model.source)):
         return resolve_recipe(recipe)
     sizes = find_published_sizes(recipe.model.source)
     recipe = msgspec.structs.replace(recipe, model=msgspec.structs.replace(recipe.model, config={}))

@@ -4,7 +4,7 @@ The other run is only read. The new run gets a copy of one checkpoint, as its ow
 needs the other run no more, and resumes as any run does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -12,25 +12,37 @@ import msgspec
 from elastane.common.errors import BadInput, Damaged, FileDamage, StorageError
 from elastane.common.safe_text import escape_line
 from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.checkpoints.storage.interface import StoredFile
-from elastane.run.checkpoints.storage.urls import open_run_storage
+from elastane.run.checkpoints.storage.copies import read_pieces
+from elastane.run.checkpoints.storage.urls import open_run_storage, open_storage
 from elastane.run.nouns.checkpoints import (
     MANIFEST,
     MARKER,
     METADATA,
     PLAIN,
+    SAVED_BY,
     Manifest,
+    PartFile,
     format_checkpoint_name,
 )
+from elastane.run.nouns.records import Digest
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import CheckpointPolicy, DataPosition, Resumed, RunOrigin, RunRecord
+from elastane.run.nouns.spec import (
+    CheckpointPolicy,
+    CheckpointRun,
+    DataPosition,
+    Resumed,
+    RunOrigin,
+    RunRecord,
+    RunSpec,
+)
 from elastane.run.observability.digests import add_last_digest
 from elastane.run.observability.model_files import is_plain_name
 from elastane.run.observability.run_files import read_record, read_run, write_record
 from elastane.run.protocol.sampling import find_next_positions, find_position_after
 
-PIECE_BYTES = 8 << 20
 FIRST_TERM = 1
+DECIDING = ("seed", "threads", "convergence", "numerics")
+"""Settings that decide the bits, beside the number of virtual ranks."""
 
 
 class OriginState(msgspec.Struct, frozen=True):
@@ -39,13 +51,13 @@ class OriginState(msgspec.Struct, frozen=True):
     Args:
         catalog: the checkpoints of the other run.
         manifest: of the one to begin with.
-        record: ``run.json`` of the other run.
+        virtual_ranks: with which the other run was started; None: global batch divided by microbatch.
     """
 
     origin: RunOrigin
     catalog: Catalog
     manifest: Manifest
-    record: RunRecord
+    virtual_ranks: int | None
 
 
 def split_step(text: str) -> tuple[str, int | None]:
@@ -78,18 +90,51 @@ def read_origin(run_dir: RunDir, step: int | None) -> OriginState:
             means="no worker of that run has loaded its script, so none can have saved this checkpoint",
             do="name the directory of the run that saved it",
         )
+    run = CheckpointRun(
+        name=name,
+        pinned=record.pinned,
+        virtual_ranks=record.spec.virtual_ranks,
+        began_at=record.began_at,
+    )
     recorded = add_last_digest(read_run(run_dir))
     digest = next((line.digest for line in recorded.ledger if line.step == manifest.step), None)
+    return _build_state(run, str(run_dir.root), catalog, manifest, digest)
+
+
+def read_stored_origin(url: str, step: int | None) -> OriginState:
+    """Return the state of a run of which this machine only reaches the checkpoints; see `read_origin`."""
+    catalog = Catalog(open_storage(url))
+    manifest = _select_checkpoint(catalog, url, step)
+    if SAVED_BY not in manifest.plain:
+        raise BadInput(
+            f"{manifest.name} in {catalog.storage.url} does not say how its run divides the data",
+            means="a version of Elastane without this has saved it",
+            do="name the run itself, or its directory",
+        )
+    try:
+        run = msgspec.convert(manifest.plain[SAVED_BY], CheckpointRun, str_keys=True)
+        settings = {name: getattr(run.pinned, name) for name in DECIDING}
+        msgspec.convert({"name": run.name, "script": ""} | settings, RunSpec)
+    except (msgspec.ValidationError, RecursionError) as error:
+        damage = FileDamage(MANIFEST, f"its run cannot be read: {escape_line(str(error))}")
+        raise Damaged(manifest.name, (damage,)) from error
+    run = msgspec.structs.replace(run, name=escape_line(run.name))
+    return _build_state(run, catalog.storage.url, catalog, manifest, None)
+
+
+def _build_state(
+    run: CheckpointRun, directory: str, catalog: Catalog, manifest: Manifest, digest: Digest | None
+) -> OriginState:
     origin = RunOrigin(
-        run=name,
-        directory=str(run_dir.root),
+        run=run.name,
+        directory=directory,
         checkpoint=manifest.name,
-        position=_find_position(record, manifest),
-        pinned=record.pinned,
+        position=_find_position(run, manifest),
+        pinned=run.pinned,
         parameters_sha256="" if digest is None else digest.parameters,
         optimizer_sha256="" if digest is None else digest.optimizer,
     )
-    return OriginState(origin, catalog, manifest, record)
+    return OriginState(origin, catalog, manifest, run.virtual_ranks)
 
 
 def _select_checkpoint(catalog: Catalog, name: str, step: int | None) -> Manifest:
@@ -97,14 +142,14 @@ def _select_checkpoint(catalog: Catalog, name: str, step: int | None) -> Manifes
     complete = [summary for summary in summaries if summary.state == "complete"]
     if not complete:
         raise BadInput(
-            f"the run {name} has no complete checkpoint in {catalog.storage.url}",
+            f"{catalog.storage.url} has no complete checkpoint",
             means="a run begins from the state in a checkpoint of another one",
             do="save one: elastane checkpoint now RUN, if it is alive; or start the run without --from",
         )
     steps = sorted({summary.step for summary in complete})
     if step is not None and step not in steps:
         raise BadInput(
-            f"the run {name} has no complete checkpoint after step {step}",
+            f"{name} has no complete checkpoint after step {step}",
             means=f"there is one after step {', '.join(map(str, steps))}",
             do=f"--from {name}@{min(steps, key=lambda known: abs(known - step))}",
         )
@@ -122,14 +167,13 @@ def _select_checkpoint(catalog: Catalog, name: str, step: int | None) -> Manifes
     return manifest
 
 
-def _find_position(record: RunRecord, manifest: Manifest) -> DataPosition:
+def _find_position(run: CheckpointRun, manifest: Manifest) -> DataPosition:
     """Return where the data of a run stands after the step of a checkpoint."""
-    pinned = record.pinned
-    assert pinned is not None, "the caller has checked it"
+    pinned = run.pinned
     try:
         if pinned.dataset_length:
             length = pinned.dataset_length - pinned.dropped
-            return find_position_after(manifest.step, length, pinned.global_batch, record.began_at)
+            return find_position_after(manifest.step, length, pinned.global_batch, run.began_at)
         cursors = {int(rank): str(text) for rank, text in manifest.plain["cursors"].items()}
         places = find_next_positions(cursors, pinned.virtual_ranks)
     except (AttributeError, KeyError, ValueError, ZeroDivisionError, msgspec.MsgspecError) as error:
@@ -146,18 +190,24 @@ def _find_position(record: RunRecord, manifest: Manifest) -> DataPosition:
 # -- the beginning in a new run directory ------------------------------------------------------------------
 
 
-def prepare_beginning(run_dir: RunDir, state: OriginState, say: Callable[[str], None]) -> RunRecord:
+def prepare_beginning(
+    run_dir: RunDir, state: OriginState, say: Callable[[str], None], *, again: bool = False
+) -> RunRecord:
     """Copy the state of another run into a new run directory; the caller holds its lock.
 
+    Args:
+        again: an earlier attempt of the same run may have copied a part, and another one may follow.
+
     Raises:
-        BadInput: the place of the new run's checkpoints has some.
+        BadInput: the place of the new run's checkpoints has others.
         Damaged: the checkpoint is damaged, or was deleted while it was copied.
         StorageError: a storage does not answer.
     """
     record, origin = read_record(run_dir), state.origin
     into = open_checkpoints(run_dir, record.spec.checkpoints)
-    if into.list_names():
-        run_dir.run.unlink(missing_ok=True)
+    if into.list_names() and not (again and _holds_copy(into, state.manifest)):
+        if not again:
+            run_dir.run.unlink(missing_ok=True)
         raise BadInput(
             f"{into.storage.url} already has checkpoints",
             means="the new run could not tell them from its own",
@@ -169,13 +219,46 @@ def prepare_beginning(run_dir: RunDir, state: OriginState, say: Callable[[str], 
         # Without these the directory is free for the same command.
         with suppress(StorageError):
             into.delete(format_checkpoint_name(state.manifest.step))
-        run_dir.run.unlink(missing_ok=True)
+        if not again:
+            run_dir.run.unlink(missing_ok=True)
         raise
     beginning = Resumed(manifest.name, manifest.step, 0, 0, FIRST_TERM, adapted=True)
     record = msgspec.structs.replace(record, origin=origin, resumed=beginning)
     write_record(run_dir, record)
     say(f"from {origin}: {manifest.bytes / 1e6:.1f} MB of {origin.checkpoint} copied and verified")
     return record
+
+
+def begin_from_checkpoints(run_dir: RunDir, record: RunRecord, say: Callable[[str], None]) -> RunRecord:
+    """Prepare the first attempt of a job that begins from the checkpoints of another run.
+
+    It takes the settings that decide the bits from that run, unless its own differ from the defaults.
+
+    Raises:
+        ElastaneError: as `read_stored_origin` and `prepare_beginning`.
+    """
+    state = read_stored_origin(*split_step(record.spec.begins_from))
+    usual = RunSpec(name="", script="")
+    found = {name: getattr(state.origin.pinned, name) for name in DECIDING}
+    found["virtual_ranks"] = state.virtual_ranks
+    given = {
+        name: value for name, value in found.items() if getattr(record.spec, name) == getattr(usual, name)
+    }
+    spec = msgspec.structs.replace(record.spec, **given)
+    write_record(run_dir, msgspec.structs.replace(record, spec=spec))
+    return prepare_beginning(run_dir, state, say, again=True)
+
+
+def _holds_copy(into: Catalog, manifest: Manifest) -> bool:
+    """Return whether a storage has no complete checkpoint but the copy of one."""
+    copy, parts = format_checkpoint_name(manifest.step), _list_copied(manifest)
+    published = {name: into.find_published(name) for name in into.list_names()}
+    return all(found is None or (name == copy and found.parts == parts) for name, found in published.items())
+
+
+def _list_copied(manifest: Manifest) -> tuple[PartFile, ...]:
+    """Return the files of a checkpoint without those that only foreign readers use."""
+    return tuple(part for part in manifest.parts if part.name not in (METADATA, PLAIN))
 
 
 def copy_checkpoint(source: Catalog, manifest: Manifest, into: Catalog) -> Manifest:
@@ -189,7 +272,7 @@ def copy_checkpoint(source: Catalog, manifest: Manifest, into: Catalog) -> Manif
         StorageError: a storage does not answer.
     """
     name = format_checkpoint_name(manifest.step)
-    parts = tuple(part for part in manifest.parts if part.name not in (METADATA, PLAIN))
+    parts = _list_copied(manifest)
     for part in parts:
         if not is_plain_name(part.name) or part.name in (MANIFEST, MARKER):
             raise Damaged(manifest.name, (FileDamage(MANIFEST, f"names the file {part.name!r}"),))
@@ -197,7 +280,7 @@ def copy_checkpoint(source: Catalog, manifest: Manifest, into: Catalog) -> Manif
             if file.bytes != part.bytes:
                 why = f"has {file.bytes} bytes instead of {part.bytes}"
                 raise Damaged(manifest.name, (FileDamage(part.name, why),))
-            written = into.write(name, part.name, _read_pieces(file))
+            written = into.write(name, part.name, read_pieces(file))
         if written.checksum != part.checksum:
             why = f"its checksum is {written.checksum} instead of {part.checksum}"
             raise Damaged(manifest.name, (FileDamage(part.name, why),))
@@ -206,10 +289,3 @@ def copy_checkpoint(source: Catalog, manifest: Manifest, into: Catalog) -> Manif
     copied = msgspec.structs.replace(manifest, name=name, resumed=0, parts=parts, plain=plain)
     into.publish(copied)
     return copied
-
-
-def _read_pieces(file: StoredFile) -> Iterator[bytes]:
-    for offset in range(0, file.bytes, PIECE_BYTES):
-        piece = bytearray(min(PIECE_BYTES, file.bytes - offset))
-        file.read_into(offset, memoryview(piece))
-        yield bytes(piece)

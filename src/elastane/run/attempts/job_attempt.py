@@ -16,6 +16,7 @@ from elastane.common.errors import BadInput, ElastaneError, RunDirectoryLost
 from elastane.common.exit_codes import ExitCode
 from elastane.common.extras import require
 from elastane.run.attempts.attempt_file import read_attempt, write_attempt
+from elastane.run.attempts.beginnings import begin_from_checkpoints
 from elastane.run.attempts.display import LogDisplay
 from elastane.run.attempts.results import write_results
 from elastane.run.attempts.resumption import prepare_rerun, prepare_restart, prepare_resumption
@@ -139,7 +140,7 @@ def judge_end(over: RunOver) -> AttemptOutcome:
 def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> RunRecord:
     """Prepare the run directory for the attempt and return the record of the run.
 
-    The attempt begins anew, or with the newest valid checkpoint.
+    The attempt begins anew, from the checkpoints that its job names, or with its own newest valid checkpoint.
 
     Raises:
         ElastaneError: there are checkpoints, and none can be read.
@@ -149,11 +150,13 @@ def prepare_record(run_dir: RunDir, request: AttemptRequest, display: LogDisplay
     if not run_dir.events.exists():
         record = msgspec.structs.replace(record, spec=spec)
         write_record(run_dir, record)
+        if spec.begins_from and record.origin is None:
+            return begin_from_checkpoints(run_dir, record, display.say)
         return record
     why = f"attempt {request.attempt}"
     if spec.contract is not None:
         return prepare_rerun(run_dir, spec, why=why)
-    if spec.checkpoints is None:
+    if spec.checkpoints is None and record.origin is None:
         return prepare_restart(run_dir, spec, display.say, why=why)
     return prepare_resumption(run_dir, spec, display.say, why=why)
 

@@ -59,7 +59,7 @@ def check_origin(run: Recorded) -> tuple[tuple[LedgerProblem, ...], tuple[str, .
     if not events:
         found = "no step has been made from its state, so its digest is not known"
     elif not origin.parameters_sha256:
-        found = f"its ledger has no digest of step {origin.step}, so the state is taken on trust too"
+        found = f"no ledger has a digest of step {origin.step}, so the state is taken on trust too"
     else:
         expected = origin.parameters_sha256, origin.optimizer_sha256
         began = {tuple(event.detail.get(name) for name in WHOLE) for event in events}

@@ -16,6 +16,9 @@ MANIFEST = "manifest.json"
 METADATA = ".metadata"
 PLAIN = "plain.distcp"
 
+SAVED_BY = "run"
+"""The key of a manifest's ``plain`` with the run that has saved the checkpoint."""
+
 WriteAttempt: TypeAlias = tuple[Count, Count]
 """An attempt to write a checkpoint: the term of the coordinator that orders it, and its number therein."""
 
@@ -132,7 +135,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         parts: every file except the manifest and the marker, including files without tensors.
         aliases: second names of tied tensors, mapped to the keys under which they are stored.
         metrics: values by which retention may choose, such as ``{"eval_loss": 2.1}``.
-        plain: the state other than tensors, as JSON: hyperparameters, schedule, counters, spec, pinned facts.
+        plain: the state other than tensors, as JSON: hyperparameters, schedule, counters, the run.
         seconds: time from copying the state to writing the manifest.
     """
 

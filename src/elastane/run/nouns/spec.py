@@ -101,6 +101,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         digest_every: steps between two digests of the state in the ledger.
         spot_checks: how often another worker computes a virtual rank once more, to compare the bits.
         checkpoints: when to save checkpoints; None: never.
+        begins_from: URL or directory of checkpoints, perhaps with ``@STEP``, with one of which a job begins;
+            empty: with nothing. ``elastane run --from`` reads its own before the run exists.
         listen: the address of the first machine of a run on several ones; empty: only this one takes part.
         advertised: the address at which the others reach the first machine; empty: ``listen``.
         ports: the first and the last TCP port of the first machine; None: any.
@@ -149,6 +151,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     digest_every: int = 50
     spot_checks: SpotChecks = "auto"
     checkpoints: CheckpointPolicy | None = None
+    begins_from: str = ""
     listen: str = ""
     advertised: str = ""
     ports: tuple[int, int] | None = None
@@ -287,7 +290,7 @@ class RunOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run: name of that run.
-        directory: its directory, on the machine where the run began.
+        directory: its directory, on the machine where the run began, or the URL of its checkpoints.
         checkpoint: name of the checkpoint there, of which this run has a copy.
         position: the step, and where the data stood after it.
         pinned: the pinned facts of that run; those of this run may differ.
@@ -309,6 +312,22 @@ class RunOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.run} at step {self.step}"
+
+
+class CheckpointRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that has saved a checkpoint; with this in its manifest, the checkpoint is enough to begin from.
+
+    Args:
+        name: of the run.
+        pinned: its pinned facts.
+        virtual_ranks: that it was started with; None: global batch divided by microbatch.
+        began_at: the step after which it began, and where the data stood then.
+    """
+
+    name: str
+    pinned: Pinned
+    virtual_ranks: VirtualRanks | None = None
+    began_at: DataPosition = DATA_START
 
 
 class Resumed(msgspec.Struct, frozen=True):

@@ -17,9 +17,9 @@ from torch.optim.lr_scheduler import LRScheduler
 import elastane
 from elastane.run.attempts.beginnings import open_checkpoints
 from elastane.run.checkpoints.catalog import Catalog
-from elastane.run.nouns.checkpoints import Retention
+from elastane.run.nouns.checkpoints import SAVED_BY, Retention
 from elastane.run.nouns.records import EventLine
-from elastane.run.nouns.spec import Pinned, number_attempt
+from elastane.run.nouns.spec import CheckpointRun, Pinned, number_attempt
 from elastane.run.protocol import events
 from elastane.run.protocol.layout import Layout
 from elastane.run.protocol.member_machine import MemberMachine
@@ -255,15 +255,21 @@ def build_checkpoint_writer(
     member: MemberMachine,
     reporter: Reporter,
     post: Callable[[events.Event], None],
+    pinned: Pinned,
 ) -> CheckpointWriter:
     """Return the writer of this worker's part of every checkpoint.
 
     Args:
         settings: the settings of the worker; the run has checkpoints.
         post: informs the protocol of a finished copy, or of a refusal by the storage.
+        pinned: the pinned facts of the run.
     """
-    policy, resumed = settings.spec.checkpoints, settings.resumed
+    spec, resumed = settings.spec, settings.resumed
+    policy = spec.checkpoints
     assert policy is not None, "only a run with checkpoints has a writer"
+    run = CheckpointRun(
+        name=spec.name, pinned=pinned, virtual_ranks=spec.virtual_ranks, began_at=settings.began_at
+    )
 
     def describe() -> PlainState:
         plain = {
@@ -273,6 +279,7 @@ def build_checkpoint_writer(
             "cursors": member.outcome.cursors if member.outcome is not None else {},
             # A run that resumes from the last checkpoint of a finished script only writes the model.
             "ending": reporter.ending,
+            SAVED_BY: msgspec.to_builtins(run, str_keys=True),
         }
         return PlainState(plain, dict(state.replicated.metrics))
 

@@ -6,6 +6,7 @@ It is a separate process, because only this package has torch. It prints one lin
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,14 +19,17 @@ from elastane.common.confined_files import ConfinedDirectory
 from elastane.common.errors import BadInput
 from elastane.common.untrusted_data import Malformed, decode_object
 from elastane.run.checkpoints.catalog import Catalog
+from elastane.run.checkpoints.storage.copies import check_is_empty, upload_files
+from elastane.run.checkpoints.storage.local import LocalStorage
 from elastane.run.checkpoints.storage.urls import open_storage
+from elastane.run.nouns.checkpoints import METADATA
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import MAX_SHARD_BYTES
 from elastane.run.nouns.torch_answers import ExportedModel, print_answer
 from elastane.run.observability.run_files import read_record
 from elastane.run.worker.checkpoints.checkpoint_export import read_trained_model
 from elastane.run.worker.checkpoints.reader import CheckpointReader
-from elastane.run.worker.finished.adapters import ADAPTER_WEIGHTS, BASE_CONFIG
+from elastane.run.worker.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG
 from elastane.run.worker.finished.configs import CONFIG, replace_dtype
 from elastane.run.worker.finished.formats import FORMATS, TrainedModel
 from elastane.run.worker.finished.named_tensors import ConvertedTensors
@@ -35,6 +39,8 @@ from elastane.run.worker.finished.stored_tensors import StoredTensors, open_stor
 from elastane.run.worker.finished.text_files import PROBLEM, TEXTS, TOKENIZER_FILES
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+LAST = frozenset({CONFIG, ADAPTER_CONFIG, METADATA})
+"""The files of an export without which no program loads the others: they are uploaded last."""
 
 
 def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
@@ -145,6 +151,28 @@ def export_model(trained_model: TrainedModel, kind: str, out: Path) -> ExportedM
     return ExportedModel(out=str(out), files=sizes, checked=checked)
 
 
+def export_to_store(trained_model: TrainedModel, kind: str, url: str) -> ExportedModel:
+    """Write an export below a URL, from a temporary folder in which it was checked.
+
+    Raises:
+        BadInput: something is stored there already; or as `export_model`.
+        ReadbackFailed: as `export_model`.
+        StorageError: the store refuses a file; those that were uploaded are deleted.
+    """
+    store = open_storage(url)
+    check_is_empty(store, "--out")
+    with tempfile.TemporaryDirectory(prefix="elastane-export-") as folder:
+        export = export_model(trained_model, kind, Path(folder) / kind)
+        names = sorted(export.files, key=lambda name: (name in LAST, name))
+        uploaded = upload_files(LocalStorage(export.out), names, store)
+    sizes = {name: file.bytes for name, file in uploaded.items()}
+    return ExportedModel(
+        out=store.url,
+        files=sizes,
+        checked=(*export.checked, "read back from the store: every file has the same bytes"),
+    )
+
+
 @contextmanager
 def open_source(options: argparse.Namespace) -> Iterator[TrainedModel]:
     """Yield the model that the options name; it is open within the context.
@@ -170,7 +198,7 @@ def main() -> int:
     parser.add_argument("--checkpoints", help="or, below this path or URL,")
     parser.add_argument("--checkpoint", help="the checkpoint of this name")
     parser.add_argument("--format", choices=sorted(FORMATS), required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", required=True, help="a folder, or a URL")
     parser.add_argument("--dtype", choices=sorted(DTYPES))
     parser.add_argument("--optimizer", action="store_true")
     parser.add_argument("--max-shard-bytes", type=int, default=MAX_SHARD_BYTES)
@@ -180,7 +208,9 @@ def main() -> int:
         with open_source(options) as trained_model:
             dtype = options.dtype
             exported = trained_model if dtype is None else convert(trained_model, DTYPES[dtype])
-            return export_model(exported, options.format, options.out)
+            if "://" in options.out:
+                return export_to_store(exported, options.format, options.out)
+            return export_model(exported, options.format, Path(options.out))
 
     return print_answer(export_requested)
 

@@ -228,7 +228,7 @@ class Trainer:
         reactor.source = start_checkpoint
         if layout.checkpoints:
             reactor.checkpoints = self.reporter.checkpoint_writer = assembly.build_checkpoint_writer(
-                self._settings, self.state, member, self.reporter, reactor.post
+                self._settings, self.state, member, self.reporter, reactor.post, pinned
             )
         if self.reporter.alone:
             member_alone = Member(self.worker, "", 0, sites=tuple(sorted(set(plan.rank_sites))))

@@ -3,7 +3,7 @@
 import base64
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -20,16 +20,18 @@ ALLOCATABLE = {"cpu": "4", "memory": "16Gi", "pods": "110", DEVICE: "2"}
 
 
 class SmallCluster:
-    """Three nodes with two devices each, and the namespace `NAMESPACE`."""
+    """Nodes with two devices each, and the namespace `NAMESPACE`."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], names: Sequence[str], kind: type[Nodes]
+    ) -> None:
         self.objects = Objects()
-        self.nodes = Nodes(self.objects, folder, dict(environment))
+        self.nodes = kind(self.objects, folder, dict(environment))
         certificate = write_certificate(folder)
         self.api = ApiDouble(self.objects, self.nodes, certificate)
         self.kubeconfig = folder / "kubeconfig"
         self.objects.create("namespaces", "", {"metadata": {"name": NAMESPACE}})
-        for name in NODES:
+        for name in names:
             self.objects.create("nodes", "", build_node(name))
         self.kubeconfig.write_text(build_kubeconfig(self.api, read_public_part(certificate)))
         self.kubeconfig.chmod(0o600)
@@ -92,10 +94,12 @@ contexts:
 @contextmanager
 def run_small_cluster(
     environment: Mapping[str, str] = MappingProxyType({"PATH": os.environ["PATH"]}),
+    names: Sequence[str] = NODES,
+    kind: type[Nodes] = Nodes,
 ) -> Iterator[SmallCluster]:
     """Start a cluster, and end it with all its processes when the context does."""
     folder = Path(tempfile.mkdtemp(prefix="elastane-kubernetes-"))
-    cluster = SmallCluster(folder, environment)
+    cluster = SmallCluster(folder, environment, names, kind)
     try:
         yield cluster
     finally:

@@ -142,6 +142,7 @@ def test_a_text_is_a_quantity_or_refused(text):
     [
         (ApiRefusal(403, "Forbidden", 'pods "a" is forbidden: exceeded quota: team'), False, "quota"),
         (ApiRefusal(403, "Forbidden", "violates PodSecurity"), True, "forbids it: violates PodSecurity"),
+        (ApiRefusal(403, "Forbidden", 'User "a" cannot create resource "pods"'), True, "forbids it: User"),
         (ApiRefusal(403, "Forbidden", "because it is being terminated"), False, "forbids it"),
         (ApiRefusal(404, "NotFound", 'namespaces "a" not found'), True, "refuses it"),
         (ApiRefusal(422, "Invalid", "spec: Invalid value"), True, "refuses it: spec"),

@@ -98,6 +98,24 @@ def test_a_list_that_fails_is_no_list(programs):
     assert programs.list_calls("sbatch") == programs.list_calls("scancel") == []
 
 
+@pytest.mark.parametrize("name", ["squeue", "sinfo", "sacct"])
+def test_an_output_in_the_form_of_another_version_is_no_answer(programs, name):
+    """No agent is gone, and none is started twice, because a row cannot be read."""
+    programs.write("squeue", RUNNING)
+    programs.write("sinfo", "n1|main*|idle|0/4/0/4|gpu:2|gpu:0|(null)|")
+    programs.write(name, "12 elastane-c1-8 RUNNING n1\n")
+    engine = programs.build_engine(accounting=True)
+    why = f"{name} answers in a form that Elastane does not know: 12 elastane-c1-8 RUNNING n1"
+    if name == "sacct":
+        assert start(engine, ask()) == {"c1-8": StartRefusal(why)}
+        assert programs.list_calls("sbatch") == []
+    else:
+        assert asyncio.run(engine.list_nodes({"pool": {"gres": "gpu"}})) == Away(why)
+    if name == "squeue":
+        assert asyncio.run(engine.list_agents()) == Away(why)
+        assert end(engine, AgentEnd("c1-8", 0.0)) == {"c1-8": why}
+
+
 def test_missing_programs_are_no_answer(tmp_path):
     engine = SlurmEngine("c1", SlurmOptions(programs=str(tmp_path)))
     assert isinstance(asyncio.run(engine.list_agents()), Away)

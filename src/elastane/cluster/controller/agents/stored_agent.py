@@ -19,6 +19,7 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
         key: secret of its ticket.
         gang: number of the first agent of its gang; 0: it is in none. See `elastane.cluster.nouns.agents`.
         is_replaceable: it is gone, and another agent may take its place in its gang.
+        process: the word of the process that has arrived with its ticket; empty: none has.
         shape: of the gang: a digest of all that its agents are made of, see `hash_shape` in ``gangs.py``.
         why: a sentence: why it waits, or how it ended; empty: nothing is known.
         exit_code: None: it has not ended, or its end was not seen.
@@ -39,6 +40,7 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True):
     gang_size: int = 0
     shape: str = ""
     is_replaceable: bool = False
+    process: str = ""
     state: AgentPhase = "asked"
     node: str = ""
     why: str = ""

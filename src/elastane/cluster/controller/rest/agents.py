@@ -44,6 +44,18 @@ class AgentCaller(NamedTuple):
             raise _make_refusal()
         return found
 
+    def read_own(self, tx: Connection, process: str) -> StoredAgent:
+        """Return the agent as it is stored now, unless another process has arrived with its ticket before."""
+        found = self.read(tx)
+        if found.process in ("", process):
+            return found
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"another process has arrived with this ticket on {found.node or 'another machine'}",
+            means="a ticket serves one agent; two of one name would train the same part of a run",
+            do="end this agent; the controller asks for as many as its job needs",
+        )
+
 
 # For the description only; see `elastane.cluster.controller.rest.caller`.
 _ticket = HTTPBearer(auto_error=False, scheme_name="JobTicket", description="The key of a job ticket.")
@@ -93,14 +105,15 @@ AgentParameter = Annotated[AgentCaller, Depends(_authenticate_agent)]
 @router.post("/{agent}/arrival", **describe_route(Instruction, takes=Arrival))  # noqa: FAST003 - of the caller
 def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(Arrival)]) -> Response:
     """Say that an agent has begun on a machine, and ask what it should do; ask again as often as needed."""
-    _check_version(caller, arrival.version)
+    _check_version(caller, arrival)
     with caller.controller.store.begin_read() as tx:
-        here, told = _find_instruction(caller, tx)
+        here, told = _find_instruction(caller, tx, arrival.process)
     # Many agents may wait at once. Only what changes something takes the one turn for writing.
     if here.arrived_s is None or isinstance(told, Begin | Join):
         with caller.controller.store.begin_write() as tx:
-            agent_rows.write_agents(tx, [_record_arrival(caller.read(tx), arrival, caller.now_s)])
-            here, told = _find_instruction(caller, tx)
+            here = caller.read_own(tx, arrival.process)
+            agent_rows.write_agents(tx, [_record_arrival(here, arrival, caller.now_s)])
+            here, told = _find_instruction(caller, tx, arrival.process)
             if isinstance(told, Begin):
                 run = StoredRun(job=here.job, attempt=told.attempt, beginner=here.number)
                 agent_rows.write_agent_run(tx, run)
@@ -109,13 +122,13 @@ def post_arrival(caller: AgentParameter, arrival: Annotated[Arrival, parse_body(
     return respond(told)
 
 
-def _check_version(caller: AgentCaller, theirs: str) -> None:
+def _check_version(caller: AgentCaller, arrival: Arrival) -> None:
     """Refuse an agent with another version of Elastane: the messages of a run have no common form."""
-    own = version("elastane")
+    own, theirs = version("elastane"), arrival.version
     if theirs == own:
         return
     with caller.controller.store.begin_read() as tx:
-        here = caller.read(tx)
+        here = caller.read_own(tx, arrival.process)
         found = jobs.find_jobs(tx, [here.job])
     image = found[0].spec.image if found else ""
     place = f"image {image}" if image else f"environment of engine {here.engine}"
@@ -134,15 +147,16 @@ def _record_arrival(agent: StoredAgent, arrival: Arrival, now_s: float) -> Store
     return msgspec.structs.replace(
         agent,
         state="arrived",
+        process=arrival.process,
         arrived_s=now_s,
         started_s=now_s if agent.started_s is None else agent.started_s,
         node=agent.node or escape_text(arrival.host, LONGEST_WHY),
     )
 
 
-def _find_instruction(caller: AgentCaller, tx: Connection) -> tuple[StoredAgent, Instruction]:
+def _find_instruction(caller: AgentCaller, tx: Connection, process: str) -> tuple[StoredAgent, Instruction]:
     """Return an agent, and what it should do as things are in this transaction."""
-    here = caller.read(tx)
+    here = caller.read_own(tx, process)
     found = jobs.find_jobs(tx, [here.job])
     job = read_agent_job(found[0], caller.controller.home) if found else None
     run, living = agent_rows.find_agent_run(tx, here.job), agent_rows.list_living_agents(tx, here.job)
@@ -166,7 +180,8 @@ def post_departure(
     """Say that an agent ends, and why."""
     with caller.controller.store.begin_write() as tx:
         why = escape_text(departure.why, LONGEST_WHY)
-        here = msgspec.structs.replace(caller.read(tx), exit_code=departure.code, why=why)
+        here = caller.read_own(tx, departure.process)
+        here = msgspec.structs.replace(here, exit_code=departure.code, why=why)
         agent_rows.write_agents(tx, [here])
     caller.controller.wake()
     return build_response(Reply(status=HTTPStatus.NO_CONTENT))

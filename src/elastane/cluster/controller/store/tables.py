@@ -156,6 +156,7 @@ agents = Table(
     Column("gang_size", BigInteger, nullable=False, server_default="0"),
     Column("shape", Text, nullable=False, server_default=""),
     Column("is_replaceable", Boolean, nullable=False, server_default=false()),
+    Column("process", Text, nullable=False, server_default=""),
     Index(None, "job", "ended_s"),
     Index(None, "ended_s"),
     sqlite_autoincrement=True,

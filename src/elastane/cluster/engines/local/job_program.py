@@ -56,6 +56,7 @@ def make_run_spec(job: str, spec: JobSpec, python: str, code: Path | None = None
         seed=training.seed,
         threads=training.threads,
         checkpoints=None if contract else parse_checkpoint_policy(training.checkpoints),
+        begins_from=training.origin,
         contract=contract,
         log=training.log,
         preload=training.preload,

@@ -124,7 +124,8 @@ class SlurmEngine:
         """Do nothing: no resource outlives a call."""
 
     async def _list_jobs(self) -> tuple[QueuedJob, ...] | Away:
-        answer = await self._programs.ask(
+        answer = await self._programs.ask_rows(
+            len(job_queue.COLUMNS),
             "squeue",
             *ROWS,
             # A job in a partition that becomes hidden from this user is not gone.
@@ -152,7 +153,8 @@ class SlurmEngine:
 
     async def _list_remembered(self, agents: Iterable[AgentId]) -> frozenset[AgentId] | Away:
         """Return those of some agents of which the accounting knows a job that Slurm has not refused."""
-        answer = await self._programs.ask(
+        answer = await self._programs.ask_rows(
+            len(job_queue.ACCOUNTING),
             "sacct",
             "--noheader",
             "--parsable2",

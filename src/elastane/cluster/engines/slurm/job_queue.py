@@ -26,8 +26,9 @@ last, because it is free text. The fields before it are names, and a name of our
 SEPARATOR = "|"
 FORMAT = ",".join(f"{name}:{width}{SEPARATOR}" for name, width in COLUMNS.items())
 
-ACCOUNTING_FORMAT = "NodeList,State,JobName"
+ACCOUNTING = ("NodeList", "State", "JobName")
 """Fields of ``sacct``; the name is last, because it is free text."""
+ACCOUNTING_FORMAT = ",".join(ACCOUNTING)
 
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 LEAVING = frozenset({"COMPLETING", "STAGE_OUT", "SIGNALING"})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from elastane.cluster.engines.commands import CommandAnswer, run_command
 from elastane.cluster.engines.slurm import machines
+from elastane.cluster.engines.slurm.job_queue import SEPARATOR
 from elastane.cluster.engines.slurm.machines import Machine, parse_machines, parse_reserved_nodes
 from elastane.cluster.engines.slurm.options import SlurmOptions, SlurmPool
 from elastane.cluster.engines.slurm.submission import Submission
@@ -20,6 +21,7 @@ PROGRAMS_AT_ONCE = 8
 ROWS = ("--noheader", "--local")
 """Shows rows only, and no other clusters of a federation."""
 LONGEST_WHY = 500
+LONGEST_ROW = 100
 MOST_LINES = 3
 _FOR_EVER = (
     ("Invalid partition name", "Slurm has no such partition"),
@@ -84,6 +86,18 @@ class SlurmPrograms:
             return answer
         return Away(f"{program}: {answer.complaint}") if answer.code else answer.output
 
+    async def ask_rows(self, columns: int, program: str, *words: str) -> str | Away:
+        """Return the output of a program that shows rows, each with this many columns.
+
+        Another version may write another form. Then nothing is concluded: no agent is gone because its row
+        cannot be read.
+        """
+        answer = await self.ask(program, *words)
+        if isinstance(answer, Away) or has_columns(answer, columns):
+            return answer
+        row = fold_text(answer, LONGEST_ROW)
+        return Away(f"{program} answers in a form that Elastane does not know: {row}")
+
     async def list_machines(self, pool: SlurmPool) -> tuple[Machine, ...] | Away:
         """Return the machines of a pool's reservation or partition; of all partitions if it names none."""
         words = [f"--partition={pool.partition}"] if pool.partition else []
@@ -96,7 +110,9 @@ class SlurmPrograms:
             if not nodes:
                 return ()
             words.append(f"--nodes={nodes}")
-        answer = await self.ask("sinfo", *ROWS, "--Node", *words, f"--Format={machines.FORMAT}")
+        columns = len(machines.COLUMNS)
+        words += [*ROWS, "--Node", f"--Format={machines.FORMAT}"]
+        answer = await self.ask_rows(columns, "sinfo", *words)
         return answer if isinstance(answer, Away) else parse_machines(answer)
 
     async def submit(self, submission: Submission, *, is_test: bool = False) -> StartRefusal | None:
@@ -106,6 +122,12 @@ class SlurmPrograms:
         if isinstance(answer, Away):
             return StartRefusal(answer.why)
         return explain_refusal(answer.errors) if answer.code else None
+
+
+def has_columns(output: str, columns: int) -> bool:
+    """Return whether any row of an output has this many columns, or there is no row."""
+    rows = [row for row in output.split("\n") if row.strip()]
+    return not rows or any(row.count(SEPARATOR) >= columns - 1 for row in rows)
 
 
 def explain_refusal(errors: str) -> StartRefusal:
