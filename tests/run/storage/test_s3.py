@@ -180,6 +180,7 @@ def test_refusals_of_s3_become_storage_errors(bucket, monkeypatch):
         place.list_directories()
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_an_export_is_uploaded_and_overwrites_nothing(bucket):
     trained = TrainedModel(MemoryTensors({"w": torch.arange(50.0)}), max_shard_bytes=1 << 20)
     url = f"s3://{bucket[1]}/models/a"
