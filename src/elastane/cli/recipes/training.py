@@ -181,7 +181,8 @@ def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:
 
 
 recipe_submit = expand_options(
-    submit_recipe, left_out=("module", "virtual_ranks", "processes", "ship_code", *OF_UNMODIFIED_SCRIPTS)
+    submit_recipe,
+    left_out=("module", "from_", "virtual_ranks", "processes", "ship_code", *OF_UNMODIFIED_SCRIPTS),
 )
 
 
