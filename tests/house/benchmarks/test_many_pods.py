@@ -124,7 +124,7 @@ def let_time_pass(cluster: SmallCluster, seconds: float) -> None:
     for number in itertools.count():
         beat = {"metadata": {"annotations": {"beat": str(number)}}}
         cluster.objects.patch("nodes", "", f"n{number % NODES}", beat)
-        time.sleep(1 / CHANGES_PER_S)
+        time.sleep(1 / CHANGES_PER_S)  # not a wait: paces the changes
         if time.monotonic() > until_s:
             return
 
