@@ -335,6 +335,12 @@ def test_a_frozen_layer_stays_although_the_outer_optimizer_has_momentum():
     assert trained.model[3].bias.abs().max() <= 0.1
 
 
+def test_a_site_that_joins_fetches_all_outer_state_in_its_first_round():
+    """In portions, as between short steps, it would also fetch new values of the rest after each round."""
+    member = train_in_rounds(Case(rounds=1)).run._trainer.reactor.member
+    assert member.layout.fetch_bytes > 1 << 40
+
+
 def test_an_evaluation_between_rounds_sees_the_committed_model():
     case = Case()
     trained = prepare(case)

@@ -135,8 +135,7 @@ def build_protocol_layout(
         units=parts.state.units,
         unit_bytes=parts.state.shards.unit_bytes,
         copies=spec.copies,
-        # Others may couple parameters: a joiner runs them after it has all state.
-        fetch_bytes=PORTION_BYTES if updates_elementwise(parts.state.optimizer) else EVERYTHING_BYTES,
+        fetch_bytes=_choose_fetch_bytes(parts.state),
         digest_every=spec.digest_every,
         began_at=settings.began_at.step,
         compared=spec.convergence == "exact",
@@ -147,6 +146,14 @@ def build_protocol_layout(
         absent=plan.absent if spec.replayed is None else "wait",
         replayed=spec.replayed or (),
     )
+
+
+def _choose_fetch_bytes(state: TrainingState) -> int:
+    """Return the most optimizer state that a joiner fetches in one round."""
+    # An optimizer that couples parameters runs when all state is there. A run of rounds fetches all at once
+    # too: until it is there, each round would send new values in full.
+    at_once = state.inner is not None or not updates_elementwise(state.optimizer)
+    return EVERYTHING_BYTES if at_once else PORTION_BYTES
 
 
 def build_pinned(

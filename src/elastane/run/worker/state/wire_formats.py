@@ -61,7 +61,10 @@ class WireFormat:
             return
         for part in _divide_into_portions(values):
             if self._limit:
-                part.copy_(_multiply(*self._divide(_cut_rows(part))).view(-1)[: part.numel()])
+                numbers, exponents = self._divide(_cut_rows(part))
+                # Adding zero makes 0.0 of -0.0, for which integers have no sign.
+                numbers.add_(0.0).mul_(_build_scales(exponents))
+                part.copy_(numbers.view(-1)[: part.numel()])
             else:
                 part.copy_(part.to(torch.bfloat16))
 
@@ -87,10 +90,11 @@ class WireFormat:
             return (short,) if _have_same_bits(short.to(values.dtype), values) else None
         rows = _cut_rows(values)
         numbers, exponents = self._divide(rows)
-        # An infinity has the same bits after its way back, but no integer has its value.
-        if not (_have_same_bits(_multiply(numbers, exponents), rows) and numbers.isfinite().all()):
+        whole = numbers.to(torch.int8)
+        # No integer has the bits of an infinity, a NaN or -0.0 after its way back.
+        if not _have_same_bits(whole * _build_scales(exponents), rows):
             return None
-        whole = numbers.to(torch.int8).view(-1)
+        whole = whole.view(-1)
         if self.name == "int4":
             halves = (whole & 15).view(torch.uint8).view(-1, 2)
             whole = (halves[:, 0] | (halves[:, 1] << 4)).view(torch.int8)
@@ -133,8 +137,7 @@ class WireFormat:
         exponents = exponents - bits + (fractions > self._limit / (1 << bits)).to(torch.int32)
         # Infinities and NaN have no scale, and what they become does not matter: the next loss is refused.
         exponents = torch.where(largest.isfinite(), exponents, 0).clamp_(min=LEAST_EXPONENT)
-        # Adding zero makes 0.0 of -0.0, for which integers have no sign.
-        return (rows * _build_scales(-exponents)).round_().add_(0.0), exponents
+        return (rows * _build_scales(-exponents)).round_(), exponents
 
 
 def _divide_into_portions(values: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -153,12 +156,9 @@ def _build_scales(exponents: torch.Tensor) -> torch.Tensor:
     return ((exponents.to(torch.int32) + 127) << 23).view(torch.float32).unsqueeze(1)
 
 
-def _multiply(numbers: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
-    return numbers * _build_scales(exponents)
-
-
 def _have_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    kind = torch.int32 if one.itemsize == torch.int32.itemsize else torch.int16
+    return torch.equal(one.view(kind), other.view(kind))
 
 
 # -- payloads: a byte for each tensor says in which format it is; 0: as it is -----------------------------
