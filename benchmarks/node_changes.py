@@ -46,9 +46,6 @@ VIRTUAL_RANKS = 2 * EACH
 AFTERWARDS_STEPS = 3
 ENDLESS = 1_000_000
 POLL_S = 0.1
-INSTALL = (
-    "not installed: `pip install torchft-nightly`, in its own environment with `--torchft its/bin/python`"
-)
 JOIN = "a node joins"
 LABELS = {
     "first_s": "until the first step at the new size",
@@ -267,7 +264,7 @@ def main() -> None:
                 print(f"{repetition + 1}. {name}: {change}: {outcome}", flush=True)
             shutil.rmtree(job.out)
     print(f"\n{find_cpu()}, commit {describe_commit()}, model {options.size}, {repetitions} repetitions")
-    print(f"torch {find_version('torch')}, {version or f'torchft is {INSTALL}'}\n")
+    print(f"torch {find_version('torch')}, {version or f'torchft is {node_torchft.INSTALL}'}\n")
     print(format_columns(columns))
 
 

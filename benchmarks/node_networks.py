@@ -4,6 +4,7 @@ Each node has a user namespace too, so no worker can read the memory of the othe
 between machines. No root is needed where the system allows user namespaces.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,9 @@ LINK = "wire"
 HIDDEN = ("unshare", "--map-root-user")
 """Begins a command: processes of other nodes cannot read the memory of this one."""
 INSIDE = "ELASTANE_BENCHMARK_INSIDE_NODE"
+
+RATES = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}
+"""The bytes per second of the units of a rate."""
 
 End: TypeAlias = Literal["killed", "stopped", "cut off"]
 """What happens to a node: all its processes are killed, or stopped as without power, or its link is cut."""
@@ -46,12 +50,16 @@ class NodeNetworks:
     Args:
         rate: of the link in each direction, as `tc` spells it, for example ``1gbit``; empty: not limited.
 
+    Attributes:
+        bytes_per_s: the rate; infinite if it is not limited.
+
     Raises:
         NoNodeNetworks: this machine allows no network namespace or no limited rate, or lacks ``ip`` or
             ``tc`` (package iproute2).
     """
 
     def __init__(self, rate: str = "") -> None:
+        self.bytes_per_s = float(rate[:-4]) * RATES[rate[-4:]] if rate else math.inf
         self._namespaces: tuple[Path, ...] = ()
         # The end of this program closes its input, and so ends it.
         self._second = subprocess.Popen(
@@ -96,11 +104,15 @@ class NodeNetworks:
         second = ["nsenter", target, "--user", "--preserve-credentials", "--net"]
         return [*(second if node else HIDDEN), *command]
 
-    def count_left_bytes(self) -> int:
-        """Return how many bytes have left the first node over the link."""
+    def count_bytes(self) -> tuple[int, int]:
+        """Return how many bytes have left the first node over the link, and how many have arrived."""
         lines = Path("/proc/self/net/dev").read_text().splitlines()
         numbers = next(line for line in lines if line.strip().startswith(f"{LINK}:")).split(":")[1].split()
-        return int(numbers[8])
+        return int(numbers[8]), int(numbers[0])
+
+    def count_left_bytes(self) -> int:
+        """Return how many bytes have left the first node over the link."""
+        return self.count_bytes()[0]
 
     def end(self, node: int, how: End) -> None:
         """End a node; when it is stopped or cut off, no connection closes."""

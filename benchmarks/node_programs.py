@@ -66,6 +66,10 @@ class NodePrograms:
         """Return how many steps were discarded since a monotonic time."""
         return ticks.count_discarded_steps(self.job.out, since_s)
 
+    def find_failure(self) -> str:
+        """Return the last output of the first program that has failed; an empty text while all run."""
+        return self._processes.find_failure()
+
     def describe_exit(self, node: int) -> str:
         """Return how a program of a node has ended by itself; an empty text while all run."""
         return describe_exits(self._programs[node])

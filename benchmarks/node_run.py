@@ -90,8 +90,12 @@ class NodeRun:
             return ask_coordinator(self.run_dir, AskStatus(), 2.0)
         return None
 
-    def wait_for_members(self, count: int) -> Answer:
-        """Wait until the run has this many workers, all with the same members; return its status then."""
+    def wait_for_members(self, count: int, *, complete: bool = False) -> Answer:
+        """Wait until the run has this many workers, all with the same members; return its status then.
+
+        Args:
+            complete: they also have all state that they fetch from others.
+        """
         answers: list[Answer] = []
 
         def are_there() -> bool:
@@ -100,7 +104,8 @@ class NodeRun:
                 return False
             answers.append(answer)
             members = [row for row in answer.processes if row.role == "worker" and row.state == "member"]
-            return len(members) == count and len({row.generation for row in members}) == 1
+            agree = len(members) == count and len({row.generation for row in members}) == 1
+            return agree and (not complete or all(row.blocks for row in members))
 
         wait_until(are_there, f"{count} members", WAIT_S)
         return answers[-1]

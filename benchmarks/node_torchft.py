@@ -9,6 +9,9 @@ from node_programs import EACH, NodePrograms, TimeLimits
 
 LIGHTHOUSE_PORT = 29_510
 STORE_PORT = 29_511
+INSTALL = (
+    "not installed: `pip install torchft-nightly`, in its own environment with `--torchft its/bin/python`"
+)
 NAMED = 'hostname "$0" && exec "$@"'
 
 
@@ -26,19 +29,22 @@ def find_torchft_version(python: str) -> str:
 
 
 class NodeTorchft(NodePrograms):
-    """A lighthouse, and on each node a replica group.
+    """A lighthouse on the first node, and replica groups of equal size.
 
     Args:
         job: the job to train.
         networks: the networks of the nodes.
         limits: the limits of time.
         python: an interpreter that has torchft.
+        each: the workers of a replica group.
     """
 
-    def __init__(self, job: Job, networks: NodeNetworks, limits: TimeLimits, python: str) -> None:
+    def __init__(
+        self, job: Job, networks: NodeNetworks, limits: TimeLimits, python: str, *, each: int = EACH
+    ) -> None:
         super().__init__(job, networks)
         self._limits = limits
-        self._python = python
+        self._python, self._each = python, each
         lighthouse = Path(python).with_name("torchft_lighthouse")
         bind = f"--bind={ADDRESSES[0]}:{LIGHTHOUSE_PORT}"
         self.start(0, [str(lighthouse), "--min_replicas=1", bind, *limits.options])
@@ -51,12 +57,13 @@ class NodeTorchft(NodePrograms):
         address = ADDRESSES[node]
         # torchft advertises the host's name, so each node must have a name that leads to it.
         named = ["unshare", "--uts", "sh", "-c", NAMED, address]
-        for rank in range(EACH):
+        for rank in range(self._each):
             self.start(
                 node,
                 [*named, self._python, *self.job.build_script_command("torchft")],
                 RANK=str(rank),
-                WORLD_SIZE=str(EACH),
+                WORLD_SIZE=str(self._each),
+                REPLICA_GROUP_ID=str(node),
                 MASTER_ADDR=address,
                 MASTER_PORT=str(STORE_PORT),
                 TORCHFT_LIGHTHOUSE=f"http://{ADDRESSES[0]}:{LIGHTHOUSE_PORT}",

@@ -1,26 +1,33 @@
-"""Compare the loss of rounds with that of steps after equal tokens: a small GPT, the same samples and seeds.
+"""Compare the loss of rounds with that of steps after equal tokens: a small GPT, begun with the same steps.
 
 Each contestant trains ``train_text_rounds.py`` with one worker, because the number of workers does not change
-a byte.
+a byte. Rounds begin with the weights that steps have after ``--first`` of them, and read as many other
+samples as the rest of the steps. Their samples come in another order.
 """
 
 import argparse
 import os
 import subprocess
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
 from elastane_run import ELASTANE
 from job import HERE
 from machine import describe_commit, find_cpu
+from rounds_job import WIRES
 from text import format_table
 
 WORD = "held-out"
+STEPS = "steps"
+EACH_STATE = ("fresh", "averaged")
 
 
-def train(options: list[str], seed: int, folder: Path) -> float:
+def train(options: Sequence[str], seed: int, folder: Path) -> float:
     """Return the loss on held-out text, in nats per byte."""
+    folder.mkdir()
     command = [
         *ELASTANE,
         "run",
@@ -44,34 +51,64 @@ def train(options: list[str], seed: int, folder: Path) -> float:
     return float(words[words.index(WORD) + 1])
 
 
+def list_contestants(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the options of the script for each contestant, by name; steps come first."""
+    contestants = {STEPS: list[str]()}
+    for wire in options.wires:
+        for state in options.inner_states:
+            name = f"rounds, {wire}" + (", averaged state" if state == "averaged" else "")
+            contestants[name] = [
+                f"--inner-steps={options.inner_steps}",
+                f"--wire={wire}",
+                f"--inner-state={state}",
+                f"--outer-lr={options.outer_lr}",
+                f"--outer-momentum={options.outer_momentum}",
+            ]
+    return contestants
+
+
+def measure(options: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the losses of each contestant, one for each seed."""
+    contestants = list_contestants(options)
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for seed in range(options.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            common = [
+                *(f"--steps={options.steps}", f"--first={options.first}"),
+                *(f"--global-batch={options.global_batch}", f"--lr={options.lr}"),
+                f"--weights={folder}/weights.pt",
+            ]
+            for number, (name, chosen) in enumerate(contestants.items()):
+                began_s = time.monotonic()
+                found[name].append(train([*common, *chosen], seed, Path(folder) / str(number)))
+                took_s = time.monotonic() - began_s
+                print(f"seed {seed}, {name}: {found[name][-1]:.4f}, {took_s:.0f} s", flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=500, help="the steps before the rounds")
+    parser.add_argument("--global-batch", type=int, default=32, help="windows of a step, of 64 bytes")
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--inner-steps", type=int, default=50)
-    parser.add_argument("--wires", nargs="+", default=["full", "int8"])
-    parser.add_argument("--climbs", type=int, nargs="*", default=[10], help="warm-ups in each round")
+    parser.add_argument("--outer-lr", type=float, default=0.7)
+    parser.add_argument("--outer-momentum", type=float, default=0.9)
+    parser.add_argument("--wires", nargs="+", default=["int8"], choices=WIRES)
+    parser.add_argument("--inner-states", nargs="+", default=["fresh"], choices=EACH_STATE)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    contestants = {"steps": list[str]()}
-    for wire in options.wires:
-        fresh = [f"--inner-steps={options.inner_steps}", f"--wire={wire}"]
-        contestants[f"rounds, {wire}"] = fresh
-        contestants[f"rounds, {wire}, averaged state"] = [*fresh, "--inner-state=averaged"]
-        contestants[f"rounds, {wire}, a round later"] = [*fresh, "--delay=1"]
-        for climb in options.climbs:
-            contestants[f"rounds, {wire}, {climb} steps of warm-up in each"] = [*fresh, f"--climb={climb}"]
-    found: dict[str, list[float]] = {name: [] for name in contestants}
-    for seed in range(options.seeds):
-        for name, chosen in contestants.items():
-            with tempfile.TemporaryDirectory() as folder:
-                found[name].append(train([f"--steps={options.steps}", *chosen], seed, Path(folder)))
-            print(f"seed {seed}, {name}: {found[name][-1]:.4f}", flush=True)
-    print(f"\n{find_cpu()}, commit {describe_commit()}, {options.steps} steps, H = {options.inner_steps}\n")
-    rows = [
-        [name, *(f"{loss:.4f}" for loss in losses), f"{mean(losses) / mean(found['steps']) - 1:+.1%}"]
-        for name, losses in found.items()
-    ]
-    print(format_table(["", *(f"seed {n}" for n in range(options.seeds)), "mean, against steps"], rows))
+    found = measure(options)
+    print(f"\n{find_cpu()}, commit {describe_commit()}")
+    print(f"{options.steps} steps of {options.global_batch} windows, rate {options.lr}")
+    print(f"rounds after {options.first} steps, H = {options.inner_steps}")
+    print(f"outer rate {options.outer_lr}, momentum {options.outer_momentum}\n")
+    rows = []
+    for name, losses in found.items():
+        ratios = [loss / other - 1 for loss, other in zip(losses, found[STEPS], strict=True)]
+        rows.append([name, *(f"{loss:.4f}" for loss in losses), f"{mean(ratios):+.2%}"])
+    print(format_table(["", *(f"seed {n}" for n in range(options.seeds)), "against steps"], rows))
 
 
 if __name__ == "__main__":
