@@ -6,6 +6,7 @@ without it. torchft needs ``--torchft``: a Python that has it.
 """
 
 import argparse
+import math
 import shutil
 import tempfile
 import time
@@ -20,6 +21,7 @@ import ticks
 import workload
 from machine import describe_commit, find_cpu
 from node_networks import NodeNetworks, enter_first_node
+from node_programs import TimeLimits
 from node_run import NodeRun
 from node_torchft import INSTALL, TUNED, NodeTorchft, find_torchft_version
 from processes import exit_on_sigterm, wait_until
@@ -36,6 +38,8 @@ KILLED = 1
 """The node that is killed."""
 IN_EXCHANGE_S = 0.3
 """After the last inner step of both sites."""
+LIMITS = TimeLimits(TUNED.options)
+"""torchft notices a death soon, and has its default time for an exchange, which takes long here."""
 LABELS = {
     "usual_s": "usual round",
     "next_s": "from the death to the end of the next round",
@@ -43,8 +47,22 @@ LABELS = {
     "more": "inner steps that the other site has made beyond its own",
 }
 
-CountLost: TypeAlias = Callable[[int, int], int]
-"""Returns the inner steps that a round has lost, by its number and the inner steps that were made for it."""
+
+@dataclass(frozen=True)
+class Training:
+    """A training of two sites.
+
+    Args:
+        count_lost: returns the inner steps that a round has lost, by its number and the inner steps that were
+            made for it.
+        find_failure: returns why a site has ended by itself; an empty text while all run.
+    """
+
+    count_lost: Callable[[int, int], int]
+    find_failure: Callable[[], str]
+
+
+Start: TypeAlias = Callable[[RoundsJob], AbstractContextManager[Training]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +76,7 @@ class Death:
 
 
 @contextmanager
-def start_elastane(networks: NodeNetworks, job: RoundsJob) -> Iterator[CountLost]:
+def start_elastane(networks: NodeNetworks, job: RoundsJob) -> Iterator[Training]:
     with NodeRun(job, job.out / "run", networks, start=1, most=SITES) as run:
         run.join(1)
         run.wait_for_members(SITES, complete=True)
@@ -68,44 +86,43 @@ def start_elastane(networks: NodeNetworks, job: RoundsJob) -> Iterator[CountLost
             line = next(line for line in run.read_ledger() if line.step == number)
             return SITES * job.inner_steps - line.samples.count // job.microbatch
 
-        yield count_lost
+        yield Training(count_lost, lambda: run.describe_exit(0) or run.describe_exit(1))
 
 
 @contextmanager
-def start_torchft(networks: NodeNetworks, python: str, job: RoundsJob) -> Iterator[CountLost]:
-    with NodeTorchft(job, networks, TUNED, python, each=1) as run:
+def start_torchft(networks: NodeNetworks, python: str, job: RoundsJob) -> Iterator[Training]:
+    with NodeTorchft(job, networks, LIMITS, python, each=1) as run:
         run.join()
 
         def count_lost(number: int, made: int) -> int:
             tick = next(tick for tick in run.read_steps() if tick.step == number)
             return made - tick.workers * job.inner_steps
 
-        yield count_lost
+        yield Training(count_lost, run.find_failure)
 
 
 def measure(
-    start: Callable[[RoundsJob], AbstractContextManager[CountLost]],
+    start: Start,
     job: RoundsJob,
     networks: NodeNetworks,
     moment: Moment,
 ) -> Death:
     """Kill a site at a moment of a round, and watch the other one."""
-    with start(job) as count_lost:
+    with start(job) as training:
         try:
-            rounds = wait_for_moment(job, moment)
+            rounds = wait_for_moment(job, moment, training)
             killed_s = time.monotonic()
             networks.end(KILLED, "killed")
             number = rounds[-1] + 1
             wait_until(partial(has_ended, job.out, number), "the next round", 2 * ROUND_S)
             seen = ticks.read_all(job.out)
             last = next(tick for tick in reversed(seen) if (tick.kind, tick.step) == ("step", number))
-            before_s = max(tick.at_s for tick in seen if (tick.kind, tick.step) == ("step", number - 1))
-            made = [t.pid for t in seen if t.kind == "microbatch" and before_s < t.at_s < last.at_s]
+            made = [pid for pid, some in read_processes(job.out).items() for _ in list_made(some, number)]
             usual = read_rounds(ticks.select_process(last.pid, seen))[number - 1]
             return Death(
                 usual_s=usual.ended_s - usual.begun_s,
                 next_s=last.at_s - killed_s,
-                lost=count_lost(number, len(made)),
+                lost=training.count_lost(number, len(made)),
                 more=made.count(last.pid) - job.inner_steps,
             )
         finally:
@@ -113,16 +130,29 @@ def measure(
                 networks.clear(node)
 
 
+def list_made(seen: Sequence[ticks.Tick], number: int) -> list[ticks.Tick]:
+    """Return the inner steps that a process has begun for a round."""
+    ends = {tick.step: tick.at_s for tick in seen if tick.kind == "step"}
+    last_s = ends.get(number, math.inf)
+    return [tick for tick in seen if tick.kind == "microbatch" and ends[number - 1] < tick.at_s < last_s]
+
+
 def has_ended(out: Path, number: int) -> bool:
     return any(tick.step == number for tick in ticks.read_steps(out))
 
 
-def wait_for_moment(job: RoundsJob, moment: Moment) -> Sequence[int]:
-    """Wait for a moment of a round of both sites; return the numbers of the rounds before it."""
+def wait_for_moment(job: RoundsJob, moment: Moment, training: Training) -> Sequence[int]:
+    """Wait for a moment of a round of both sites; return the numbers of the rounds before it.
+
+    Raises:
+        RuntimeError: a site has ended by itself.
+    """
     goal = job.inner_steps if moment == "in the exchange" else job.inner_steps // 2
     found: list[int] = []
 
     def has_come() -> bool:
+        if failure := training.find_failure():
+            raise RuntimeError(failure)
         processes = read_processes(job.out).values()
         rounds = [read_rounds(seen) for seen in processes]
         common = set[int].intersection(*map(set, rounds)) if len(rounds) == SITES else set[int]()
@@ -173,9 +203,7 @@ def main() -> None:
     exit_on_sigterm()
     microbatch = workload.SIZES[options.size].microbatch
     with tempfile.TemporaryDirectory() as folder, NodeNetworks(options.rate) as networks:
-        columns: dict[str, Callable[[RoundsJob], AbstractContextManager[CountLost]]] = {
-            "Elastane": partial(start_elastane, networks)
-        }
+        columns: dict[str, Start] = {"Elastane": partial(start_elastane, networks)}
         if version:
             columns["torchft"] = partial(start_torchft, networks, options.torchft)
         found: dict[Moment, dict[str, list[Death]]] = {

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 
@@ -53,18 +54,26 @@ def train(options: Sequence[str], seed: int, folder: Path) -> float:
 
 def list_contestants(options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the options of the script for each contestant, by name; steps come first."""
-    contestants = {STEPS: list[str]()}
-    for wire in options.wires:
-        for state in options.inner_states:
-            name = f"rounds, {wire}" + (", averaged state" if state == "averaged" else "")
-            contestants[name] = [
-                f"--inner-steps={options.inner_steps}",
-                f"--wire={wire}",
-                f"--inner-state={state}",
-                f"--outer-lr={options.outer_lr}",
-                f"--outer-momentum={options.outer_momentum}",
-            ]
+    contestants = {STEPS: [f"--lr={options.lr}"]}
+    choices = product(options.wires, options.inner_states, options.outers, options.factors)
+    for wire, state, (outer_lr, momentum), factor in choices:
+        name = f"rounds, {wire}, {state} state, outer rate {outer_lr} and momentum {momentum}"
+        if factor != 1:
+            name += f", {factor} times the inner rate"
+        contestants[name] = [
+            f"--lr={options.lr * factor}",
+            f"--inner-steps={options.inner_steps}",
+            f"--wire={wire}",
+            f"--inner-state={state}",
+            f"--outer-lr={outer_lr}",
+            f"--outer-momentum={momentum}",
+        ]
     return contestants
+
+
+def parse_outer(text: str) -> tuple[float, float]:
+    lr, momentum = map(float, text.split(","))
+    return lr, momentum
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[float]]:
@@ -75,7 +84,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[float]]:
         with tempfile.TemporaryDirectory() as folder:
             common = [
                 *(f"--steps={options.steps}", f"--first={options.first}"),
-                *(f"--global-batch={options.global_batch}", f"--lr={options.lr}"),
+                f"--global-batch={options.global_batch}",
                 f"--weights={folder}/weights.pt",
             ]
             for number, (name, chosen) in enumerate(contestants.items()):
@@ -93,8 +102,10 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=32, help="windows of a step, of 64 bytes")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--inner-steps", type=int, default=50)
-    parser.add_argument("--outer-lr", type=float, default=0.7)
-    parser.add_argument("--outer-momentum", type=float, default=0.9)
+    parser.add_argument(
+        "--outers", nargs="+", type=parse_outer, default=[(0.7, 0.9)], help="each as RATE,MOMENTUM"
+    )
+    parser.add_argument("--factors", nargs="+", type=float, default=[1.0], help="of the inner rate")
     parser.add_argument("--wires", nargs="+", default=["int8"], choices=WIRES)
     parser.add_argument("--inner-states", nargs="+", default=["fresh"], choices=EACH_STATE)
     parser.add_argument("--seeds", type=int, default=3)
@@ -102,8 +113,7 @@ def main() -> None:
     found = measure(options)
     print(f"\n{find_cpu()}, commit {describe_commit()}")
     print(f"{options.steps} steps of {options.global_batch} windows, rate {options.lr}")
-    print(f"rounds after {options.first} steps, H = {options.inner_steps}")
-    print(f"outer rate {options.outer_lr}, momentum {options.outer_momentum}\n")
+    print(f"rounds after {options.first} steps, H = {options.inner_steps}\n")
     rows = []
     for name, losses in found.items():
         ratios = [loss / other - 1 for loss, other in zip(losses, found[STEPS], strict=True)]

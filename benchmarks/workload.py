@@ -29,6 +29,7 @@ SIZES = {
     "1m": Size(channels=128, layers=4, heads=4, context=64, microbatch=2),
     "4m": Size(channels=256, layers=4, heads=4, context=64, microbatch=3),
     "10m": Size(channels=384, layers=6, heads=6, context=64, microbatch=3),
+    "10m-short": Size(channels=384, layers=6, heads=6, context=64, microbatch=2),
     "100m": Size(channels=768, layers=14, heads=12, context=64, microbatch=1),
 }
 
