@@ -23,7 +23,6 @@ from text import format_table
 
 WORD = "held-out"
 STEPS = "steps"
-EACH_STATE = ("fresh", "averaged")
 
 
 def train(options: Sequence[str], seed: int, folder: Path) -> float:
@@ -107,7 +106,7 @@ def main() -> None:
     )
     parser.add_argument("--factors", nargs="+", type=float, default=[1.0], help="of the inner rate")
     parser.add_argument("--wires", nargs="+", default=["int8"], choices=WIRES)
-    parser.add_argument("--inner-states", nargs="+", default=["fresh"], choices=EACH_STATE)
+    parser.add_argument("--inner-states", nargs="+", default=["fresh"], help="as of run.prepare")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     found = measure(options)
