@@ -20,7 +20,7 @@ from elastane.run.machines.claims.urls import open_claim_list
 from elastane.run.nouns.checkpoints import Manifest, PartFile, format_checkpoint_name
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import CLAIMS
-from elastane.run.nouns.spec import CheckpointPolicy
+from elastane.run.nouns.spec import CheckpointPolicy, PastDivision, Probe
 from elastane.run.observability.run_files import (
     decode_event_line,
     decode_ledger_line,
@@ -185,6 +185,43 @@ def test_a_resume_may_change_the_copies_and_no_other_pinned_option(dead_run):
     assert record.pinned == msgspec.structs.replace(pinned, copies=2)
 
 
+def resume_as(dead_run, processes, workers=1, **options):
+    spec = msgspec.structs.replace(
+        dead_run.record.spec, processes=processes, min_workers=1, max_workers=workers
+    )
+    return prepare_resumption(dead_run.run_dir, spec, dead_run.messages.append, **options)
+
+
+def test_a_resume_with_other_processes_leaves_the_division_to_the_first_worker(dead_run):
+    pinned = msgspec.structs.replace(
+        dead_run.record.pinned, division="halves", probe=Probe(values="", result="", machine={})
+    )
+    dead_run.write(pinned=pinned, spec=msgspec.structs.replace(dead_run.record.spec, processes=2))
+    record = resume_as(dead_run, 1, 2)
+    assert record.pinned == msgspec.structs.replace(pinned, division=None, probe=None)
+    assert record.divisions == (PastDivision(3, "halves", 1),)
+    assert "with 1 processes per worker in place of 2: from" in dead_run.events[-1].why
+    assert dead_run.resume().divisions == record.divisions, "no step was made with the other division"
+
+
+def test_the_divisions_of_steps_that_are_made_again_are_forgotten(dead_run):
+    dead_run.write(divisions=(PastDivision(1, "quarters", 9), PastDivision(3, "halves", 5)))
+    damage(dead_run.catalog, 3)
+    record = resume_as(dead_run, 2)
+    # Steps 2 and 3 were made by halves; the present division begins after step 3.
+    assert record.divisions == (PastDivision(1, "quarters", 9), PastDivision(2, "halves", 5))
+
+
+def test_a_resume_with_as_many_processes_keeps_the_division(dead_run):
+    assert dead_run.resume().divisions == ()
+    assert dead_run.record.pinned.division == ""
+
+
+def test_an_accepted_change_may_divide_the_model_otherwise(dead_run):
+    record = dead_run.resume(adapted=True)
+    assert record.divisions == (PastDivision(3, "", 1),)
+
+
 def test_a_damaged_checkpoint_is_skipped_by_name(dead_run):
     damage(dead_run.catalog, 3)
     assert dead_run.resume().resumed.step == 2
@@ -265,6 +302,26 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_again_with_its_men
     record = dead_run.resume(adapted=True)
     assert (record.resumed.step, record.resumed.adapted, record.pinned) == (0, True, None)
     assert dead_run.resume().resumed.adapted, "its steps are not compared with those of the script before"
+
+
+@pytest.mark.parametrize(
+    ("processes", "workers", "words"),
+    [
+        (4, 1, "too few for 1 workers of 4 processes"),
+        (2, 2, "too few for 2 workers of 2 processes(.|\n)*--workers 1:1"),
+        (1, 1, "--processes 1, and 2 processes of the run divide each matrix"),
+    ],
+)
+def test_processes_without_virtual_ranks_or_with_other_matrices_are_refused(
+    dead_run, processes, workers, words
+):
+    if processes == 1:
+        pinned = msgspec.structs.replace(dead_run.record.pinned, sharing=2)
+        dead_run.write(pinned=pinned, spec=msgspec.structs.replace(dead_run.record.spec, processes=2))
+    before = dead_run.read_contents()
+    with pytest.raises(BadInput, match=words):
+        resume_as(dead_run, processes, workers)
+    assert dead_run.read_contents() == before
 
 
 class Killed(BaseException):

@@ -1,7 +1,7 @@
 """``elastane verify --restore``: rehearse a restore, and compare the restored bits with the ledger."""
 
 import time
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 import typer
@@ -14,12 +14,13 @@ from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.checkpoints.storage.urls import open_run_storage
 from elastane.run.nouns.records import Digest, LedgerLine
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import RunRecord
+from elastane.run.nouns.spec import RunRecord, find_pinned_at
 from elastane.run.nouns.torch_answers import RestoreRehearsal
 from elastane.run.observability.quantities import format_transfer_speed
 from elastane.run.observability.run_files import read_ledger, read_record
 
 MODULE = "elastane.run.worker.restore_rehearsal"
+DigestResult: TypeAlias = Literal["equal", "different", "unknown", "divided"]
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,8 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
         damages: of the files; if there is any, nothing is restored.
         workers, restored_bytes: number of workers that restored, and the bytes that all of them read.
         restore_s: seconds until the last worker had restored.
-        digest: compared with the one in the ledger; ``unknown``: the ledger has none of that step.
+        digest: compared with the one in the ledger; ``unknown``: the ledger has none of that step;
+            ``divided``: it has one of the parts of several processes.
     """
 
     ok: bool
@@ -44,7 +46,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 0
     restored_bytes: int = 0
     restore_s: float = 0.0
-    digest: Literal["equal", "different", "unknown"] = "unknown"
+    digest: DigestResult = "unknown"
 
 
 def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_json: bool) -> None:
@@ -108,6 +110,9 @@ def restore_checkpoint(
     options += ["--copies", str(record.spec.copies)] if record.spec.copies is not None else []
     restored = run_module(MODULE, options, RestoreRehearsal)
     digest = compare_digests(restored.digest, find_digest(ledger, summary.step))
+    pinned = record.pinned
+    if pinned is not None and find_pinned_at(pinned, record.divisions, summary.step).division:
+        digest = "divided"
     return msgspec.structs.replace(
         found,
         ok=digest != "different",
@@ -122,7 +127,7 @@ def find_digest(ledger: tuple[LedgerLine, ...], step: int) -> Digest | None:
     return next((line.digest for line in ledger if line.step == step), None)
 
 
-def compare_digests(mine: Digest, theirs: Digest | None) -> Literal["equal", "different", "unknown"]:
+def compare_digests(mine: Digest, theirs: Digest | None) -> DigestResult:
     if theirs is None:
         return "unknown"
     return "equal" if mine == theirs else "different"
@@ -131,6 +136,7 @@ def compare_digests(mine: Digest, theirs: Digest | None) -> Literal["equal", "di
 WORDS = {
     "equal": "the digests of parameters and optimizer equal those of step {step} in the ledger",
     "different": "DIFFERENT: the digests differ from those of step {step} in the ledger",
+    "divided": "digests were not compared: that of step {step} describes the parts of a worker's processes",
     "unknown": "the ledger has no digest of step {step} to compare with; see --digest-every",
 }
 

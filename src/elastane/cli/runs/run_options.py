@@ -177,7 +177,6 @@ PINNED = (
     "max_restarts",
     "stall_timeout",
     "grace",
-    "processes",
     "virtual_ranks",
     "convergence",
     "numerics",

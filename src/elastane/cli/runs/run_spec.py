@@ -11,7 +11,7 @@ from elastane.cli.contract_options import build_contract
 from elastane.cli.option_values import check_at_least, read_copies, read_size_bytes, read_worker_range
 from elastane.cli.options import spell_option
 from elastane.cli.runs.address_options import check_ports
-from elastane.cli.runs.gang_options import read_processes
+from elastane.cli.runs.gang_options import check_changed_processes, read_processes
 from elastane.cli.runs.run_hosts import SSH, choose_machine_address, read_hosts, read_ssh
 from elastane.cli.runs.run_options import PINNED, RunOptions
 from elastane.cli.scripts import find_script
@@ -196,12 +196,14 @@ def change_spec(spec: RunSpec, options: RunOptions, cpus: int) -> RunSpec:
         spot_checks=options.spot_checks or spec.spot_checks,
         sites=spec.sites if options.site is None else parse_sites(options.site),
         hosts=hosts,
+        processes=spec.processes if options.processes is None else options.processes,
         ssh=read_ssh(options) or (SSH if hosts else ()),
         checkpoints=_change_policy(spec.checkpoints, options),
         log=spec.log if (log := read_trackers(options)) is None else log,
         debug=options.debug,
     )
     _check_transport(changed)
+    check_changed_processes(changed, spec.processes)
     return restrict_sizes(changed, sizes)
 
 

@@ -34,6 +34,7 @@ from elastane.run.nouns.spec import (
     RunOrigin,
     RunRecord,
     RunSpec,
+    find_pinned_at,
 )
 from elastane.run.observability.digests import add_last_digest
 from elastane.run.observability.model_files import is_plain_name
@@ -92,7 +93,7 @@ def read_origin(run_dir: RunDir, step: int | None) -> OriginState:
         )
     run = CheckpointRun(
         name=name,
-        pinned=record.pinned,
+        pinned=find_pinned_at(record.pinned, record.divisions, manifest.step),
         virtual_ranks=record.spec.virtual_ranks,
         began_at=record.began_at,
     )

@@ -18,7 +18,7 @@ from elastane.run.machines.claims.urls import open_claims
 from elastane.run.nouns.checkpoints import Manifest
 from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import Pinned, Resumed, RunRecord, RunSpec
+from elastane.run.nouns.spec import PastDivision, Resumed, RunRecord, RunSpec
 from elastane.run.observability.facts import find_finish, has_finished
 from elastane.run.observability.line_files import append_line
 from elastane.run.observability.run_files import (
@@ -73,6 +73,7 @@ def prepare_resumption(
         )
     if not adapted:
         _check_unchanged(record, spec)
+        _check_processes(record, spec)
     lines = len(read_ledger(run_dir, torn_tail=True))
     try:
         manifest = find_newest_valid(run_dir, spec, say, within=record.began_at.step + lines)
@@ -84,10 +85,9 @@ def prepare_resumption(
     numbers = _compute_next_numbers(run_dir, record, events)
     accepted = adapted or _follows_adapted(record, manifest.name)
     beginning = Resumed(manifest.name, manifest.step, *numbers, adapted=accepted)
-    pinned = None if adapted else _adapt_pinned(record, spec)
-    record = msgspec.structs.replace(
-        record, spec=spec, pinned=pinned, resumed=beginning, software=read_software(spec)
-    )
+    if spec.processes != record.spec.processes:
+        why += f", with {spec.processes} processes per worker in place of {record.spec.processes}"
+    record = _build_record(record, spec, beginning, adapted=adapted)
     lost = _record_begin(run_dir, record, begun_by, f"{why}: from {manifest.name}", lines)
     say(f"resuming from {manifest.name}; {lost} later steps are made again")
     return record
@@ -119,13 +119,7 @@ def prepare_restart(
     lines = len(read_ledger(run_dir, torn_tail=True))
     numbers = _compute_next_numbers(run_dir, record, events)
     beginning = Resumed("", 0, *numbers, adapted=adapted or _follows_adapted(record, ""))
-    record = msgspec.structs.replace(
-        record,
-        spec=spec,
-        pinned=None if adapted else _adapt_pinned(record, spec),
-        resumed=beginning,
-        software=read_software(spec),
-    )
+    record = _build_record(record, spec, beginning, adapted=adapted)
     reason = f"{why}: from the beginning, because no checkpoint was complete"
     lost = _record_begin(run_dir, record, begun_by, reason, lines)
     say(f"starting again from the beginning; {lost} steps are made again")
@@ -260,9 +254,69 @@ def _find_last_timestamp(run_dir: RunDir) -> float:
     return max(times, default=time.time())
 
 
-def _adapt_pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
-    # The number of copies of the optimizer state does not affect its content.
-    return None if record.pinned is None else msgspec.structs.replace(record.pinned, copies=spec.copies)
+def _check_processes(record: RunRecord, spec: RunSpec) -> None:
+    """Check that a step has virtual ranks for all processes, if each worker has another number of them now.
+
+    Workers would refuse the number only after the ledger is cut.
+
+    Raises:
+        BadInput: it has not.
+    """
+    pinned, processes = record.pinned, spec.processes
+    if pinned is None or processes == record.spec.processes:
+        return
+    if processes % pinned.sharing:
+        raise BadInput(
+            f"--processes {processes}, and {pinned.sharing} processes of the run divide each matrix",
+            means="another number of these trains other bits: products of parts are rounded otherwise",
+            do=f"use a multiple of {pinned.sharing}; or, if the script divides them otherwise, add "
+            "--accept-changes",
+        )
+    together = processes // pinned.sharing
+    if together * spec.max_workers > pinned.virtual_ranks:
+        most = pinned.virtual_ranks // together
+        raise BadInput(
+            f"a step has {pinned.virtual_ranks} virtual ranks, too few for {spec.max_workers} workers of "
+            f"{processes} processes",
+            means="each process of a worker computes at least one virtual rank of every step",
+            do=f"add --workers {min(spec.min_workers, most)}:{most}" if most else "use fewer --processes",
+        )
+
+
+def _build_record(record: RunRecord, spec: RunSpec, beginning: Resumed, *, adapted: bool) -> RunRecord:
+    """Return the record of an attempt that begins after the last one in ``record``."""
+    pinned, is_divided_anew = record.pinned, adapted or spec.processes != record.spec.processes
+    divisions = _cut_divisions(record, beginning.step, changed=is_divided_anew)
+    if pinned is not None:
+        # The number of copies of the optimizer state does not affect its content.
+        pinned = msgspec.structs.replace(pinned, copies=spec.copies)
+        if is_divided_anew:
+            # The probe hashes the results of all processes of a worker.
+            pinned = msgspec.structs.replace(pinned, division=None, probe=None)
+    return msgspec.structs.replace(
+        record,
+        spec=spec,
+        pinned=None if adapted else pinned,
+        resumed=beginning,
+        software=read_software(spec),
+        divisions=divisions,
+    )
+
+
+def _cut_divisions(record: RunRecord, step: int, *, changed: bool) -> tuple[PastDivision, ...]:
+    """Return the divisions of the model in the steps up to this one; the steps after it are made again.
+
+    Args:
+        changed: the next attempt may divide the model in another way.
+    """
+    before = tuple(one for one in record.divisions if one.until < step)
+    pinned = record.pinned
+    last = next((one for one in record.divisions if step <= one.until), None)
+    if last is None and changed and pinned is not None and pinned.division is not None:
+        last = PastDivision(step, pinned.division, pinned.blocks)
+    if last is None or step == 0:
+        return before
+    return (*before, msgspec.structs.replace(last, until=step))
 
 
 def _cut_ledger(run_dir: RunDir, kept: int, lines: int) -> int:

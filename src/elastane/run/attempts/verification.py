@@ -42,11 +42,22 @@ def verify_samples(run: Recorded) -> Verdict:
         finished=outcome == "finished",
         ended_at=ended_at,
         began_at=run.record.began_at,
+        divisions=run.record.divisions,
     )
     origin_problems, origin_remarks = check_origin(run)
     problems = sort_problems((*verdict.problems, *find_run_problems(run), *origin_problems))
-    remarks = (*origin_remarks, *verdict.remarks)
+    remarks = (*origin_remarks, *verdict.remarks, *describe_divisions(run))
     return msgspec.structs.replace(verdict, ok=not problems, problems=problems, remarks=remarks)
+
+
+def describe_divisions(run: Recorded) -> Iterable[str]:
+    """Describe the steps of which the digests cannot be compared with those of the present attempt."""
+    if run.record.divisions:
+        until = run.record.divisions[-1].until
+        yield (
+            f"workers up to step {until} had another number of processes: digests of these steps describe "
+            "other parts of the state than later ones, and are not compared with them"
+        )
 
 
 def check_origin(run: Recorded) -> tuple[tuple[LedgerProblem, ...], tuple[str, ...]]:
@@ -63,18 +74,23 @@ def check_origin(run: Recorded) -> tuple[tuple[LedgerProblem, ...], tuple[str, .
     else:
         expected = origin.parameters_sha256, origin.optimizer_sha256
         began = {tuple(event.detail.get(name) for name in WHOLE) for event in events}
-        if began == {expected}:
+        # An attempt with another number of processes has digests of other parts.
+        if began == {expected} or (run.record.divisions and expected in began):
             found = f"the state after step {origin.step} has the digest of its ledger"
-        elif run.record.pinned is not None and is_same_script(origin.pinned, run.record.pinned):
+        elif run.record.pinned is not None and have_same_parts(origin.pinned, run.record.pinned):
             text = f"the state with which the run began is not the one in the ledger of {origin.run}"
             return (LedgerProblem("origin", text, origin.step),), (trusted,)
         else:
-            found = "the state has another digest than in its ledger, perhaps because the script has changed"
+            found = (
+                "the state has another digest than in its ledger, because the script has changed, or because "
+            )
+            found += "the processes of a worker have other parts of it"
     return (), (f"began from {origin}: {found}", trusted)
 
 
-def is_same_script(first: Pinned, second: Pinned) -> bool:
-    return first.script_digest == second.script_digest
+def have_same_parts(first: Pinned, second: Pinned) -> bool:
+    """Return whether digests of two runs at the same state would be equal."""
+    return (first.script_digest, first.division) == (second.script_digest, second.division)
 
 
 # -- verification of the files that a script wrote through ``run.artifact`` ------------------------------

@@ -20,10 +20,19 @@ EXPLANATIONS = {
     "optimizer": " (restore it; or resume with --accept-changes, and the run goes on with the new values)",
     "dataset_digest": " (the dataset has changed since the run began, or returns other samples for the same "
     "index here; restore it, or start a new run)",
+    "sharing": " (these processes compute each microbatch together, and parts are rounded otherwise; divide "
+    "the model as before; or resume with --accept-changes, and the run goes on with other bits)",
     "dataset_length": " (the dataset has changed since the run began; restore it, or start a new run)",
 }
 """Explanations of differences, for fields with names that do not explain them."""
 HYPERPARAMETER = re.compile(r"\b\w+=(?:\([^()]*\)|[^,()]*)")
+
+
+def complete_pinned(pinned: Pinned, other: Pinned) -> Pinned:
+    """Return the pinned facts with those of a worker in place of the ones that are not known yet."""
+    if pinned.division is None:
+        pinned = msgspec.structs.replace(pinned, division=other.division, blocks=other.blocks)
+    return pinned if pinned.probe else msgspec.structs.replace(pinned, probe=other.probe)
 
 
 def describe_differences(pinned: Pinned, other: Pinned) -> str:
@@ -81,13 +90,12 @@ def describe_other_bits(probe: Probe | None, other: Probe | None) -> str:
 def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     """Pin the run to the first worker's script, or refuse a worker with another script; return if it fits."""
     known = turn.roster.pinned
-    differences = "" if known is None else describe_differences(known, pinned)
+    complete = pinned if known is None else complete_pinned(known, pinned)
+    differences = describe_differences(complete, pinned)
     differences = differences or describe_foreign_sites(pinned, turn.roster.reports[worker].sites)
     if not differences:
-        if known is None:
-            turn.pin(pinned)
-        elif known.probe is None and pinned.probe is not None:
-            turn.pin(msgspec.structs.replace(known, probe=pinned.probe))
+        if complete != known:
+            turn.pin(complete)
         return True
     why = f"worker {worker} does not fit this run: {differences}"
     turn.record_worker_event("worker.refused", worker, why)

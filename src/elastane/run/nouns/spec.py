@@ -1,5 +1,6 @@
 """The description of a run: the request, its limits and the choices pinned for all its attempts."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -224,7 +225,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         parameters: number of trained elements.
         blocks: number of blocks of the flat state.
         layout_digest: SHA-256 over names, shapes and dtypes of whole tensors.
-        division: SHA-256 over the part of each tensor that each process of a worker has; empty: all of it.
+        division: SHA-256 over the part of each tensor that each process of a worker has; empty: all of it;
+            None: the attempt has another number of processes than the one before, and none has reported yet.
         sharing: number of processes of a worker that compute each microbatch together.
         optimizer: class and hyperparameters at the start, readable.
         versions: versions of elastane, torch, python and the device, readable.
@@ -255,7 +257,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     numerics: str = "native"
     dropped: Position = 0
     probe: Probe | None = None
-    division: str = ""
+    division: str | None = ""
     sharing: Count = 1
     rank_sites: tuple[SiteName, ...] = ()
     absent: Literal["wait", "skip"] = "wait"
@@ -264,6 +266,33 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     def samples_per_rank(self) -> int:
         """Samples of each virtual rank in a step or a round."""
         return self.global_batch // self.virtual_ranks
+
+
+class PastDivision(msgspec.Struct, frozen=True):
+    """How earlier attempts of a run have divided its model; digests of their steps describe these parts.
+
+    Args:
+        until: the last step of these attempts that counts.
+        division: as in `Pinned`.
+        blocks: likewise.
+    """
+
+    until: Steps
+    division: str
+    blocks: Position
+
+
+def find_pinned_at(pinned: Pinned, divisions: Sequence[PastDivision], step: int) -> Pinned:
+    """Return the pinned facts with which a step was made.
+
+    Args:
+        pinned: of the present attempt.
+        divisions: of earlier ones, the oldest first.
+    """
+    past = next((one for one in divisions if step <= one.until), None)
+    if past is None:
+        return pinned
+    return msgspec.structs.replace(pinned, division=past.division, blocks=past.blocks)
 
 
 class DataPosition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -385,6 +414,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         typed: the options of ``elastane run`` that the user typed; None: the run was not started by that
             command.
         software: of the machine on which the present attempt began; None: no other machine can take part.
+        divisions: of the model in earlier attempts, the oldest first; empty: all have divided it alike.
     """
 
     schema: int = SCHEMA
@@ -395,6 +425,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     origin: RunOrigin | None = None
     typed: tuple[str, ...] | None = None
     software: RunSoftware | None = None
+    divisions: tuple[PastDivision, ...] = ()
 
     @property
     def began_at(self) -> DataPosition:

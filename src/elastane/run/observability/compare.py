@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from elastane.run.nouns.records import Digest, LedgerLine
-from elastane.run.nouns.spec import Pinned
+from elastane.run.nouns.spec import Pinned, find_pinned_at
 from elastane.run.observability.digests import (
     add_last_digest,
     find_digest_problems,
@@ -122,13 +122,14 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
     steps = (len(first.ledger), len(second.ledger))
     remarks = list(describe_lengths(steps, begun))
     complete = (add_last_digest(first), add_last_digest(second))
-    is_divided_alike = not comparable or have_same_division(first.record.pinned, second.record.pinned)
-    if not is_divided_alike:
+    divided = find_divided_steps(first, second) if comparable else frozenset()
+    if divided:
         remarks.append(
-            "digests were not compared: they describe the parts of the processes of a worker, and these runs "
-            "divide the model differently; losses, samples and final tensors do not depend on that"
+            f"digests of {len(divided)} steps were not compared: they describe the parts of the processes of "
+            "a worker, and the runs divided the model differently; losses, samples and final tensors do not "
+            "depend on that"
         )
-        complete = (drop_digests(complete[0]), drop_digests(complete[1]))
+        complete = (drop_digests(complete[0], divided), drop_digests(complete[1], divided))
     one_sided = find_one_sided_digests(*complete) if comparable else ()
     ledger = compare_ledgers(complete[0].ledger, complete[1].ledger, one_sided) if comparable else ()
     named = frozenset(difference.step for difference in one_sided)
@@ -149,7 +150,7 @@ def compare_runs(first: Recorded, second: Recorded) -> Comparison:
         # A run with a model and one without are not equal; two runs that both ended early may be, by digests.
         equal=comparable
         and steps[0] == steps[1]
-        and not (ledger or tensors or problems or len(missing) == 1 or (missing and not is_divided_alike)),
+        and not (ledger or tensors or problems or len(missing) == 1 or (missing and divided)),
         comparable=comparable,
         pinned=pinned,
         steps=steps,
@@ -177,7 +178,7 @@ def list_run_problems(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProb
         BadInput: a file of the run's finished model cannot be read.
     """
     found = (
-        *find_line_problems(run.ledger, run.record.pinned),
+        *find_line_problems(run.ledger, run.record.pinned, run.record.divisions),
         *(problem for problem in find_digest_problems(run) if problem.step not in one_sided),
         *check_model(run).problems,
     )
@@ -218,16 +219,23 @@ def compare_pinned(first: Pinned | None, second: Pinned | None) -> tuple[PinnedD
     )
 
 
-def have_same_division(first: Pinned | None, second: Pinned | None) -> bool:
-    """Return whether the digests of two runs describe the same parts of the state."""
-    assert first is not None, "comparable runs have pinned choices"
-    assert second is not None, "comparable runs have pinned choices"
-    return (first.division, first.blocks) == (second.division, second.blocks)
+def find_divided_steps(first: Recorded, second: Recorded) -> frozenset[int]:
+    """Return the steps of which the digests of two comparable runs describe other parts of the state."""
+
+    def find_parts(run: Recorded, step: int) -> tuple[str | None, int]:
+        assert run.record.pinned is not None, "comparable runs have pinned choices"
+        pinned = find_pinned_at(run.record.pinned, run.record.divisions, step)
+        return pinned.division, pinned.blocks
+
+    steps = (line.step for line in first.ledger)
+    return frozenset(step for step in steps if find_parts(first, step) != find_parts(second, step))
 
 
-def drop_digests(run: Recorded) -> Recorded:
-    """Return a run without the digests of its steps."""
-    ledger = tuple(msgspec.structs.replace(line, digest=None) for line in run.ledger)
+def drop_digests(run: Recorded, steps: frozenset[int]) -> Recorded:
+    """Return a run without the digests of some steps."""
+    ledger = tuple(
+        msgspec.structs.replace(line, digest=None) if line.step in steps else line for line in run.ledger
+    )
     return msgspec.structs.replace(run, ledger=ledger)
 
 

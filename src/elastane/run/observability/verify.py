@@ -7,7 +7,7 @@ import msgspec
 
 from elastane.run.nouns.records import LedgerLine
 from elastane.run.nouns.sites import list_site_ranks
-from elastane.run.nouns.spec import DATA_START, DataPosition, Pinned
+from elastane.run.nouns.spec import DATA_START, DataPosition, PastDivision, Pinned, find_pinned_at
 from elastane.run.observability.bound_data import count_absences
 from elastane.run.observability.coverage import (
     EpochCoverage,
@@ -55,6 +55,7 @@ def verify_ledger(
     finished: bool,
     ended_at: int | None = None,
     began_at: DataPosition = DATA_START,
+    divisions: Sequence[PastDivision] = (),
 ) -> Verdict:
     """Verify one run by its ledger.
 
@@ -65,8 +66,9 @@ def verify_ledger(
         finished: the run has recorded that it reached its last step.
         ended_at: the step after which, by the events, the script ended the run; None: it did not.
         began_at: how far another run had come, with the state of which this one began.
+        divisions: of the model in earlier attempts.
     """
-    problems = [*find_order_problems(ledger, began_at.step), *find_line_problems(ledger, pinned)]
+    problems = [*find_order_problems(ledger, began_at.step), *find_line_problems(ledger, pinned, divisions)]
     last = pinned.steps if pinned is not None and ended_at is None else ended_at
     if finished and last and len(ledger) != last - began_at.step:
         text = f"the run finished, but {len(ledger)} of its {last - began_at.step} steps are in the ledger"
@@ -125,8 +127,10 @@ def find_order_problems(ledger: Iterable[LedgerLine], began_at: int = 0) -> Iter
         expected, generation = line.step + 1, max(generation, line.generation)
 
 
-def find_line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> Iterable[LedgerProblem]:
-    """Find the fields of lines that contradict each other or the pinned number of blocks."""
+def find_line_problems(
+    ledger: Iterable[LedgerLine], pinned: Pinned | None, divisions: Sequence[PastDivision] = ()
+) -> Iterable[LedgerProblem]:
+    """Find the fields of lines that contradict each other or the number of blocks at their step."""
     for line in ledger:
         if (text := find_loss_problem(line)) is not None:
             yield LedgerProblem("loss", text, line.step)
@@ -141,7 +145,8 @@ def find_line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> I
             "parameters": len(line.digest.parameter_blocks),
             "optimizer": len(line.digest.optimizer_blocks),
         }
-        blocks = sizes["parameters"] if pinned is None else pinned.blocks
+        at_step = None if pinned is None else find_pinned_at(pinned, divisions, line.step)
+        blocks = sizes["parameters"] if at_step is None else at_step.blocks
         for what, size in sizes.items():
             if size != blocks:
                 text = f"the digest has {size} blocks of {what}; the state has {blocks}"

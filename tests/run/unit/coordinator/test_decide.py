@@ -196,6 +196,20 @@ def test_probes_that_are_equal_missing_or_not_comparable_refuse_nobody(open_stag
     assert stage.roster.pinned.probe == (first or second)
 
 
+def test_the_first_worker_of_an_attempt_with_other_processes_says_how_it_divides_the_model(
+    open_stage,
+) -> None:
+    stage = open_stage(start=2)
+    unknown = msgspec.structs.replace(PINNED, division=None, blocks=9)
+    stage.roster = replace(stage.roster, pinned=unknown)
+    stage.start(0)
+    assert stage.roster.pinned == PINNED
+    stage.alive.add(1)
+    stage.report_worker(1, state="ready", pinned=msgspec.structs.replace(PINNED, division="quarters"))
+    (refused,) = [event.why for event in stage.events if event.kind == "worker.refused"]
+    assert "division is 'quarters', but the run's is ''" in refused
+
+
 def test_after_three_failed_joins_in_a_row_the_run_continues_without_replacements(training) -> None:
     stage = training(2)
     stage.target = 3

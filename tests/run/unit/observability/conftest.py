@@ -8,7 +8,7 @@ import pytest
 
 from elastane.run.nouns.records import Digest, EventLine, LedgerLine, Samples
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import Pinned, RunRecord, RunSpec
+from elastane.run.nouns.spec import PastDivision, Pinned, RunRecord, RunSpec
 from elastane.run.observability.coverage import SampleRules
 from elastane.run.observability.run_files import Recorded
 from elastane.run.protocol.sampling import (
@@ -73,13 +73,14 @@ class RunMaker:
         pinned: Pinned | None = PINNED,
         change: Callable[[LedgerLine], LedgerLine] = lambda line: line,
         events: tuple[EventLine, ...] = (EventLine(time=1007.0, kind="run.finished"),),
+        divisions: tuple[PastDivision, ...] = (),
     ) -> Recorded:
         run_dir = RunDir(self.root / name)
         run_dir.root.mkdir(exist_ok=True)
         spec = RunSpec(name=name, script="train.py")
         return Recorded(
             run_dir=run_dir,
-            record=RunRecord(spec=spec, pinned=pinned, created="2026-01-01T00:00:00Z"),
+            record=RunRecord(spec=spec, pinned=pinned, created="2026-01-01T00:00:00Z", divisions=divisions),
             ledger=tuple(change(make_honest_line(step)) for step in range(1, steps + 1)),
             events=events,
             live=False,

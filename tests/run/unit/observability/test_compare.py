@@ -9,6 +9,7 @@ import pytest
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.records import SCRIPT, EventLine
+from elastane.run.nouns.spec import PastDivision
 from elastane.run.observability.compare import Comparison, compare_runs
 from elastane.run.observability.tensors import TensorFile, compare_tensors
 
@@ -191,8 +192,21 @@ def test_runs_that_divide_the_model_differently_are_compared_without_digests(pai
     divided = msgspec.structs.replace(pinned, division="0a")
     found = pair(pinned=divided, change=change)
     assert (found.equal, found.digests, found.tensors_compared) == (True, 0, 1)
-    assert "digests were not compared" in found.remarks[0]
+    assert "digests of 6 steps were not compared" in found.remarks[0]
     assert not pair(pinned=msgspec.structs.replace(divided, sharing=2), change=change).comparable
+
+
+def test_only_steps_with_the_same_division_are_compared_by_digests(pair, pinned) -> None:
+    """The second run had other processes up to step 4."""
+
+    def change(line):
+        digest = line.digest and msgspec.structs.replace(line.digest, parameters="of other parts")
+        return msgspec.structs.replace(line, digest=digest) if line.step <= 4 else line
+
+    found = pair(change=change, divisions=(PastDivision(4, "halves", pinned.blocks),))
+    assert (found.equal, found.digests) == (True, 1)
+    assert "digests of 4 steps were not compared" in found.remarks[0]
+    assert not pair(change=change).equal
 
 
 def test_runs_that_divide_the_model_differently_are_not_equal_without_models(make_run, pinned) -> None:

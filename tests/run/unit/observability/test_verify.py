@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from elastane.run.nouns.records import Digest, LedgerLine, Samples
+from elastane.run.nouns.spec import PastDivision
 from elastane.run.observability.run_files import Recorded
 from elastane.run.observability.verify import Verdict, verify_ledger
 from elastane.run.protocol.sampling import hash_stream_sample
@@ -59,6 +60,18 @@ def test_a_run_that_its_script_ended_needs_the_steps_up_to_there(make_run, rules
     assert verify_ledger(run.record.pinned, run.ledger, rules, finished=True, ended_at=4).ok
     torn = verify_ledger(run.record.pinned, run.ledger, rules, finished=True, ended_at=5)
     assert [p.text for p in torn.problems] == ["the run finished, but 4 of its 5 steps are in the ledger"]
+
+
+def test_a_digest_has_the_blocks_of_the_processes_that_made_its_step(make_run, pinned, rules) -> None:
+    def change(line):
+        digest = line.digest and Digest("e" * 64, "f" * 64, ("a1",), ("b1",))
+        return msgspec.structs.replace(line, digest=digest) if line.step <= 4 else line
+
+    run = make_run(change=change)
+    divisions = (PastDivision(4, "halves", 1),)
+    assert verify_ledger(pinned, run.ledger, rules, finished=True, divisions=divisions).ok
+    found = verify_ledger(pinned, run.ledger, rules, finished=True, divisions=(PastDivision(2, "halves", 1),))
+    assert {problem.step for problem in found.problems} == {4}
 
 
 def test_a_gap_in_the_steps_is_named(make_run, judge) -> None:
