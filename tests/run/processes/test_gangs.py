@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastane.run.nouns.control import AskDrain
+from elastane.run.observability.compare import compare_runs
 
 from .attempts import Attempts
 from .stage import SCRIPTS, find_members, get_state
@@ -61,6 +62,11 @@ def test_clipped_steps_are_those_of_one_process(play):
     alone = play("--clip=0.5", processes=1)
     assert_equal(play("--clip=0.5", processes=2, start=2), alone, digests=False)
     assert_equal(play("--clip=0.5", processes=4, start=1), alone, digests=False)
+
+
+def test_frozen_parameters_are_divided_too(play):
+    alone = play("--frozen", processes=1)
+    assert_equal(play("--frozen", processes=2, start=2), alone, digests=False)
 
 
 TENSOR = ("--clip=0.5", "--tensor=2", "--sequence")
@@ -268,6 +274,34 @@ def test_a_run_resumes_from_the_rows_that_all_processes_have_written(attempts, p
     assert resumed.step == 4
 
 
+def test_a_run_resumes_with_other_numbers_of_processes(attempts, play, stage):
+    """1 x 4, then 2 x 2, then 4 x 1, with frozen layers."""
+    stage.preload(*MODULES)
+    args = ("--steps=9", "--clip=0.5", "--frozen", "--paced-from=6")
+    kept = ("--checkpoint-every=2 steps", "--digest-every=2")
+    attempts.begin("--processes=4", "--workers=1", "--start=1", *kept, script="gang.py", args=args)
+    attempts.wait_for_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    attempts.touch("gate-6")
+    attempts.touch("gate-7")
+    attempts.resume("--processes=2", "--workers=2", "--start=2")
+    attempts.wait_for_event("checkpoint.saved", 3)
+    attempts.kill_everything()
+    attempts.touch("gates")
+    attempts.resume("--processes=1", "--workers=4", "--start=4")
+    ended, expected = attempts.wait_for_end(), play("--steps=9", "--clip=0.5", "--frozen", processes=1)
+    assert [event.step for event in ended.find_events("run.resumed")] == [4, 6], ended.describe()
+    assert ended.outcome.code == 0, ended.describe()
+    assert (ended.losses, ended.model_digest) == (expected.losses, expected.model_digest), ended.describe()
+    assert ended.verdict.problems == (), ended.describe()
+    assert ended.run.record.spec.processes == 1
+    assert [one.until for one in ended.run.record.divisions] == [4, 6]
+    assert "up to step 6 had another number of processes" in ended.verdict.remarks[-1]
+    found = compare_runs(ended.run, expected.run)
+    assert found.equal, found
+    assert "digests of 6 steps were not compared" in found.remarks[0]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("moment", ["before-snapshot", "after-snapshot"])
 def test_a_process_dies_while_its_worker_copies_a_checkpoint(attempts, play, stage, moment):
@@ -327,6 +361,7 @@ MISTAKES = [
     ("--mistake=in-step", "0.weight was changed inside a step"),
     ("--tensor=2 --mistake=copies", "have computed virtual rank"),
     ("--tensor=2 --forget-places", "is not divided among the 2 processes of the worker"),
+    ("--frozen --mistake=frozen", "3.weight was changed between two steps, and it is frozen and divided"),
     ("--mistake=moved", "0.weight has other memory than in run.prepare"),
     ("--plain=stages", "process 0 and process 1 of the worker do not both train"),
     ("--plain=parameter", "3.weight is not divided among the 2 processes of the worker"),

@@ -254,7 +254,8 @@ class Run:
                 run shuffles each epoch by its seed.
             drop_last: each epoch leaves out its last samples, if they do not fill a step.
             data: in a worker of several processes, the dimension of their mesh along which they compute
-                different microbatches, such as ``mesh["dp"]``; None: all of them do.
+                different microbatches, such as ``mesh["dp"]``; None: all of them do. Along a second
+                dimension of it they compute parts of each microbatch, as with ``mesh["dp", "cp"]``.
 
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.

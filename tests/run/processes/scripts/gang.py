@@ -36,9 +36,12 @@ parser.add_argument("--width", type=int, default=257)
 parser.add_argument(
     "--forget-places", action="store_true", help="the script does not name the data dimension"
 )
+parser.add_argument(
+    "--frozen", action="store_true", help="with frozen layers: alone in a group of FSDP, beside others, whole"
+)
 parser.add_argument("--sequence", action="store_true", help="with a norm that sees parts of the sequence")
 parser.add_argument(
-    "--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step", "copies", "moved"]
+    "--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step", "copies", "moved", "frozen"]
 )
 options = parser.parse_args()
 
@@ -58,6 +61,10 @@ model = nn.Sequential(
     nn.LayerNorm(129),
     nn.Linear(129, 3),
 )
+if options.frozen:
+    model[0].requires_grad_(requires_grad=False)
+    model[3].weight.requires_grad_(requires_grad=False)
+    model[4].requires_grad_(requires_grad=False)
 if options.plain == "buffer":
     model.append(nn.BatchNorm1d(3))
 places = None
@@ -75,7 +82,7 @@ elif processes > 1:
 
     fully_shard(model[0])
     if options.plain != "parameter":
-        fully_shard(model)
+        fully_shard(model, ignored_params=set(model[4].parameters()) if options.frozen else None)
 optimizer = torch.optim.AdamW(
     [{"params": model[:2].parameters(), "weight_decay": 0.1}, {"params": model[2:].parameters(), "lr": 2e-3}],
     lr=1e-2,
@@ -105,6 +112,9 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps, 
             model[5].bias.add_(1.0)
     if options.mistake == "moved":
         model[0].weight._local_tensor = model[0].weight._local_tensor.clone()
+    if options.mistake == "frozen":
+        with torch.no_grad():
+            model[3].weight.mul_(2.0)
     if options.mistake == "rank":
         run.keep["rank"] = rank
     if step.number in (3, 5):

@@ -92,7 +92,7 @@ class StateReader:
         saved = {key.removeprefix(MODEL) for key in self._facts if key.startswith(MODEL)}
         lacking = saved - known - changed.keys()
         # Frozen parameters and constant buffers are saved too, for foreign readers.
-        if lacking and (lacking := lacking - state.model.state_dict().keys()):
+        if lacking and (lacking := lacking.difference(state.list_names())):
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             raise BadInput(
                 f"checkpoint {self.manifest.name} does not fit the model, which has no {min(lacking)}{more}",

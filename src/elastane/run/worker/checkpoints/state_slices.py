@@ -37,6 +37,8 @@ def list_slices(
                 continue
             yield _slice(extent, piece, tensors)
             yield from _slice_optimizer(state, block, piece, extent)
+        if block == 0:
+            yield from _slice_frozen(state)
         if block == 0 and replicated:
             yield from _slice_untrained(state)
             yield from _slice_replicated(state)
@@ -69,13 +71,21 @@ def is_first(extent: Extent, piece: Piece) -> bool:
     return not (extent.is_copy or any(extent.whole.corner) or piece.start)
 
 
+def _slice_frozen(state: TrainingState) -> Iterator[TensorSlice]:
+    """Yield the parts of frozen parameters that this process has, for foreign readers."""
+    for extent in state.layout.frozen_extents:
+        if state.frozen is not None and not extent.is_copy and extent.stop > extent.start:
+            data, elements = extent.view_flat(state.frozen.tensors), extent.stop - extent.start
+            yield slice_part(MODEL + extent.name, extent, Piece(0, 0, elements), data)
+
+
 def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
-    """Yield frozen parameters and constant buffers, for foreign readers; the script creates its own."""
+    """Yield whole frozen parameters and constant buffers, for foreign readers; the script creates its own."""
     layout = state.layout
-    in_blocks = {extent.name for extent in (*layout.extents, *layout.buffer_extents)}
+    others = {extent.name for extent in (*layout.extents, *layout.buffer_extents, *layout.frozen_extents)}
     aliases = state.find_aliases()
     for name, tensor in state.read_stored().items():
-        if name not in in_blocks and name not in aliases:
+        if name not in others and name not in aliases:
             yield slice_whole(MODEL + name, tensor)
 
 

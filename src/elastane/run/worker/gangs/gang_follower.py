@@ -172,7 +172,8 @@ class FollowingReactor(Reactor):
 
 def describe_plane(gradients: Gradients, state: TrainingState) -> Plane:
     """Return the memory of this process that peers read."""
-    return Plane(os.getpid(), gradients.slots.sums_fd, state.arena.fd)
+    frozen = -1 if state.frozen is None else state.frozen.fd
+    return Plane(os.getpid(), gradients.slots.sums_fd, state.arena.fd, frozen)
 
 
 def can_read(payloads: GangPayloads, sender: int, message: messages.AnyPeerMessage, plane: Plane) -> bool:

@@ -2,7 +2,8 @@
 
 FSDP gathers a tensor from flat memory, in which each process has as many elements as the one with the largest
 part. The run reserves as many in the memory that peers read, so it is the memory of FSDP, too: the optimizer
-trains what FSDP gathers, and nothing is copied. Parts that FSDP does not gather lie there as well.
+trains what FSDP gathers, and nothing is copied. Parts that FSDP does not gather lie there as well. Parts of
+frozen parameters lie in other shared memory, from which process 0 writes the whole model at the end.
 
 A part is a rectangle of its tensor. Each process tells the others which ones it has, so the run needs no
 knowledge of the mesh: the same rectangle in two processes is a copy, and the first of them counts.
@@ -23,6 +24,7 @@ from torch.optim import Optimizer
 from elastane.common.errors import BadInput
 from elastane.run.checkpoints.rectangles import Box, find_tiling_problem
 from elastane.run.worker.gangs.data_place import DataPlace
+from elastane.run.worker.state.change_detector import digest_tensor
 from elastane.run.worker.state.divided_tensors import get_local, set_local
 from elastane.run.worker.state.model_layout import WholeTensor
 from elastane.run.worker.state.tree_reduce_scatter import TreeReduceScatter
@@ -32,11 +34,11 @@ ALIGNED = 16
 
 
 class LocalShards:
-    """The trained parameters of a model in a worker of several processes.
+    """The parameters of a model in a worker of several processes.
 
     Args:
         model: divided among the processes of the worker, by FSDP2, by tensor parallelism or by both.
-        optimizer: trains all of its parameters; from now on it trains their local parts.
+        optimizer: trains all of its parameters that are not frozen; from now on it trains their local parts.
         processes: the number of processes of the worker.
 
     Raises:
@@ -49,27 +51,19 @@ class LocalShards:
         _check_parameters(model, optimizer, processes)
         self._number = dist.get_rank()
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        own = {
-            self._names[id(parameter)]: _find_box(self._names[id(parameter)], parameter)
-            for parameter in trained
-        }
-        found: list[dict[str, Box]] = [{} for _ in range(processes)]
-        dist.all_gather_object(found, own)
-        _check_names(found)
-        gathered = [list(boxes.values()) for boxes in found]
-        self._boxes = {
-            id(parameter): boxes
-            for parameter, boxes in zip(trained, zip(*gathered, strict=True), strict=True)
-        }
+        in_groups = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        trained = [parameter for parameter in in_groups if parameter.requires_grad]
+        self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+        self._boxes: dict[int, tuple[Box, ...]] = {}
         """The box of each process, by the id of the model's own parameter."""
-        for parameter in trained:
-            _check_boxes(self._names[id(parameter)], parameter, self._boxes[id(parameter)])
+        self._gather_boxes(trained, "train")
+        self._gather_boxes(self._frozen, "have")
+        self._check_frozen_copies()
         self._sources: dict[int, nn.Parameter] = {}
         """The model's own parameter of each local part, by the part's id."""
         self._locals: list[nn.Parameter] = []
         for group in optimizer.param_groups:
-            group["params"] = [self._replace(parameter) for parameter in group["params"]]
+            group["params"] = [self._replace(one) if one.requires_grad else one for one in group["params"]]
         for module in self._modules:
             # The run itself divides by the number of samples.
             module.set_gradient_divide_factor(1.0)
@@ -79,6 +73,42 @@ class LocalShards:
             module.unshard()
             module.reshard()
 
+    def _gather_boxes(self, parameters: Sequence[nn.Parameter], verb: str) -> None:
+        """Learn which part of each parameter every process has; they have them in the same order."""
+        own = {
+            self._names[id(parameter)]: _find_box(self._names[id(parameter)], parameter)
+            for parameter in parameters
+        }
+        found: list[dict[str, Box]] = [{} for _ in range(self._processes)]
+        dist.all_gather_object(found, own)
+        _check_names(found, verb)
+        gathered = [list(boxes.values()) for boxes in found]
+        for parameter, boxes in zip(parameters, zip(*gathered, strict=True), strict=True):
+            _check_boxes(self._names[id(parameter)], parameter, boxes)
+            self._boxes[id(parameter)] = boxes
+
+    def _check_frozen_copies(self) -> None:
+        """Check that processes have equal values of what several of them have; a run never changes these."""
+        own = {}
+        for parameter in self._frozen:
+            boxes = self._boxes[id(parameter)]
+            box = boxes[self._number]
+            if box.elements and boxes.count(box) > 1:
+                own[self._names[id(parameter)], box] = digest_tensor(get_local(parameter.detach()))
+        found: list[dict[tuple[str, Box], str]] = [{} for _ in range(self._processes)]
+        dist.all_gather_object(found, own)
+        first: dict[tuple[str, Box], tuple[int, str]] = {}
+        for process, digests in enumerate(found):
+            for part, digest in digests.items():
+                other, known = first.setdefault(part, (process, digest))
+                if known != digest:
+                    raise BadInput(
+                        f"process {other} and process {process} of the worker have different values of "
+                        f"{part[0]}, which is frozen",
+                        means="they compute with the same model, of which nothing trains this tensor",
+                        do="build the model with the same random numbers in all processes, not by RANK",
+                    )
+
     def _replace(self, source: nn.Parameter) -> nn.Parameter:
         local = nn.Parameter(get_local(source.detach()))
         self._locals.append(local)
@@ -87,16 +117,21 @@ class LocalShards:
 
     @property
     def names(self) -> dict[nn.Parameter, str]:
-        """The names that the local parts have in the model."""
-        return {local: self._names[id(self._sources[id(local)])] for local in self._locals}
+        """The names that the trained local parts, and the frozen parameters, have in the model."""
+        return {one: self._names[id(self.find_source(one))] for one in (*self._locals, *self._frozen)}
 
     def find_source(self, local: nn.Parameter) -> nn.Parameter:
-        """Return the model's own parameter of a local part."""
-        return self._sources[id(local)]
+        """Return the model's own parameter of a local part: the parameter itself if it is frozen."""
+        return self._sources.get(id(local), local)
 
-    def find_boxes(self, local: nn.Parameter) -> Sequence[Box]:
+    def read_whole(self, parameter: nn.Parameter) -> torch.Tensor:
+        """Return the whole of a parameter; all processes call this at the same time."""
+        whole = parameter.detach()
+        return whole.full_tensor() if isinstance(whole, DTensor) else whole
+
+    def find_boxes(self, parameter: torch.Tensor) -> Sequence[Box]:
         """Return the part of the whole parameter that each process has."""
-        return self._boxes[id(self.find_source(local))]
+        return self._boxes[id(self._sources.get(id(parameter), parameter))]
 
     def find_largest(self, local: nn.Parameter) -> tuple[int, ...]:
         """Return the sizes of the largest part of any process, the same in all of them."""
@@ -119,16 +154,16 @@ class LocalShards:
         return boxes.index(boxes[self._number]) < self._number
 
     def list_copies(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the parts that several processes have, each with a name that is the same in all of them."""
-        for local, name in self.names.items():
+        """Yield the trained parts that several processes have, with names that are the same in all."""
+        for local in self._locals:
             boxes = self.find_boxes(local)
             own = boxes[self._number]
             if own.elements and boxes.count(own) > 1:
-                yield f"{name} of process {boxes.index(own)}", local
+                yield f"{self._names[id(self.find_source(local))]} of process {boxes.index(own)}", local
 
     def describe(self) -> str:
         """Return a digest of the division, which is the same in all processes of all workers."""
-        parts = [(name, self._boxes[id(self._sources[id(local)])]) for local, name in self.names.items()]
+        parts = [(name, self.find_boxes(one)) for one, name in self.names.items()]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def check_data(self, places: Sequence[DataPlace]) -> None:
@@ -148,15 +183,15 @@ class LocalShards:
         }
         for source in self._sources.values():
             boxes, name = self._boxes[id(source)], self._names[id(source)]
-            numbers: dict[Box, set[int]] = {}
+            numbers: dict[Box, set[tuple[int, int]]] = {}
             for box, place in zip(boxes, places, strict=True):
                 if box.elements:
-                    numbers.setdefault(box, set()).add(place.number)
+                    numbers.setdefault(box, set()).add((place.number, place.part))
             differs = any(len(some) > 1 for some in numbers.values())
             if differs or not summed.get(id(source), places[0].size == 1):
                 raise BadInput(
-                    f"{name} is not divided among the {places[0].size} processes of the worker that compute "
-                    "different microbatches",
+                    f"{name} is not divided among the {places[0].size * places[0].parts} processes of the "
+                    "worker that compute different microbatches, or parts of one",
                     means="its gradient would differ between them; DDP and HSDP's replicate dimension inside "
                     "a worker are not exact, because Elastane is the replicate dimension",
                     do="call fully_shard(model) over them, in their order, before the optimizer is built; or "
@@ -168,7 +203,8 @@ class LocalShards:
         """Let the model use the memory of the run.
 
         Args:
-            places: each local part, and flat memory that begins with it; there is as much as is reserved.
+            places: a local part, or a frozen parameter, and flat memory that begins with its elements; there
+                is as much as is reserved.
         """
         gathered = {
             id(one.sharded_param): one
@@ -181,8 +217,9 @@ class LocalShards:
             if one := gathered.get(id(source)):
                 # FSDP replaces the memory of a part when the part is in other memory than this.
                 one._sharded_param_data = flat[: one.padded_sharded_param_size.numel()]
-            # Not the parameter's own tensor: the optimizer's changes are none of the script.
-            set_local(source, local.data)
+            box = self.find_boxes(local)[self._number]
+            # Not the local part's own tensor: the optimizer's changes are none of the script.
+            set_local(source, flat[: box.elements].view(box.sizes).data)
 
     def reshard(self) -> None:
         """Let FSDP gather all values anew when it needs them."""
@@ -199,12 +236,18 @@ def _list_groups(module: FSDPModule) -> list[Any]:
 
 
 def _adds_all(mesh_info: object, places: Sequence[DataPlace]) -> bool:
-    """Return whether FSDP adds gradients over a group of one process for each data place, in their order."""
+    """Return whether FSDP adds the gradients of all microbatches that processes compute at the same time.
+
+    It adds them in the order of the places, and those of the parts of a microbatch first. The gradient of a
+    parameter that only processes with the same part have, such as an expert, is complete without the others.
+    """
     group = getattr(mesh_info, "shard_process_group", None)
     if group is None or hasattr(mesh_info, "replicate_process_group"):
         return False
     ranks = dist.get_process_group_ranks(group)
-    return [places[rank].number for rank in ranks] == [*range(places[0].size)]
+    size, parts = range(places[0].size), range(places[0].parts)
+    found = [(places[rank].number, places[rank].part) for rank in ranks]
+    return found in ([(n, part) for n in size for part in parts], [(n, found[0][1]) for n in size])
 
 
 def _find_box(name: str, parameter: nn.Parameter) -> Box:
@@ -260,11 +303,11 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer, processes: int) ->
                 means="so far a worker of several processes trains on the CPU",
                 do="use one process per GPU: leave --processes out, and let --workers be the number of GPUs",
             )
-        if id(parameter) not in trained or not parameter.requires_grad:
+        if id(parameter) not in trained and parameter.requires_grad:
             raise BadInput(
-                f"the optimizer does not train {name}",
-                means="a worker of several processes cannot carry frozen parameters yet",
-                do="train all parameters, or use one process per worker: leave --processes out",
+                f"the optimizer does not train {name}, which requires a gradient",
+                means="the processes would add gradients that nothing uses",
+                do="freeze it before fully_shard, with requires_grad_(False); or give it to the optimizer",
             )
     if unknown := trained - {id(parameter) for parameter in model.parameters()}:
         raise BadInput(
@@ -280,13 +323,13 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer, processes: int) ->
         )
 
 
-def _check_names(found: Sequence[dict[str, Box]]) -> None:
-    """Check that all processes train the same parameters, in the same order."""
+def _check_names(found: Sequence[dict[str, Box]], verb: str) -> None:
+    """Check that all processes train, or have, the same parameters, in the same order."""
     for process, boxes in enumerate(found):
         if list(boxes) != list(found[0]):
             other = next(iter(boxes.keys() ^ found[0].keys()), "them in the same order")
             raise BadInput(
-                f"process 0 and process {process} of the worker do not both train {other}",
+                f"process 0 and process {process} of the worker do not both {verb} {other}",
                 means="each process has a part of every parameter; stages of a pipeline are refused: each "
                 "microbatch is a virtual rank, and a pipeline with one at a time is mostly empty",
                 do="divide the model by fully_shard, parallelize_module or both; build the optimizer with "

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from elastane.common.errors import BadInput
 from elastane.run.checkpoints.rectangles import Box
 from elastane.run.protocol.layout import Block, cut_blocks
-from elastane.run.worker.state.divided_tensors import get_local
+from elastane.run.worker.state.divided_tensors import get_local, is_shard
 from elastane.run.worker.state.shared_memory import Section
 from elastane.run.worker.state.square_sums import Rows
 from elastane.run.worker.state.tensor_bytes import raw_bytes
@@ -160,6 +160,7 @@ class ParameterShards(Protocol):
     def find_largest(self, local: nn.Parameter) -> tuple[int, ...]: ...
     def find_whole(self, local: nn.Parameter) -> WholeTensor: ...
     def is_copy(self, local: nn.Parameter) -> bool: ...
+    def read_whole(self, parameter: nn.Parameter) -> torch.Tensor: ...
 
 
 class ModelLayout:
@@ -180,6 +181,10 @@ class ModelLayout:
             other processes of the worker have more rows of a tensor.
         sources: the tensors in which autograd leaves the gradients: the model's own parameters.
         extents: the extent of each parameter.
+        frozen: the parameters that are not trained.
+        divided_frozen: those of them of which this process has a part.
+        frozen_extents: the extent of each of these, in memory of their own.
+        frozen_sections: the sections of that memory, one per data type.
         groups: the number of each parameter's group.
         buffers: ``(module, name)`` of every buffer that training may change.
         buffer_extents: the extent of each buffer.
@@ -230,6 +235,10 @@ class ModelLayout:
         _refuse_shared_memory(model, self.parameters)
         trained = {id(parameter) for parameter in self.parameters}
         self.frozen = [p for p in names if id(p) not in trained]
+        self.divided_frozen = [p for p in self.frozen if is_shard(p)]
+        self.frozen_extents: list[Extent] = []
+        self.frozen_sections: list[Section] = []
+        self._place_frozen(names)
         in_groups = [p for group in optimizer.param_groups for p in group["params"]]
         self._frozen_in_groups = [(names.get(p, "?"), p) for p in in_groups if not p.requires_grad]
         self._groups = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
@@ -283,6 +292,28 @@ class ModelLayout:
                 means="none of its parameters requires a gradient",
                 do="check requires_grad and the parameters given to the optimizer",
             )
+
+    def _place_frozen(self, names: Mapping[nn.Parameter, str]) -> None:
+        dtypes = [*dict.fromkeys(parameter.dtype for parameter in self.divided_frozen)]
+        ends = [0] * len(dtypes)
+        for parameter in self.divided_frozen:
+            assert self._shards is not None, "only a divided model has parts of parameters"
+            section, shape = dtypes.index(parameter.dtype), tuple(get_local(parameter).shape)
+            start, stride = ends[section], tuple(torch.empty(shape, device="meta").stride())
+            ends[section] += self._shards.count_reserved(parameter)
+            self.frozen_extents.append(
+                Extent(
+                    names[parameter],
+                    section,
+                    start,
+                    start + math.prod(shape),
+                    shape,
+                    stride,
+                    self._shards.find_whole(parameter),
+                    self._shards.is_copy(parameter),
+                )
+            )
+        self.frozen_sections = [Section(*each) for each in zip(dtypes, ends, strict=True)]
 
     def _place_averaged(self, averaged: AveragedBuffers) -> None:
         found = [(averaged.module, name, full) for name, full in averaged.list_buffers()]
@@ -453,14 +484,19 @@ class ModelLayout:
         return [get_local(source) for source in self.sources]
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, shapes and types of whole tensors, and of frozen values."""
+        """Return the SHA-256 of names, shapes and types of whole tensors, and of frozen values.
+
+        All processes of a worker call this at the same time.
+        """
         described = [
             (extent.name, extent.whole.shape, str(self.sections[extent.section].dtype))
             for extent in (*self.extents, *self.buffer_extents)
         ]
         digest = hashlib.sha256(repr(described).encode())
         for parameter in self.frozen:
-            digest.update(raw_bytes(parameter))
+            digest.update(
+                raw_bytes(parameter if self._shards is None else self._shards.read_whole(parameter))
+            )
         return digest.hexdigest()
 
 

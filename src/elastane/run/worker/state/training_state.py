@@ -34,6 +34,7 @@ from elastane.run.worker.state.replicated_state import ReplicatedState
 from elastane.run.worker.state.row_sums import update_digest
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.sharded_optimizer import ShardedOptimizer
+from elastane.run.worker.state.shared_memory import Arena
 from elastane.run.worker.state.slot_memory import Sections
 from elastane.run.worker.state.whole_optimizer import WholeOptimizer
 
@@ -46,7 +47,7 @@ class ModelShards(Protocol):
 
     def place(self, places: Iterable[tuple[nn.Parameter, torch.Tensor]]) -> None: ...
     def reshard(self) -> None: ...
-    def find_boxes(self, local: nn.Parameter) -> Sequence[Box]: ...
+    def find_boxes(self, parameter: torch.Tensor) -> Sequence[Box]: ...
     def list_copies(self) -> Iterator[tuple[str, torch.Tensor]]: ...
     def describe(self) -> str: ...
     def check_data(self, places: Sequence[DataPlace]) -> None: ...
@@ -72,6 +73,7 @@ class TrainingState:
     Attributes:
         gather_tensor: returns the whole of a tensor of a divided model, after the scripts have ended; None:
             the model is not divided.
+        frozen: the parts of frozen parameters that this process has; None: it has none.
         replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
@@ -109,6 +111,7 @@ class TrainingState:
         self.tokenizer: Any = None
         self.arena = placement.arena
         self._move_parameters()
+        self.frozen = self._move_frozen() if layout.frozen_extents else None
         self.buffers = CommittedBuffers(layout, placement)
         self.shards: OptimizerShards = (
             WholeOptimizer(optimizer, layout)
@@ -146,6 +149,20 @@ class TrainingState:
             self.placement.mark_computed(range(len(self.layout.blocks)))
             if self.inner is not None:
                 self.placement.commit_values()
+
+    @torch.no_grad()
+    def _move_frozen(self) -> Arena:
+        """Move the parts of frozen parameters, one by one, to memory that other processes can read."""
+        layout = self.layout
+        arena = Arena("frozen", layout.frozen_sections)
+
+        def copy_parts() -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+            for parameter, extent in zip(layout.divided_frozen, layout.frozen_extents, strict=True):
+                extent.view(arena.tensors).copy_(get_local(parameter))
+                yield parameter, arena.tensors[extent.section][extent.start :]
+
+        self.get_shards().place(copy_parts())
+        return arena
 
     def read_stored(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors that a file of the model has; of a divided model only those outside blocks."""
@@ -209,6 +226,8 @@ class TrainingState:
         elif begins:
             self.auxiliary_modules.find()
             self.replicated.check_schedules_known()
+        if self._shards is not None:
+            self.replicated.untrained.check_undivided(changed)
         self.buffers.commit()
         self.replicated.untrained.changed.update(changed)
         self.replicated.untrained.remember()

@@ -4,12 +4,14 @@ Every worker creates them by running the script, so they need not travel. If the
 two steps (a target network, a mask), it travels from then on like all other state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 
+from elastane.common.errors import BadInput
 from elastane.run.worker.state.change_detector import ChangeDetector, ChangeMark, digest_tensor
+from elastane.run.worker.state.divided_tensors import get_local
 from elastane.run.worker.state.model_layout import ModelLayout
 
 
@@ -26,6 +28,7 @@ class UntrainedTensors:
     def __init__(self, model: nn.Module, layout: ModelLayout) -> None:
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._frozen = {names[parameter]: parameter for parameter in layout.frozen}
+        self._divided = {extent.name for extent in layout.frozen_extents}
         in_blocks = {(id(module), name) for module, name in layout.buffers}
         self._buffers: dict[str, tuple[nn.Module, str]] = {}
         # Caches, as torch defines them: a forward pass may change them.
@@ -42,9 +45,10 @@ class UntrainedTensors:
         self.changed: set[str] = set()
 
     def find_tensors(self) -> dict[str, torch.Tensor]:
-        """Return all untrained tensors, by name."""
+        """Return all untrained tensors, by name; of divided ones the part of this process."""
+        frozen = {name: get_local(parameter) for name, parameter in self._frozen.items()}
         buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}
-        return {**self._frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
+        return {**frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
 
     def find_changed_tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors that a joining worker must receive, by name."""
@@ -53,6 +57,20 @@ class UntrainedTensors:
     def list_changed(self) -> list[str]:
         """Return the names of the tensors that the script has changed since its loop began, but no caches."""
         return sorted(self.changed - self._caches)
+
+    def check_undivided(self, names: Iterable[str]) -> None:
+        """Check that tensors which have changed are not divided among the processes of the worker.
+
+        Raises:
+            BadInput: one of them is.
+        """
+        if divided := sorted(self._divided.intersection(names)):
+            raise BadInput(
+                f"{divided[0]} was changed between two steps, and it is frozen and divided",
+                means="each process of a worker has a part of it, and others would not get the change",
+                do="change frozen parameters before run.prepare; or train them; or leave --processes out: a "
+                "worker then is one process",
+            )
 
     def remember(self) -> None:
         """Remember the present state of the tensors."""
@@ -76,6 +94,7 @@ class UntrainedTensors:
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load what `find_changed_tensors` returned on another worker or in an earlier attempt of the run."""
+        self.check_undivided(tensors)
         present = self.find_tensors()
         for full, tensor in tensors.items():
             target = present.get(full)
