@@ -22,14 +22,19 @@ UNCLIPPED = "training.clip_grad_norm=1000"
 """The last bits of a norm depend on the division, and so would steps that it scales."""
 
 
-def make_recipe(family, processes):
-    return make_small_recipe(f"{family}-tiny", UNCLIPPED, f"workers.processes={processes}")
+def make_recipe(name, processes):
+    return make_small_recipe(name, UNCLIPPED, f"workers.processes={processes}")
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("gpt-oss", marks=pytest.mark.long)])
-def test_divided_workers_join_and_lose_a_process_without_changing_a_byte(stage, tmp_path, family):
-    whole = play_recipe(stage, make_recipe(family, 1), tmp_path / "whole", release_all_steps)
-    recipe = make_recipe(family, 2)
+LONG = ("gpt-oss-tiny", "llama-tiny-lora", "gpt-oss-tiny-lora")
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-tiny", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
+)
+def test_divided_workers_join_and_lose_a_process_without_changing_a_byte(stage, tmp_path, name):
+    whole = play_recipe(stage, make_recipe(name, 1), tmp_path / "whole", release_all_steps)
+    recipe = make_recipe(name, 2)
     ended = play_recipe(stage, recipe, tmp_path / "divided", join_kill_and_drain, processes=2)
     assert ended.find_subjects("worker.died") == ["worker 0"], ended.describe()
     assert ended.find_events("worker.left"), ended.describe()
@@ -39,12 +44,12 @@ def test_divided_workers_join_and_lose_a_process_without_changing_a_byte(stage, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", ["llama", "gpt-oss"])
-def test_a_divided_run_resumes_and_goes_on_with_other_divisions(stage, tmp_path, family):
-    whole = play_recipe(stage, make_recipe(family, 1), tmp_path / "whole", release_all_steps)
+@pytest.mark.parametrize("name", ["llama-tiny", "gpt-oss-tiny", "llama-tiny-lora"])
+def test_a_divided_run_resumes_and_goes_on_with_other_divisions(stage, tmp_path, name):
+    whole = play_recipe(stage, make_recipe(name, 1), tmp_path / "whole", release_all_steps)
 
     def write(processes):
-        recipe = make_recipe(family, processes)
+        recipe = make_recipe(name, processes)
         file = tmp_path / f"recipe-{processes}.yaml"
         file.write_text(format_recipe(recipe))
         return str(find_script(recipe)), str(file)
@@ -65,7 +70,7 @@ def test_a_divided_run_resumes_and_goes_on_with_other_divisions(stage, tmp_path,
         attempts.wait_for_event("checkpoint.saved")
         attempts.kill_everything()
         attempts.touch("gates")
-        attempts.resume("--start=2")
+        attempts.resume("--processes=1", "--workers=4", "--start=4")
         ended = attempts.wait_for_end()
         assert ended.outcome.code == 0, ended.describe()
         assert ended.losses == whole.losses

@@ -187,8 +187,10 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path, change, words):
         (["batch.size=10"], "2 processes cannot share the 5 microbatches of a step equally"),
         (["workers.max=5"], r"workers\.max: 5 is more than the 4 groups of 2 microbatches of a step"),
         (["workers.copies=2"], r"workers\.copies: 2 cannot be combined with workers\.processes: 2"),
-        (["task=preference"], r"workers\.processes: 2 cannot be combined with the task preference"),
-        (["lora.rank=8"], r"workers\.processes: 2 cannot be combined with lora"),
+        (
+            ["task=preference"],
+            r"workers\.processes: 2 cannot be combined with the task preference without lora",
+        ),
     ],
 )
 def test_what_the_processes_of_a_worker_cannot_share_is_refused(tmp_path, changes, words):

@@ -384,6 +384,23 @@ def test_what_is_not_exact_is_refused_in_words(play, arg, error):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("script", ["train_context.py", "train_experts.py"])
+def test_processes_that_compute_parts_of_microbatches_give_the_same_bytes(stage, script):
+    def play(processes, start):
+        return stage.play(
+            script=EXAMPLE.with_name(script), processes=processes, start=start, max_workers=start
+        )
+
+    alone = play(2, 1)
+    assert_equal(play(2, 2), alone)
+    assert_equal(play(4, 1), alone, digests=False)
+    if script == "train_context.py":
+        whole = stage.play(script=EXAMPLE, max_workers=1)
+        found, expected = (list(map(float.fromhex, some.losses)) for some in (alone, whole))
+        assert found == pytest.approx(expected, rel=1e-5), alone.describe()
+
+
+@pytest.mark.long
 def test_a_checkpoint_of_tied_tensors_is_read_by_another_number_of_processes(stage, tmp_path):
     """The small Llama of the examples, by 2 x 2 processes, then on from its checkpoint by others."""
     whole = stage.play(script=EXAMPLE, max_workers=2)

@@ -86,7 +86,7 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     """
     recipe, devices, processes = request.recipe, request.devices, request.recipe.workers.processes
     ranks, copies = recipe.most_workers, recipe.workers.copies
-    gathered = count_gathered(measures, processes)
+    gathered = count_gathered(measures, processes, passes=3 if recipe.task == "preference" else 2)
     measures = measures.divide(processes)
     most_copies = None if copies == "all" else copies
     on_nodes = request.nodes.spread(workers, devices.count)
@@ -114,9 +114,7 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
     plan = SizePlan(
         workers=workers,
         microbatches=largest,
-        # FSDP has a copy of its own.
-        parameters_bytes=measures.parameters_bytes * (2 if is_copied or processes > 1 else 1)
-        + gathered.parameters_bytes,
+        parameters_bytes=measures.parameters_bytes * (2 if is_copied else 1) + gathered.parameters_bytes,
         gradients_bytes=gradients_bytes,
         optimizer_bytes=count_held_bytes(states, workers, most_copies),
         activations_bytes=_count_activations(recipe, measures),
@@ -146,7 +144,7 @@ class GatheredMemory(msgspec.Struct, frozen=True):
     Args:
         parameters_bytes: of the parameters that are whole at the same time.
         gradients_bytes: of the whole gradients before their sum is divided, with the buffers of the exchange.
-        traffic_bytes: that a process receives: parameters for both passes, and gradients.
+        traffic_bytes: that a process receives: parameters for every pass, and gradients.
     """
 
     parameters_bytes: int = 0
@@ -154,20 +152,26 @@ class GatheredMemory(msgspec.Struct, frozen=True):
     traffic_bytes: int = 0
 
 
-def count_gathered(measures: ModelMeasures, processes: int) -> GatheredMemory:
+def count_gathered(measures: ModelMeasures, processes: int, passes: int) -> GatheredMemory:
     """Return what FSDP gathers of a model.
 
     Parameters outside the layers, such as embeddings, stay whole through both passes, and their gradients
     until the end. Of the layers one computes, and the next one is being gathered. Gradients are copied for
     the exchange, and received.
+
+    Args:
+        passes: forward and backward passes, for each of which the parameters are gathered.
     """
     if processes == 1:
         return GatheredMemory()
     outer, layer = measures.outer_bytes, measures.layer_bytes
+    outer_trained, layer_trained = measures.outer_trained_bytes, measures.layer_trained_bytes
+    trained_bytes = sum(elements * size for elements, size in measures.sections)
+    traffic_bytes = passes * measures.parameters_bytes + trained_bytes
     return GatheredMemory(
         parameters_bytes=outer + 2 * layer,
-        gradients_bytes=max(outer + 3 * layer, 3 * outer - 2 * layer),
-        traffic_bytes=3 * measures.parameters_bytes * (processes - 1) // processes,
+        gradients_bytes=max(outer_trained + 3 * layer_trained, 3 * outer_trained - 2 * layer),
+        traffic_bytes=traffic_bytes * (processes - 1) // processes,
     )
 
 

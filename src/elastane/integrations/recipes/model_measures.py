@@ -33,6 +33,8 @@ class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
         computed_trained: those of them that are trained.
         layer_bytes: the size of the largest layer, which the processes of a worker gather as a whole.
         outer_bytes: the size of all that is in no layer, such as embeddings.
+        layer_trained_bytes: of the largest layer, the size of what is trained.
+        outer_trained_bytes: of all that is in no layer, the size of what is trained.
     """
 
     shape: ModelShape
@@ -45,6 +47,8 @@ class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
     computed_trained: int
     layer_bytes: int
     outer_bytes: int
+    layer_trained_bytes: int
+    outer_trained_bytes: int
 
     def divide(self, processes: int) -> "ModelMeasures":
         """Return the measures of the part that each process of a worker keeps."""
@@ -129,6 +133,9 @@ def _measure(model: nn.Module, config: Any, recipe: Recipe) -> ModelMeasures:
         sections += [(elements, size) for size, elements in sizes.items()]
     shares = _find_computed_shares(model, config)
     layers = [sum(one.nbytes for one in layer.parameters()) for layer in list_layers(model)]
+    trained_layers = [
+        sum(one.nbytes for one in layer.parameters() if one.requires_grad) for layer in list_layers(model)
+    ]
     parameters_bytes = sum(parameter.nbytes for parameter in parameters)
     return ModelMeasures(
         shape=read_shape(config),
@@ -143,6 +150,8 @@ def _measure(model: nn.Module, config: Any, recipe: Recipe) -> ModelMeasures:
         ),
         layer_bytes=max(layers, default=0),
         outer_bytes=parameters_bytes - sum(layers),
+        layer_trained_bytes=max(trained_layers, default=0),
+        outer_trained_bytes=sum(parameter.nbytes for parameter in trained) - sum(trained_layers),
     )
 
 

@@ -76,19 +76,12 @@ def _check_processes(recipe: Recipe) -> None:
             f"write a batch.size that is a multiple of {processes} times batch.microbatch",
             means="the processes of a worker compute one microbatch each, all at the same time",
         )
-    if recipe.lora is not None:
+    if recipe.task == "preference" and recipe.lora is None:
         raise make_field_error(
             field,
-            f"{processes} cannot be combined with lora",
-            f"write {field}: 1, or remove lora",
-            means="most weights are frozen then, and a worker of several processes does not carry those yet",
-        )
-    if recipe.task == "preference":
-        raise make_field_error(
-            field,
-            f"{processes} cannot be combined with the task preference",
-            f"write {field}: 1",
-            means="the model before the training is a second one, which nothing divides yet",
+            f"{processes} cannot be combined with the task preference without lora",
+            f"write {field}: 1; or train an adapter: lora",
+            means="the model before the training is a second one then, which nothing divides yet",
         )
     allowed, why = REFUSED_SETTINGS["copies"]
     if workers.copies != allowed:

@@ -13,7 +13,7 @@ import elastane
 from elastane.integrations.recipes.data.open_data import load_tokenizer, open_data
 from elastane.integrations.recipes.evaluation import format_preference, measure_preference
 from elastane.integrations.recipes.losses import ReferenceModel, move_batch, preference_loss_sum
-from elastane.integrations.recipes.models import build_model
+from elastane.integrations.recipes.models import build_model, divide_model
 from elastane.integrations.recipes.optimization import build_learning_rate_schedule, build_optimizer
 from elastane.integrations.recipes.recipe import count_training_steps
 from elastane.integrations.recipes.recipe_files import read_recipe
@@ -33,6 +33,7 @@ def main() -> None:
     data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
     model = build_model(recipe, tokenizer).to(device)
     reference = ReferenceModel(model)
+    model = divide_model(model)
     steps = count_training_steps(recipe, len(data.train))
     optimizer = build_optimizer(model, recipe.training)
     scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
@@ -46,6 +47,7 @@ def main() -> None:
         global_batch=recipe.batch.size,
         microbatch=recipe.batch.microbatch,
         until=f"{steps} steps",
+        drop_last=recipe.drops_last,
         collate=data.collate,
     ):
         for microbatch in step:
