@@ -33,8 +33,8 @@ class ModelMeasures(msgspec.Struct, frozen=True, kw_only=True):
         computed_trained: those of them that are trained.
         layer_bytes: the size of the largest layer, which the processes of a worker gather as a whole.
         outer_bytes: the size of all that is in no layer, such as embeddings.
-        layer_trained_bytes: of the largest layer, the size of what is trained.
-        outer_trained_bytes: of all that is in no layer, the size of what is trained.
+        layer_trained_bytes: the size of the trained parameters of the largest layer.
+        outer_trained_bytes: the size of the trained parameters that are in no layer.
     """
 
     shape: ModelShape
