@@ -6,12 +6,13 @@ two steps (a target network, a mask), it travels from then on like all other sta
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 import torch
 from torch import nn
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.state.change_detector import ChangeDetector, ChangeMark, digest_tensor
-from elastane.run.worker.state.divided_tensors import get_local
+from elastane.run.worker.state.divided_tensors import count_changes, get_local
 from elastane.run.worker.state.model_layout import ModelLayout
 
 
@@ -74,9 +75,14 @@ class UntrainedTensors:
 
     def remember(self) -> None:
         """Remember the present state of the tensors."""
-        self._marks = {
-            name: self._detector.mark(name, tensor) for name, tensor in self.find_tensors().items()
-        }
+        self._marks = {name: self._mark(name, tensor) for name, tensor in self.find_tensors().items()}
+
+    def _mark(self, name: str, tensor: torch.Tensor) -> ChangeMark:
+        mark = self._detector.mark(name, tensor)
+        if name not in self._divided:
+            return mark
+        # Torch counts a change of the whole tensor there, and not in the part.
+        return msgspec.structs.replace(mark, version=count_changes(self._frozen[name]))
 
     def find_changed(self, *, caches: bool) -> list[str]:
         """Return the names of the tensors that have changed since `remember`.
@@ -87,8 +93,7 @@ class UntrainedTensors:
         return [
             name
             for name, tensor in self.find_tensors().items()
-            if (caches or name not in self._caches)
-            and self._detector.mark(name, tensor) != self._marks.get(name)
+            if (caches or name not in self._caches) and self._mark(name, tensor) != self._marks.get(name)
         ]
 
     @torch.no_grad()
