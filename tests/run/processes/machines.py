@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -82,9 +82,11 @@ class Machines:
         )
         wait_until(self.run_dir.endpoint.exists, "the run has begun")
 
-    def join(self, name: str, network: int = 0, slots: int = 1, options: Sequence[str] = ()) -> None:
-        """Let another machine take part."""
-        words = ("join", str(self.run_dir.root), "--slots", str(slots), "--name", name, *options)
+    def join(
+        self, name: str, network: int = 0, slots: int = 1, options: Sequence[str] = (), *, ticket: str = ""
+    ) -> None:
+        """Let another machine take part, with a ticket or with the run directory."""
+        words = ("join", ticket or str(self.run_dir.root), "--slots", str(slots), "--name", name, *options)
         self._start(name, network, *words)
 
     def _start(self, name: str, network: int, *words: str) -> None:
@@ -133,17 +135,19 @@ class Machines:
 
     def step_until_members(self, node: str, count: int = 1) -> None:
         """Let a paced run make one step after the other until so many workers of a machine are members."""
+        self.step_until(
+            f"{count} members on {node or 'the first'}", lambda: self.count_members(node) >= count
+        )
+
+    def step_until(self, what: str, happens: Callable[[], object]) -> None:
+        """Let a paced run make one step after the other until something happens."""
 
         def make_step() -> None:
             if (answer := self.ask()) is not None:
                 (self.run_dir.root / f"gate-{answer.step + 1}").touch()
             pause()
 
-        wait_until(
-            lambda: self.count_members(node) >= count,
-            f"{count} members on {node or 'the first'}",
-            meanwhile=make_step,
-        )
+        wait_until(happens, what, meanwhile=make_step)
 
     def open_gates(self, last: int) -> None:
         """Let a paced run make its steps up to this one."""
@@ -192,6 +196,10 @@ class Machines:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    def read_log(self, node: str) -> str:
+        """Return what the program of a machine has printed."""
+        return (self.run_dir.root.parent / f"{node}.log").read_text()
 
     def wait(self, node: str) -> int:
         """Wait for the end of the program of a machine; return its exit code."""

@@ -4,6 +4,8 @@ from collections import Counter
 
 import pytest
 
+from elastane.run.nouns.records import SPOT_CHECK_FAILED
+
 from .stage import add_worker_2_and_drain_worker_0
 from .ways import OPPOSITE_WAYS, pair_with_ways
 
@@ -80,6 +82,16 @@ def test_spot_checks_compare_whole_virtual_ranks(stage, assert_equals_one_worker
     ended = stage.play(*ARGS, start=2, spot_checks="every")
     assert_equals_one_worker(ended)
     assert sum(line.agreed for line in ended.run.ledger if line.samples.count == 48) == ROUNDS // 2
+
+
+def test_a_site_that_computes_other_bits_is_found_and_put_out(stage, assert_equals_one_worker):
+    """Workers without shared memory are sites; one of three flips a bit of a gradient in its inner steps."""
+    ended = stage.play(*ARGS, f"--flip=1:{STEP}", start=3, spot_checks="every", transport="tcp")
+    assert_equals_one_worker(ended)
+    (found,) = ended.find_events(SPOT_CHECK_FAILED)
+    assert found.who == "worker 1"
+    assert ended.find_subjects("worker.died") == ["worker 1"]
+    assert set(ended.get_shares(ROUNDS)) == {0, 2}
 
 
 def test_a_run_resumes_in_a_round_on_other_workers(attempts, assert_equals_one_worker):

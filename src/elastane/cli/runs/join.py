@@ -21,12 +21,13 @@ from elastane.common.errors import BadInput
 from elastane.common.extras import require
 from elastane.run.connections.endpoint import read_endpoint
 from elastane.run.machines.agents.remote_joins import TICKET_FROM_STDIN
-from elastane.run.machines.tickets.tickets import is_ticket
+from elastane.run.machines.tickets.site_proofs import describe_foreign_ticket
+from elastane.run.machines.tickets.tickets import decode_ticket, is_ticket, present_ticket
 from elastane.run.machines.visits.mirror import is_mirror
 from elastane.run.machines.visits.run_finder import find_run
 from elastane.run.machines.visits.visits import find_shared_run
 from elastane.run.nouns.hosts import MOST_SLOTS, derive_node_name
-from elastane.run.nouns.membership import FIRST_NODE_WORD, NODE_NAME
+from elastane.run.nouns.membership import FIRST_NODE_WORD, NODE_NAME, SiteName
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.sites import parse_sites
 from elastane.run.observability.run_files import read_record
@@ -63,7 +64,8 @@ def join_run(
     Start the run with elastane run --listen ADDRESS; it prints a ticket for RUN.
     All machines need its directory and its script at the same path, on a file
     system that they share. With - for RUN the command reads the ticket from its
-    standard input, where other users of the machine cannot see it.
+    standard input, where other users of the machine cannot see it. The ticket of a
+    site names the site, so --site is not needed with it.
 
     The run grows by up to N workers. The first Ctrl-C lets them leave at the next
     commit, without losing any of their work; the second ends them at once. The
@@ -90,20 +92,22 @@ def join_run(
         )
     # With a ticket the machine has proven already that it shares the directories of the run.
     is_admitted = is_ticket(run)
-    directory = find_shared_run(run) if is_admitted else _find_directory(run)
+    directory, allowed = find_shared_run(run) if is_admitted else (_find_directory(run), ())
     record = read_record(directory)
     from elastane.cli.runs.conclusion import print_summary
     from elastane.run.machines.joining.participation import JoinedMachine
     from elastane.run.machines.joining.shared_run import check_joinable, join_shared_run
 
-    node, sites = _choose_name(name), () if site is None else parse_sites(site)
+    node, sites = _choose_name(name), _choose_sites(site, allowed)
     check_joinable(directory, record)
     check_script(Path(record.spec.script))
     most = _choose_slots(slots)
     address = build_machine_address(listen, advertise, ports, partial(_find_address, directory))
     check_ports(address, most)
     say = partial(console.print, markup=False)
-    machine = JoinedMachine(RunDir(directory.root, node), address, most, say, sites)
+    # Other tickets prove no site. The key stays in the memory of this process.
+    proof = present_ticket(decode_ticket(run)) if allowed else ""
+    machine = JoinedMachine(RunDir(directory.root, node), address, most, say, sites, proof)
     over, concludes = join_shared_run(machine, record, is_admitted=is_admitted)
     if concludes:
         report = directory.report if directory.report.exists() else None
@@ -149,6 +153,25 @@ def _choose_name(name: str | None) -> str:
             do="--name NODE, with at most 63 small letters, digits, dots and dashes, such as gpu-7",
         )
     return chosen
+
+
+def _choose_sites(site: str | None, allowed: tuple[SiteName, ...]) -> tuple[SiteName, ...]:
+    """Return the sites of this machine.
+
+    Args:
+        allowed: those of the ticket; empty: it is not one of a site.
+    """
+    if site is None:
+        return allowed
+    named = parse_sites(site)
+    foreign = [name for name in named if name not in allowed] if allowed else []
+    if foreign:
+        raise BadInput(
+            describe_foreign_ticket(allowed, foreign),
+            means="a machine with the ticket of a site takes part at this site only",
+            do="leave --site out, or get a ticket of the other site from the owner of the run",
+        )
+    return named
 
 
 def _choose_slots(slots: int | None) -> int:

@@ -13,12 +13,18 @@ from elastane.cli.timestamps import format_minute
 from elastane.common.errors import BadInput
 from elastane.run.connections.endpoint import read_endpoint
 from elastane.run.connections.run_certificate import compute_fingerprint
-from elastane.run.machines.tickets.ticket_files import TicketStatus, issue_ticket, list_tickets, revoke_ticket
+from elastane.run.machines.tickets.ticket_files import (
+    TicketStatus,
+    issue_ticket,
+    list_tickets,
+    revoke_tickets,
+)
 from elastane.run.machines.tickets.tickets import encode_ticket, find_ticket_fault
 from elastane.run.machines.visits.mirror import is_mirror
 from elastane.run.machines.visits.run_finder import find_run
 from elastane.run.nouns.control import AskStatus
 from elastane.run.nouns.rundir import RunDir
+from elastane.run.nouns.sites import parse_sites
 
 HELP = """
 Let machines and users take part in a run that began with --listen.
@@ -34,11 +40,23 @@ attempt of the run.
   $ elastane ticket list demo
 
 The holder of a ticket can do everything with the run: use it like a password.
+The ticket of a site admits only machines that share the directory of the run, as
+this site. When it is revoked or expires, these machines leave the run.
+
+  $ elastane ticket create study boston --valid 30d
+  $ elastane ticket revoke study boston
 """
 
 
 def create_run_ticket(
     run: RunName,
+    site: Annotated[
+        str,
+        argument(
+            "SITE",
+            "Admit only machines of this site, such as boston, or of several, such as boston,kyoto.",
+        ),
+    ] = "",
     uses: Annotated[
         int | None,
         option("N", "The ticket admits N users, each on one machine. Default: without limit.", min=1),
@@ -53,10 +71,12 @@ def create_run_ticket(
 ) -> None:
     """Create a ticket for RUN and print it; it is shown only once.
 
-    The command needs the directory of the run.
+    The command needs the directory of the run. From the first ticket of a site on,
+    machines without one cannot join as this site, except the first machine.
 
     With --json, an object with the keys id and ticket.
     """
+    sites = parse_sites(site) if site else ()
     valid_s = read_duration_s("--valid", valid) if valid else None
     run_dir = _find_shared(run)
     answer = send_request(run_dir, AskStatus())
@@ -68,7 +88,8 @@ def create_run_ticket(
             means="it was started without --listen, so nothing outside its machine reaches it",
             do="start it with elastane run --listen ADDRESS",
         )
-    ticket = issue_ticket(run_dir, compute_fingerprint(certificate), addresses, uses=uses, valid_s=valid_s)
+    fingerprint = compute_fingerprint(certificate)
+    ticket = issue_ticket(run_dir, fingerprint, addresses, uses=uses, valid_s=valid_s, sites=sites)
     word = encode_ticket(ticket)
     if as_json:
         print_json({"id": ticket.id, "ticket": word})
@@ -80,7 +101,7 @@ def list_run_tickets(run: RunName, as_json: AsJson = False) -> None:
     """List the tickets of RUN: how often each was used, and until when it is valid.
 
     With --json, a list of objects with the keys id, record (key_digest, created,
-    expires, uses), used and revoked.
+    expires, uses, sites), used and revoked.
     """
     found = list_tickets(_find_shared(run))
     if as_json:
@@ -95,13 +116,14 @@ def list_run_tickets(run: RunName, as_json: AsJson = False) -> None:
     cells = [
         (
             ticket.id,
+            ", ".join(ticket.record.sites),
             format_minute(ticket.record.created),
             "" if ticket.record.uses is None else f"{ticket.used} of {ticket.record.uses}",
             _describe_validity(ticket),
         )
         for ticket in found
     ]
-    print_wide(console, build_table(("id", "created", "used", "valid"), cells))
+    print_wide(console, build_table(("id", "site", "created", "used", "valid"), cells))
 
 
 def _describe_validity(ticket: TicketStatus) -> str:
@@ -113,15 +135,18 @@ def _describe_validity(ticket: TicketStatus) -> str:
 
 def revoke_run_ticket(
     run: RunName,
-    ticket: Annotated[str, argument("ID", "The ticket's id, as elastane ticket list shows it.")],
+    ticket: Annotated[
+        str, argument("ID|SITE", "The ticket's id, as elastane ticket list shows it, or a site.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a ticket of RUN: it admits no one from now on.
+    """Revoke a ticket of RUN, or all tickets of a site: they admit no one from now on.
 
-    Machines and users that it has admitted keep their access.
+    Machines that have joined with a ticket of a site leave the run at the next
+    commit. Users and machines that another ticket has admitted keep their access.
     """
-    revoke_ticket(_find_shared(run), ticket)
-    open_console(as_json=as_json).print(f"ticket {ticket} is revoked", markup=False)
+    for revoked in revoke_tickets(_find_shared(run), ticket):
+        open_console(as_json=as_json).print(f"ticket {revoked} is revoked", markup=False)
     if as_json:
         print_json({"ok": True, "id": ticket})
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from elastane.run.machines.tickets.ticket_files import TicketStatus
 from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.nouns.control import Answer, Ask, FromAgent, FromWorker, RunOver, ToAgent, ToWorker
 from elastane.run.nouns.membership import Generation, NodeName, WorkerId
@@ -62,8 +63,22 @@ class ClaimsChecked:
     answered: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TicketsRead:
+    """The tickets of sites have changed."""
+
+    tickets: tuple[TicketStatus, ...]
+
+
 Input: TypeAlias = (
-    FromWorker | FromAgent | CommandRequest | Disconnected | ClaimHeld | ClaimUnanswered | ClaimsChecked
+    FromWorker
+    | FromAgent
+    | CommandRequest
+    | Disconnected
+    | ClaimHeld
+    | ClaimUnanswered
+    | ClaimsChecked
+    | TicketsRead
 )
 
 

@@ -8,9 +8,10 @@ import msgspec
 
 from elastane.run.coordinator.nodes import describe_node, lower_target
 from elastane.run.coordinator.placement import build_orders, list_open_nodes
-from elastane.run.coordinator.roster import Roster, Troubles, find_worker_node, list_node_workers
+from elastane.run.coordinator.roster import FIRST_NODE, Roster, Troubles, find_worker_node, list_node_workers
 from elastane.run.coordinator.run_end import fail_run
 from elastane.run.coordinator.turn import Turn
+from elastane.run.machines.tickets.site_proofs import find_site_fault
 from elastane.run.nouns.control import WorkerReport
 from elastane.run.nouns.membership import NodeName, SiteName, WorkerId
 from elastane.run.nouns.spec import Pinned, Probe
@@ -93,6 +94,8 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     complete = pinned if known is None else complete_pinned(known, pinned)
     differences = describe_differences(complete, pinned)
     differences = differences or describe_foreign_sites(pinned, turn.roster.reports[worker].sites)
+    unproven = "" if differences else _describe_unproven_sites(turn, worker)
+    differences = differences or unproven
     if not differences:
         if complete != known:
             turn.pin(complete)
@@ -104,10 +107,20 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     accepted = {other for other, report in roster.reports.items() if report.pinned is not None} - {worker}
     can_begin_here = any(other not in roster.dismissed for other in roster.list_living(accepted))
     is_first = roster.newest is None and not can_begin_here
-    if is_first and not can_begin_elsewhere(roster, find_worker_node(roster, worker)):
+    if is_first and not (unproven or can_begin_elsewhere(roster, find_worker_node(roster, worker))):
         # All workers here run the same script with the same data, so the others would be refused too.
         fail_run(turn, why)
     return False
+
+
+def _describe_unproven_sites(turn: Turn, worker: WorkerId) -> str:
+    """Describe why a worker that has not joined may not be at the sites that it names; empty if it may."""
+    roster, report = turn.roster, turn.roster.reports[worker]
+    agent = roster.nodes.reports.get(report.node)
+    # A worker that the agent of its machine does not name joins no generation, see `choose_joining`.
+    if worker in roster.joined or agent is None or agent.node == FIRST_NODE:
+        return ""
+    return find_site_fault(roster.site_tickets, agent.ticket, report.sites, turn.wall_s)
 
 
 def can_begin_elsewhere(roster: Roster, node: NodeName) -> bool:

@@ -20,6 +20,7 @@ from elastane.run.coordinator.actions import (
     CommandRequest,
     Disconnected,
     Input,
+    TicketsRead,
     WriteEvent,
 )
 from elastane.run.coordinator.admission import (
@@ -63,6 +64,7 @@ from elastane.run.coordinator.run_end import (
     fail_run,
     receive_model_written,
 )
+from elastane.run.coordinator.site_tickets import refuse_unproven, release_unproven
 from elastane.run.coordinator.sites import dismiss_strays, stop_waiting_run, watch_sites
 from elastane.run.coordinator.step_times import add_step_report, take_complete
 from elastane.run.coordinator.traffic import record_traffic
@@ -148,6 +150,8 @@ def _handle(turn: Turn, event: Input) -> None:
             receive_unanswered(turn, event)
         case ClaimsChecked(answered):
             receive_check(turn, answered=answered)
+        case TicketsRead(tickets):
+            turn.roster = replace(turn.roster, site_tickets=tickets)
         case Disconnected(worker):
             turn.roster = replace(turn.roster, connected=turn.roster.connected - {worker})
         case _:
@@ -165,6 +169,7 @@ def _advance(turn: Turn) -> None:
         end_when_done,
         exclude_lost_workers,
         advance_nodes,
+        release_unproven,
         exclude_unreachable,
         replace_dead_workers,
         begin_first_generation,
@@ -471,6 +476,8 @@ def _handle_worker_event(turn: Turn, message: WorkerEvent) -> None:
 
 
 def _handle_agent(turn: Turn, report: AgentReport) -> None:
+    if refuse_unproven(turn, report):
+        return
     before = turn.roster.nodes.reports.get(report.node)
     receive_agent_report(turn, report)
     if not turn.roster.term.listening:

@@ -131,7 +131,10 @@ def _count_node(turn: Turn, report: AgentReport) -> None:
     most = roster.spec.max_workers if roster.pinned is None else roster.pinned.virtual_ranks
     wanted = max(target, min(target + slots, roster.spec.max_workers, most))
     turn.record(
-        "node.joined", who=describe_node(report.node), why=f"it takes part with up to {slots} workers"
+        "node.joined",
+        who=describe_node(report.node),
+        why=f"it takes part with up to {slots} workers",
+        detail={"ticket": report.ticket.partition(".")[0]} if report.ticket else {},
     )
     turn.set_target(wanted, roster.wanted.draining)
 
@@ -150,14 +153,21 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
             # This coordinator may end with the node; the next one must not miss the node.
             turn.set_target(target, roster.wanted.draining)
         turn.send_to_agent(LeaveRecorded(), report.node)
-    elif staying and target is not None:
-        workers = tuple(sorted(staying))
-        why = f"{describe_node(report.node)} leaves the run"
-        if lacks_slots(roster):
-            why += f"; {NO_SLOTS}"
-        turn.record("drain.requested", who=describe_node(report.node), why=why, workers=workers)
-        wanted = lower_target(roster, target, len(workers), without={report.node})
-        turn.set_target(wanted, roster.wanted.draining | staying)
+    elif staying:
+        drain_workers(turn, report.node, staying)
+
+
+def drain_workers(turn: Turn, node: NodeName, workers: Collection[WorkerId]) -> None:
+    """Let workers leave with their node, whose place other nodes take as far as they have slots."""
+    roster, target = turn.roster, turn.roster.wanted.target
+    if target is None:
+        return
+    why = f"{describe_node(node)} leaves the run"
+    if lacks_slots(roster):
+        why += f"; {NO_SLOTS}"
+    turn.record("drain.requested", who=describe_node(node), why=why, workers=sorted(workers))
+    wanted = lower_target(roster, target, len(workers), without={node})
+    turn.set_target(wanted, roster.wanted.draining.union(workers))
 
 
 def _lose_node(turn: Turn, report: AgentReport) -> None:

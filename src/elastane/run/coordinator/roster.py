@@ -22,6 +22,7 @@ from elastane.run.coordinator.checkpoints import (
 from elastane.run.coordinator.event_summary import ENDS, WorkerEvents, summarize_events
 from elastane.run.coordinator.step_times import StepTimes
 from elastane.run.machines.claims.records import GenerationClaim, OutcomeClaim
+from elastane.run.machines.tickets.ticket_files import TicketStatus
 from elastane.run.nouns.checkpoints import WrittenFile
 from elastane.run.nouns.control import (
     AgentReport,
@@ -181,6 +182,8 @@ class Nodes:
         lost: the nodes that have been lost or have left, and were not heard again.
         drained: the nodes that a user has asked to leave, until they have left.
         closed: the nodes that get no further workers, with the reasons.
+        refused: the nodes that may not take part at the sites that they name, with the reasons.
+        doubted: the nodes with a ticket that is not known, with the time of their first report.
         minority_s: when this coordinator last waited for most of the run's workers to be heard again.
         returned_s: when it last heard the first of needed workers that it had not heard for some time.
     """
@@ -193,6 +196,8 @@ class Nodes:
     lost: frozenset[NodeName] = frozenset()
     drained: frozenset[NodeName] = frozenset()
     closed: Mapping[NodeName, str] = field(default_factory=dict)
+    refused: Mapping[NodeName, str] = field(default_factory=dict)
+    doubted: Mapping[NodeName, float] = field(default_factory=dict)
     minority_s: float = -inf
     returned_s: float = -inf
 
@@ -313,6 +318,7 @@ class Roster:
         stopping: the first request to stop the run; None: no request is known.
         finishing: since when all members have committed the last step.
         missing_sites: the sites without a worker, as last recorded.
+        site_tickets: those of sites, also revoked and expired ones.
     """
 
     spec: RunSpec
@@ -341,6 +347,7 @@ class Roster:
     checkpoints: CheckpointState = field(default_factory=CheckpointState)
     events: WrittenEvents = field(default_factory=WrittenEvents)
     missing_sites: tuple[SiteName, ...] = ()
+    site_tickets: tuple[TicketStatus, ...] = ()
 
     @property
     def rank_sites(self) -> tuple[SiteName, ...]:
@@ -602,6 +609,7 @@ def create_roster(
     origin: int = 0,
     first_term: int = 1,
     lost: Mapping[int, str] | None = None,
+    site_tickets: tuple[TicketStatus, ...] = (),
 ) -> Roster:
     """Return the roster of a new coordinator, from the files of the run and without workers.
 
@@ -616,6 +624,7 @@ def create_roster(
         origin: the step of the checkpoint with which this attempt of the run began; 0: it had none.
         first_term: the first term of this attempt's first coordinator; a later one listens before it decides.
         lost: see `StepProgress`.
+        site_tickets: see `Roster`.
     """
     past = summarize_events(events)
     step = origin if last is None else last.step
@@ -662,4 +671,5 @@ def create_roster(
             drained=past.drained,
         ),
         events=WrittenEvents(past.worker_events, past.unended, past.keys, past.traffic_of, past.printed),
+        site_tickets=site_tickets,
     )

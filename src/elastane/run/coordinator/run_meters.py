@@ -25,6 +25,7 @@ COUNTED_EVENTS = frozenset(
         "node.joined",
         "node.left",
         "node.lost",
+        "node.refused",
         "node.closed",
         "generation.started",
         "generation.unheard",

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, assert_never
 
 import msgspec
@@ -25,6 +26,7 @@ from elastane.run.coordinator.actions import (
     SendReply,
     SendToAgent,
     SendToWorker,
+    TicketsRead,
     WriteEvent,
 )
 from elastane.run.coordinator.claiming import claim_slot
@@ -37,6 +39,7 @@ from elastane.run.coordinator.roster import NO_TAKEOVER, Roster, Takeover, creat
 from elastane.run.coordinator.run_meters import RunMeters
 from elastane.run.coordinator.status import build_status
 from elastane.run.machines.claims.decisions import DecisionClaims
+from elastane.run.machines.tickets.ticket_files import SiteTickets
 from elastane.run.nouns.control import (
     Acknowledge,
     Propose,
@@ -57,6 +60,8 @@ logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 0.1
 SEND_EVERY_S = 0.5
 """The time between two sendings of the records to a controller."""
+READ_TICKETS_S = 1.0
+"""The time between two looks at the tickets of sites."""
 TICK_S = 0.1
 """The longest time between two calls of `decide_actions`, which depend on the time too."""
 LONG_S = 0.002
@@ -118,6 +123,7 @@ class Coordinator:
             # before the last ones were written.
             self._durable_step = 0
         self._claims = claims
+        self._tickets = SiteTickets(run_dir)
         self._clock = AwakeClock(self._record.spec.silence.longest_gap_s)
         self._decided_s = 0.0
         self._roster = self._create_roster(term)
@@ -156,6 +162,7 @@ class Coordinator:
             origin=0 if resumed is None else resumed.step,
             first_term=first,
             lost=self._read_lost(events),
+            site_tickets=self._tickets.read() if self._record.spec.listen else (),
         )
 
     def _read_lost(self, events: Iterable[EventLine]) -> dict[int, str]:
@@ -188,9 +195,22 @@ class Coordinator:
         async with server, asyncio.TaskGroup() as self._group:
             if self._durable_step is not None:
                 self._group.create_task(self._keep_synced())
+            if self._record.spec.listen:
+                self._group.create_task(self._watch_tickets())
             while True:
                 self._handle(await self._receive())
                 self._flush()
+
+    async def _watch_tickets(self) -> None:
+        """Read the tickets of sites again and again; while the file system is away, the last ones count."""
+        known = self._roster.site_tickets
+        while True:
+            await asyncio.sleep(READ_TICKETS_S)
+            with suppress(OSError):
+                found = await asyncio.to_thread(self._tickets.read)
+                if found != known:
+                    self._connections.inbox.put_nowait(TicketsRead(found))
+                    known = found
 
     def receive_check(self, *, answered: bool) -> None:
         """Learn whether the claim list answered a check of the term."""

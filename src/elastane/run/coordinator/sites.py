@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from elastane.run.coordinator.roster import Roster
+from elastane.run.coordinator.roster import Roster, list_node_workers
 from elastane.run.coordinator.run_end import stop_run
 from elastane.run.coordinator.turn import Turn
-from elastane.run.nouns.membership import Member, SiteName
+from elastane.run.nouns.membership import Member, SiteName, WorkerId
 from elastane.run.nouns.sites import find_absent_sites, find_missing_sites
 
 STALLED_S = 2.0
@@ -24,10 +24,21 @@ def choose_joining(roster: Roster, present: Iterable[Member], places: int) -> tu
     """Return the ready workers that join: one for each site without a worker first, then by number."""
     missing = set(find_missing_sites(roster.rank_sites, present))
     first, rest = list[Member](), list[Member]()
-    for member in map(roster.make_member, roster.ready):
+    for member in map(roster.make_member, _list_placed(roster)):
         (first if missing.intersection(member.sites) else rest).append(member)
         missing.difference_update(member.sites)
     return tuple(sorted((*first, *rest)[: max(0, places)], key=lambda member: member.worker))
+
+
+def _list_placed(roster: Roster) -> tuple[WorkerId, ...]:
+    """Return the ready workers; if sites have tickets, those that the agents of their machines name.
+
+    Otherwise a worker could name another machine than its own, and take part at the sites of that one.
+    """
+    if not roster.site_tickets:
+        return roster.ready
+    here = {name: set(list_node_workers(report)) for name, report in roster.nodes.reports.items()}
+    return tuple(worker for worker in roster.ready if worker in here.get(roster.reports[worker].node, ()))
 
 
 def describe_awaited_sites(roster: Roster) -> str:

@@ -361,6 +361,8 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
         by_hand: as in the last `SetTarget`.
         claimed: as in the last `SetTarget`.
         closed: as in the last `SetTarget`.
+        sites: of which its machine may read the data.
+        ticket: the one of a site with which it has joined, as its id and key; empty: it has none.
     """
 
     pid: int
@@ -386,6 +388,8 @@ class AgentReport(ControlMessage, frozen=True, kw_only=True):
     by_hand: bool = False
     claimed: Count = 0
     closed: str = ""
+    sites: tuple[SiteName, ...] = ()
+    ticket: str = ""
 
 
 class SetTarget(ControlMessage, frozen=True, kw_only=True):

@@ -24,6 +24,8 @@ NodeName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^({NODE_NAME})?\Z")
 SITE_NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 SiteName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{SITE_NAME}\Z")]
 """The name of a site: a place with data of its own."""
+MOST_SITES = 64
+"""The most sites of a machine, and of a ticket."""
 
 MOST_NODES = 1024
 """The machines of a run whose addresses a client gets, and the most that ``--hosts`` names."""

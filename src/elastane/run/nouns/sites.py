@@ -14,7 +14,7 @@ from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Decoder, Malformed
-from elastane.run.nouns.membership import SITE_NAME, Member, SiteName
+from elastane.run.nouns.membership import MOST_SITES, SITE_NAME, Member, SiteName
 from elastane.run.nouns.rundir import RunDir
 
 AbsentRule: TypeAlias = Literal["wait", "skip"]
@@ -32,10 +32,11 @@ def parse_sites(text: str) -> tuple[SiteName, ...]:
     """
     names = tuple(name.strip() for name in text.split(","))
     wrong = [name for name in names if not re.fullmatch(SITE_NAME, name)]
-    if wrong or len(set(names)) < len(names):
+    if wrong or len(set(names)) < len(names) or len(names) > MOST_SITES:
         raise BadInput(
             f"invalid site: {escape_line(text)!r}",
-            means="a site has a name of at most 63 small letters, digits, dots and dashes",
+            means="a site has a name of at most 63 small letters, digits, dots and dashes, and a machine at "
+            f"most {MOST_SITES} sites",
             do="--site NAME, such as eu-1; for a machine that may read the data of several sites, eu-1,us-1",
         )
     return names

@@ -60,6 +60,7 @@ GLYPHS = {
     "worker.failed": CROSS,
     "worker.refused": RING,
     "node.joined": UP,
+    "node.refused": RING,
     "node.closed": RING,
     "node.left": DOWN,
     "node.lost": CROSS,

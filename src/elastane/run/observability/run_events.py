@@ -34,6 +34,7 @@ RUN_EVENTS = {
     "worker.failed": RunEventKind("bad", "failed"),
     "worker.refused": RunEventKind("bad", "refused", "refused"),
     "node.joined": RunEventKind("good", "node joined", "node{s} joined"),
+    "node.refused": RunEventKind("warn", "node refused", "node{s} refused"),
     "node.closed": RunEventKind("warn", "node gets no further workers", "node{s} without further workers"),
     "node.left": RunEventKind("warn", "node left", "node{s} left"),
     "node.lost": RunEventKind("bad", "node lost", "node{s} lost"),

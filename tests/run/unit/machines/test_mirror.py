@@ -21,7 +21,7 @@ from elastane.run.machines.tickets.ticket_files import (
     issue_ticket,
     list_tickets,
     open_tickets,
-    revoke_ticket,
+    revoke_tickets,
 )
 from elastane.run.machines.tickets.tickets import encode_ticket
 from elastane.run.machines.visits import mirror, run_pages_client
@@ -111,7 +111,7 @@ def hidden(machine, monkeypatch):
 
 def test_a_visitor_that_shares_the_directory_uses_it(machine) -> None:
     assert visit_run(machine.write_ticket()) == machine.run_dir
-    assert find_shared_run(machine.write_ticket()) == machine.run_dir
+    assert find_shared_run(machine.write_ticket()) == (machine.run_dir, ())
     assert not list(find_tickets(machine.run_dir).glob("mark-*"))
 
 
@@ -210,7 +210,7 @@ def test_one_use_serves_all_commands_of_a_user(hidden, monkeypatch, tmp_path) ->
 def test_a_refusal_says_why(hidden) -> None:
     word = hidden.write_ticket()
     (path,) = find_tickets(hidden.run_dir).glob("*.json")
-    revoke_ticket(hidden.run_dir, path.stem)
+    revoke_tickets(hidden.run_dir, path.stem)
     with pytest.raises(BadInput, match="the ticket was revoked"):
         visit_run(word)
 

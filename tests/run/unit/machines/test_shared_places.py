@@ -43,7 +43,7 @@ def list_marks(machine: Machine) -> list:
 @pytest.mark.parametrize("by_ticket", [True, False])
 def test_a_machine_that_shares_all_takes_part_and_leaves_no_mark(machine, by_ticket) -> None:
     if by_ticket:
-        assert find_shared_run(machine.write_ticket()) == machine.run_dir
+        assert find_shared_run(machine.write_ticket()) == (machine.run_dir, ())
     else:
         check(machine)
     assert machine.places["checkpoints"].is_dir()

@@ -13,7 +13,7 @@ from elastane.run.machines.tickets.ticket_files import (
     issue_ticket,
     list_tickets,
     open_tickets,
-    revoke_ticket,
+    revoke_tickets,
     use_ticket,
 )
 from elastane.run.machines.tickets.tickets import (
@@ -134,11 +134,11 @@ def test_a_ticket_expires_by_the_clock_of_the_run(run_dir, monkeypatch) -> None:
 
 def test_a_revoked_ticket_admits_no_one(run_dir) -> None:
     ticket = issue_ticket(run_dir, FINGERPRINT, ADDRESSES, uses=5)
-    revoke_ticket(run_dir, ticket.id)
+    revoke_tickets(run_dir, ticket.id)
     assert use(run_dir, ticket) == "the ticket was revoked"
     for unknown in ("00000000", "../secret", ""):
         with pytest.raises(BadInput, match="the run has no ticket"):
-            revoke_ticket(run_dir, unknown)
+            revoke_tickets(run_dir, unknown)
 
 
 @pytest.mark.parametrize("uses", [1, 3])

@@ -70,6 +70,7 @@ class NodeAgent(Agent):
         resumed: the beginning of this attempt; None: it is the first attempt of the run.
         opened: is called with the address of this agent once it answers tickets.
         sites: of which this machine may read the data; the spec has those of the first machine.
+        ticket: the one of a site with which this machine has joined, as its id and key; empty: it has none.
 
     Attributes:
         left: this agent has ended and the run goes on: a user wished it, or something failed here.
@@ -88,11 +89,12 @@ class NodeAgent(Agent):
         resumed: Resumed | None = None,
         opened: Callable[[NodeAddress], None] = lambda _: None,
         sites: tuple[SiteName, ...] = (),
+        ticket: str = "",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(run_dir, spec, commands, resumed)
         self._opened, self._say = opened, say
-        self._sites = sites
+        self._sites, self._ticket = sites, ticket
         if not begins:
             # The coordinator says how many workers this machine runs, and under which numbers.
             self.workers.worker_set = WorkerSet(target=0, numbers=())
@@ -354,6 +356,8 @@ class NodeAgent(Agent):
             port=self._port,
             slots=self._slots,
             leaving=self._leaving,
+            sites=self._sites if self._run_dir.node else self.spec.sites,
+            ticket=self._ticket,
         )
 
     def finish(self, over: RunOver) -> None:

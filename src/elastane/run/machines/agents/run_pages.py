@@ -7,7 +7,7 @@
 ``/mark``          a list of `PlaceMark`: new files in the places that a machine must share
 =================  ===========================================================================================
 
-All but the first need the secret of the run, which an `Admission` contains.
+All but the first need the secret of the run. The `Admission` of a ticket of the whole run contains it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from websockets.http11 import Response
 
 from elastane.common.untrusted_data import Malformed
 from elastane.run.connections.authentication import make_page_response
-from elastane.run.connections.endpoint import read_endpoint, read_secret
+from elastane.run.connections.endpoint import hash_secret, read_endpoint, read_secret
 from elastane.run.machines.claims.urls import find_claims
 from elastane.run.machines.tickets.remote_files import (
     AT_ONCE_BYTES,
@@ -34,7 +34,7 @@ from elastane.run.machines.tickets.remote_files import (
     is_shown,
 )
 from elastane.run.machines.tickets.shared_places import PlaceName, find_local_directory, leave_marks
-from elastane.run.machines.tickets.ticket_files import find_tickets, use_ticket
+from elastane.run.machines.tickets.ticket_files import find_tickets, read_ticket, use_ticket
 from elastane.run.machines.tickets.tickets import Admission, read_authorization
 from elastane.run.nouns.membership import MOST_NODES, NodeAddress
 from elastane.run.nouns.rundir import RunDir
@@ -91,11 +91,21 @@ class RunPages:
             endpoint, secret = read_endpoint(self._run_dir), read_secret(self._run_dir)
             if why := use_ticket(self._run_dir, ticket_id, key):
                 return _refuse(HTTPStatus.FORBIDDEN, why)
+            sites = read_ticket(self._run_dir, ticket_id).record.sites
         except (OSError, Malformed) as error:
             return _refuse(
                 HTTPStatus.SERVICE_UNAVAILABLE, f"the directory of the run cannot be read: {error}"
             )
-        admission = Admission(self._name, str(self._run_dir.root), secret, endpoint, self._list_nodes())
+        admission = Admission(
+            self._name,
+            str(self._run_dir.root),
+            # A machine of a site reads it in the directory, so that its ticket alone gives no access.
+            "" if sites else secret,
+            hash_secret(secret),
+            endpoint,
+            self._list_nodes(),
+            sites,
+        )
         return make_page_response(HTTPStatus.OK, msgspec.json.encode(admission))
 
     async def show(self, path: str, accept: str = "") -> Response:

@@ -51,6 +51,7 @@ class JoinedMachine:
         slots: the most workers on it.
         say: takes lines for the user.
         sites: of which it may read the data.
+        ticket: the one of a site with which it joins, as its id and key; empty: it has none.
     """
 
     run_dir: RunDir
@@ -58,6 +59,7 @@ class JoinedMachine:
     slots: int
     say: Say
     sites: tuple[SiteName, ...] = ()
+    ticket: str = ""
 
     @property
     def shared(self) -> RunDir:
@@ -210,6 +212,7 @@ async def _train_attempt(
         resumed=record.resumed,
         opened=_make_invitation(machine) if begins else lambda _: None,
         sites=machine.sites,
+        ticket=machine.ticket,
         say=machine.say,
     )
 

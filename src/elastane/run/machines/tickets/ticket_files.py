@@ -2,11 +2,14 @@
 
 ``ID.json`` holds the `TicketRecord`, ``ID.revoked`` says that a user has revoked the ticket, and ``ID.use-N``
 that it has admitted for the N-th time. Files appear whole and once, so one machine makes the last use.
+
+A new attempt of the run begins without tickets, except those of sites: machines that have joined with one
+take part in it too. The certificate is another one then, so these tickets admit no further machines.
 """
 
 import secrets
-import shutil
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -23,9 +26,10 @@ from elastane.run.machines.tickets.tickets import (
     is_ticket_id,
     matches_key,
 )
+from elastane.run.nouns.membership import SiteName
 from elastane.run.nouns.rundir import TICKETS, RunDir
 
-LARGEST_RECORD_BYTES = 1024
+LARGEST_RECORD_BYTES = 8192
 SECRET_MODE = 0o600
 UNKNOWN = "the run has no such ticket"
 
@@ -53,13 +57,17 @@ def find_tickets(run_dir: RunDir) -> Path:
 
 
 def open_tickets(run_dir: RunDir) -> None:
-    """Prepare the place for the tickets of a new attempt; those of an earlier one are removed.
+    """Prepare the place for the tickets of a new attempt; of those of an earlier one, those of sites stay.
 
     Raises:
         OSError: the directory cannot be written.
     """
-    shutil.rmtree(find_tickets(run_dir), ignore_errors=True)
-    find_tickets(run_dir).mkdir(mode=0o700, exist_ok=True)
+    directory = find_tickets(run_dir)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    kept = {ticket.id for ticket in SiteTickets(run_dir).read()}
+    for name in _list_names(run_dir):
+        if name.partition(".")[0] not in kept:
+            (directory / name).unlink(missing_ok=True)
 
 
 def issue_ticket(
@@ -69,13 +77,14 @@ def issue_ticket(
     *,
     uses: int | None = None,
     valid_s: float | None = None,
+    sites: tuple[SiteName, ...] = (),
 ) -> Ticket:
     """Return a new ticket, and record it; see `create_ticket`.
 
     Raises:
         RunFailed: it cannot be recorded.
     """
-    ticket, record = create_ticket(fingerprint, addresses, uses=uses, valid_s=valid_s)
+    ticket, record = create_ticket(fingerprint, addresses, uses=uses, valid_s=valid_s, sites=sites)
     try:
         create_file(
             find_tickets(run_dir) / f"{ticket.id}.json", msgspec.json.encode(record), mode=SECRET_MODE
@@ -95,17 +104,69 @@ def list_tickets(run_dir: RunDir) -> tuple[TicketStatus, ...]:
     Raises:
         OSError: the directory cannot be read.
     """
-    found = []
-    for name in run_dir.files.list_files(find_tickets(run_dir)):
-        ticket_id = name.removesuffix(".json")
-        if ticket_id == name or not is_ticket_id(ticket_id):
-            continue
-        try:
-            found.append(read_ticket(run_dir, ticket_id))
-        except (Malformed, OSError):
-            # It admits no one, and must not hide the others.
-            continue
+    names = _list_names(run_dir)
+    found = [
+        _describe(ticket_id, record, names)
+        for ticket_id in _list_ids(names)
+        if (record := _read_record(run_dir, ticket_id)) is not None
+    ]
     return tuple(sorted(found, key=lambda ticket: ticket.record.created))
+
+
+class SiteTickets:
+    """The tickets of sites, which the coordinator reads again and again: a record never changes."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._records: dict[TicketId, TicketRecord | None] = {}
+
+    def read(self) -> tuple[TicketStatus, ...]:
+        """Return the tickets of sites that can be read, by their ids.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        names = _list_names(self._run_dir)
+        ids = _list_ids(names)
+        for ticket_id in ids:
+            if ticket_id not in self._records:
+                self._records[ticket_id] = _read_record(self._run_dir, ticket_id)
+        return tuple(
+            _describe(ticket_id, record, names)
+            for ticket_id in ids
+            if (record := self._records[ticket_id]) is not None and record.sites
+        )
+
+
+def _list_names(run_dir: RunDir) -> Collection[str]:
+    """Return the names of the files of tickets, sorted; none if a link is in the place of their directory."""
+    try:
+        return run_dir.files.list_files(find_tickets(run_dir)).keys()
+    except Malformed:
+        return ()
+
+
+def _list_ids(names: Iterable[str]) -> list[TicketId]:
+    ids = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return [ticket_id for ticket_id in ids if is_ticket_id(ticket_id)]
+
+
+def _read_record(run_dir: RunDir, ticket_id: TicketId) -> TicketRecord | None:
+    """Return the record of a ticket; None: it is damaged, so it admits no machine, and hides no other ticket.
+
+    Raises:
+        OSError: the file system is away.
+    """
+    try:
+        path = find_tickets(run_dir) / f"{ticket_id}.json"
+        return _decode(run_dir.files.read(path, LARGEST_RECORD_BYTES))
+    except (Malformed, FileNotFoundError, PermissionError):
+        return None
+
+
+def _describe(ticket_id: TicketId, record: TicketRecord, names: Collection[str]) -> TicketStatus:
+    used = sum(name.startswith(f"{ticket_id}.use-") for name in names)
+    return TicketStatus(ticket_id, record, used, f"{ticket_id}.revoked" in names)
 
 
 def read_ticket(run_dir: RunDir, ticket_id: TicketId) -> TicketStatus:
@@ -117,24 +178,28 @@ def read_ticket(run_dir: RunDir, ticket_id: TicketId) -> TicketStatus:
     """
     path = find_tickets(run_dir) / f"{ticket_id}.json"
     record = _decode(run_dir.files.read(path, LARGEST_RECORD_BYTES))
-    names = run_dir.files.list_files(find_tickets(run_dir))
-    used = sum(name.startswith(f"{ticket_id}.use-") for name in names)
-    return TicketStatus(ticket_id, record, used, f"{ticket_id}.revoked" in names)
+    return _describe(ticket_id, record, _list_names(run_dir))
 
 
-def revoke_ticket(run_dir: RunDir, ticket_id: str) -> None:
-    """Let a ticket admit no one any more.
+def revoke_tickets(run_dir: RunDir, id_or_site: str) -> list[TicketId]:
+    """Let a ticket, or all tickets of a site, admit no one any more, and return their ids.
 
     Raises:
         BadInput: the run has no such ticket.
-        OSError: the directory cannot be written.
+        OSError: the directory cannot be read or written.
     """
-    if not is_ticket_id(ticket_id) or not (find_tickets(run_dir) / f"{ticket_id}.json").exists():
+    tickets = list_tickets(run_dir)
+    ids = [ticket.id for ticket in tickets if ticket.id == id_or_site] or [
+        ticket.id for ticket in tickets if id_or_site in ticket.record.sites
+    ]
+    if not ids:
         raise BadInput(
-            f"the run has no ticket {ticket_id}",
-            do="choose one that elastane ticket list shows, by its first column",
+            f"the run has no ticket {id_or_site}",
+            do="choose one that elastane ticket list shows, by its first column, or a site",
         )
-    create_file(find_tickets(run_dir) / f"{ticket_id}.revoked", b"")
+    for ticket_id in ids:
+        create_file(find_tickets(run_dir) / f"{ticket_id}.revoked", b"")
+    return ids
 
 
 def use_ticket(run_dir: RunDir, ticket_id: str, key: bytes) -> str:

@@ -2,6 +2,8 @@
 
 A ticket says where the run's machines answer and with which certificate, and has a key. A client shows the
 key to a machine only after its certificate has matched. The run directory keeps only a hash of the key.
+
+A ticket of a site admits machines of this site only, and does not have the run's secret for its holder.
 """
 
 import hashlib
@@ -18,7 +20,14 @@ from elastane.common.durations import format_duration
 from elastane.common.errors import BadInput, NoSuchRun
 from elastane.common.untrusted_data import Decoder, Malformed
 from elastane.run.connections.endpoint import CoordinatorEndpoint
-from elastane.run.nouns.membership import LARGEST_NODE_BYTES, MOST_NODES, Host, NodeAddress
+from elastane.run.nouns.membership import (
+    LARGEST_NODE_BYTES,
+    MOST_NODES,
+    MOST_SITES,
+    Host,
+    NodeAddress,
+    SiteName,
+)
 
 BEGIN = "elastane1-"
 """The first characters of a ticket; the number is the version of its form."""
@@ -65,12 +74,14 @@ class TicketRecord(msgspec.Struct, frozen=True):
         created: as a Unix time in seconds.
         expires: as a Unix time in seconds; None: with the run.
         uses: how often it admits a machine or a user; None: without limit.
+        sites: those of which it admits machines; empty: it admits machines of any site, and users.
     """
 
     key_digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     created: float
     expires: float | None = None
     uses: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    sites: Annotated[tuple[SiteName, ...], msgspec.Meta(max_length=MOST_SITES)] = ()
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -78,15 +89,20 @@ class Admission(msgspec.Struct, frozen=True):
 
     Args:
         directory: of the run, on its machines.
+        secret: of the run; empty for a ticket of a site, whose machines read it in the directory.
+        secret_digest: SHA-256 of the secret, in hexadecimal digits.
         endpoint: of the coordinator, with the run's certificate.
         nodes: the addresses at which the agents of the run answer.
+        sites: those of the ticket; empty: any.
     """
 
     name: RunName
     directory: str
     secret: str
+    secret_digest: str
     endpoint: CoordinatorEndpoint
     nodes: tuple[NodeAddress, ...]
+    sites: tuple[SiteName, ...] = ()
 
 
 decode_admission: Decoder[Admission] = Decoder(Admission, at_most_bytes=LARGEST_ADMISSION_BYTES)
@@ -99,6 +115,7 @@ def create_ticket(
     *,
     uses: int | None = None,
     valid_s: float | None = None,
+    sites: tuple[SiteName, ...] = (),
 ) -> tuple[Ticket, TicketRecord]:
     """Return a new ticket, and what the run keeps of it.
 
@@ -107,11 +124,12 @@ def create_ticket(
         addresses: of machines of the run; the first `MOST_ADDRESSES` count.
         uses: how often it admits; None: without limit.
         valid_s: for how many seconds; None: as long as the run.
+        sites: those of which it admits machines; empty: any, and users.
     """
     key = secrets.token_bytes(KEY_BYTES)
     now = time.time()
     record = TicketRecord(
-        hashlib.sha256(key).hexdigest(), now, None if valid_s is None else now + valid_s, uses
+        hashlib.sha256(key).hexdigest(), now, None if valid_s is None else now + valid_s, uses, sites
     )
     return Ticket(secrets.token_hex(ID_BYTES), key, fingerprint, addresses[:MOST_ADDRESSES]), record
 
@@ -171,16 +189,26 @@ def decode_ticket(text: str) -> Ticket:
         ) from None
 
 
+def present_ticket(ticket: Ticket) -> str:
+    """Return the id and the key of a ticket in one text."""
+    return f"{ticket.id}.{ticket.key.hex()}"
+
+
 def write_authorization(ticket: Ticket) -> str:
     """Return the Authorization header that presents a ticket."""
-    return f"{SCHEME} {ticket.id}.{ticket.key.hex()}"
+    return f"{SCHEME} {present_ticket(ticket)}"
 
 
 def read_authorization(header: str) -> tuple[str, bytes] | None:
     """Return the id and the key of the ticket that a header presents; None: it presents none."""
     scheme, _, presented = header.partition(" ")
-    ticket_id, _, key = presented.partition(".")
-    if scheme != SCHEME or not is_ticket_id(ticket_id) or not _is_hexadecimal(key, 2 * KEY_BYTES):
+    return read_presented(presented) if scheme == SCHEME else None
+
+
+def read_presented(text: str) -> tuple[str, bytes] | None:
+    """Return the id and the key from `present_ticket`; None: the text has another form."""
+    ticket_id, _, key = text.partition(".")
+    if not is_ticket_id(ticket_id) or not _is_hexadecimal(key, 2 * KEY_BYTES):
         return None
     return ticket_id, bytes.fromhex(key)
 

@@ -10,7 +10,7 @@ from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput, RunFailed
 from elastane.common.home import find_home, make_home
 from elastane.common.untrusted_data import Malformed, read_bytes
-from elastane.run.connections.endpoint import CoordinatorEndpoint, read_secret
+from elastane.run.connections.endpoint import CoordinatorEndpoint, hash_secret, read_secret
 from elastane.run.connections.run_certificate import compute_fingerprint
 from elastane.run.machines.tickets.remote_files import MARK_PATH
 from elastane.run.machines.tickets.shared_places import (
@@ -33,7 +33,7 @@ from elastane.run.machines.visits.run_pages_client import (
     present_secret,
     redeem_ticket,
 )
-from elastane.run.nouns.membership import NodeAddress
+from elastane.run.nouns.membership import NodeAddress, SiteName
 from elastane.run.nouns.rundir import RunDir
 
 SEEN_S = 10.0
@@ -54,17 +54,28 @@ def visit_run(word: str) -> RunDir:
     """Return the directory of the run to which a ticket belongs, or a mirror of it on this machine.
 
     Raises:
-        BadInput: the ticket is damaged, or the run refuses it.
+        BadInput: the ticket is damaged, the run refuses it, or it is one of a site and this machine does not
+            share the directory.
         NoSuchRun: no machine of the run answers.
         RunFailed: the admission or the mirror cannot be written.
     """
     admission = get_admission(word)
     shared = RunDir(Path(admission.directory))
-    return shared if _has_secret(shared, admission) else create_mirror(admission)
+    if _has_secret(shared, admission):
+        return shared
+    if admission.sites:
+        raise BadInput(
+            f"the ticket admits only machines of site {', '.join(admission.sites)}",
+            means="commands on a machine without the directory of the run need a ticket of the whole run",
+            do="get one from the owner of the run: elastane ticket create RUN",
+        )
+    return create_mirror(admission)
 
 
-def find_shared_run(word: str) -> RunDir:
-    """Return the directory of the run to which a ticket belongs, which this machine must share.
+def find_shared_run(word: str) -> tuple[RunDir, tuple[SiteName, ...]]:
+    """Return the directory of the run to which a ticket belongs, and the sites of the ticket.
+
+    This machine must share the directory.
 
     Raises:
         BadInput: it does not share it, or another directory of the run; or see `visit_run`.
@@ -74,8 +85,8 @@ def find_shared_run(word: str) -> RunDir:
     shared = RunDir(Path(admission.directory))
     if not _has_secret(shared, admission):
         raise explain_unshared("run", shared.root)
-    check_shared_places(shared, admission.nodes, admission.endpoint, admission.secret)
-    return shared
+    check_shared_places(shared, admission.nodes, admission.endpoint, read_secret(shared))
+    return shared, admission.sites
 
 
 def get_admission(word: str) -> Admission:
@@ -105,7 +116,7 @@ def get_admission(word: str) -> Admission:
 def _has_secret(run_dir: RunDir, admission: Admission) -> bool:
     """Return whether a directory here has the secret of the run; it may still be a copy on another disk."""
     try:
-        return read_secret(run_dir) == admission.secret
+        return hash_secret(read_secret(run_dir)) == admission.secret_digest
     except (OSError, Malformed):
         return False
 
