@@ -153,10 +153,11 @@ def format_resources(job: Job) -> str:
 
 
 def format_data(job: Job) -> str:
-    """Return the regions and labels of pools that can read the data; empty if every pool can."""
+    """Return the sites, regions and labels of pools that can read the data; empty if every pool can."""
     data = job.spec.data
+    sites = [f"at {' and '.join(data.sites)}"] if data.sites else []
     regions = [" or ".join(data.regions)] if data.regions else []
-    return ", ".join([*regions, *(f"{key}={value}" for key, value in data.labels.items())])
+    return ", ".join([*sites, *regions, *(f"{key}={value}" for key, value in data.labels.items())])
 
 
 def format_target(job: Job) -> str:

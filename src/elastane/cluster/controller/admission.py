@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from elastane.cluster.nouns.config import DeclaredEngine
+from elastane.cluster.nouns.config import DeclaredEngine, Team
 from elastane.cluster.nouns.images import can_run_image
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
@@ -63,6 +63,20 @@ def check_priority_class(spec: JobSpec, priorities: Container[str]) -> None:
             f"there is no class {spec.priority_class!r}",
             "write one that `elastane priority list` shows, or leave it out",
         )
+
+
+def check_residency(spec: JobSpec, teams: Iterable[Team]) -> None:
+    """Check that the places that a job names for its data are among those of its team."""
+    allowed = next((team.sites for team in teams if team.name == spec.team), ())
+    for field, named in (("data.sites", spec.data.sites), ("data.regions", spec.data.regions)):
+        foreign = [site for site in named if site not in allowed]
+        if allowed and foreign:
+            raise make_field_error(
+                field,
+                f"{foreign[0]} is not among the sites of team {spec.team}: {', '.join(allowed)}",
+                "remove it, or have an operator change the sites of the team",
+                means="the data of the team must not leave its sites; the job was not accepted",
+            )
 
 
 def check_image(spec: JobSpec, engines: Iterable[DeclaredEngine]) -> None:

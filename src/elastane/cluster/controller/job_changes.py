@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from elastane.cluster.controller.admission import (
     check_image,
     check_priority_class,
+    check_residency,
     check_spec,
     check_virtual_ranks,
 )
@@ -33,6 +34,7 @@ def add_job(
     config = documents.read_declared_config(tx)
     check_priority_class(spec, _list_classes(config))
     check_image(spec, config.engines or ())
+    check_residency(spec, config.teams or ())
     team_limits.check_jobs(tx, spec, user)
     check_team(spec.team)
     _claim_name(tx, spec.name)
@@ -45,7 +47,10 @@ def add_job(
 def change_job(tx: Connection, before: StoredJob, spec: JobSpec) -> StoredJob:
     """Give a job another spec, of the same name and team."""
     check_spec(spec)
-    check_priority_class(spec, _list_classes(documents.read_declared_config(tx)))
+    config = documents.read_declared_config(tx)
+    check_priority_class(spec, _list_classes(config))
+    if spec.data != before.spec.data:
+        check_residency(spec, config.teams or ())
     if spec.elastic_policy != before.spec.elastic_policy:
         check_virtual_ranks(spec, before.observed.virtual_ranks)
     team_limits.check_growth(tx, before.spec, spec)

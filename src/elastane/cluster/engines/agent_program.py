@@ -211,6 +211,7 @@ class _Agent:
             limits=(1, told.workers) if alone else told.limits,
             address=None if alone else self._find_address(),
             slots=told.workers,
+            sites=told.sites,
         )
         with reclaim_run_directory(run_dir):
             code = run_attempt(run_dir, request, self._display)
@@ -239,7 +240,9 @@ class _Agent:
             record = read_record(shared)
             check_joinable(shared, record)
             _enter(told.spec, Path(record.spec.directory or Path.cwd()))
-            machine = JoinedMachine(own, self._find_address(), told.workers, self._display.say)
+            machine = JoinedMachine(
+                own, self._find_address(), told.workers, self._display.say, sites=told.sites
+            )
             over, concludes = join_shared_run(machine, record, is_admitted=not told.is_shared)
         except (NoSuchRun, NoCoordinator) as error:
             # Its coordinator is being replaced, or the attempt has just ended.

@@ -6,6 +6,7 @@ import msgspec
 
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.bodies import AnswerBody, RequestBody
+from elastane.run.nouns.membership import SiteName
 
 ProcessWord: TypeAlias = Annotated[str, msgspec.Meta(max_length=100)]
 """A word that the process of an agent has drawn; it tells it from others with the same ticket."""
@@ -34,6 +35,7 @@ class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):
         limits: fewest and most workers of the job.
         submitted_s: when the job was submitted, in seconds since 1970; a run that began before is another's.
         is_shared: otherwise this machine uses a directory of its own, and the controller keeps the records.
+        sites: of this machine, if the job has data at several sites.
     """
 
     run_dir: str
@@ -43,6 +45,7 @@ class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):
     spec: JobSpec
     submitted_s: float
     is_shared: bool = True
+    sites: tuple[SiteName, ...] = ()
 
 
 class Join(AnswerBody, frozen=True, kw_only=True, tag="join"):
@@ -53,6 +56,7 @@ class Join(AnswerBody, frozen=True, kw_only=True, tag="join"):
     workers: int
     spec: JobSpec
     is_shared: bool = True
+    sites: tuple[SiteName, ...] = ()
 
 
 class AskAgain(AnswerBody, frozen=True, kw_only=True, tag="ask-again"):

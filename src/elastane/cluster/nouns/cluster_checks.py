@@ -121,7 +121,7 @@ def check_engines(engines: Collection[DeclaredEngine], pools: Iterable[Pool]) ->
                 f"at site {pool.site}, this pool belongs to {_describe_engine(pool)}, and pool {first.name} "
                 f"to {_describe_engine(first)}",
                 "give the pools of each engine a site of their own",
-                means="workers of one job are at one site, and no run is divided between engines",
+                means="a job without data.sites is at one site, and its run is not divided between engines",
             )
 
 

@@ -80,6 +80,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
         quotas: at most one per pool; in a pool without one it owns nothing and borrows.
         weight: its share of idle devices, relative to its siblings'.
         limits: limits of its jobs, tokens and streams; a team that is not declared has the defaults.
+        sites: those of pools that its jobs may use, because its data must not leave them; empty: all.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     quotas: tuple[Quota, ...] = ()
     weight: float = 1.0
     limits: Limits = Limits()
+    sites: tuple[str, ...] = ()
 
 
 class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

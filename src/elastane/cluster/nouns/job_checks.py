@@ -19,6 +19,7 @@ from elastane.common.field_checks import (
 )
 from elastane.common.url_credentials import check_no_credentials
 from elastane.run.nouns.checkpoint_policy import parse_checkpoint_policy
+from elastane.run.nouns.membership import MOST_SITES, SITE_NAME
 from elastane.run.nouns.process_count import POWER, REFUSED_SETTINGS, WHY_POWER, is_process_count
 
 LARGEST_SEED = 2**63 - 1
@@ -69,6 +70,7 @@ def check_numbers(spec: JobSpec) -> None:
     _check_contract(spec)
     _check_training(spec)
     _check_processes(spec)
+    _check_sites(spec)
     run = spec.run_policy
     check_minimum("runPolicy.jobMaxRetryCount", run.job_max_retry_count, 0)
     check_positive("runPolicy.activeDeadlineSeconds", run.active_deadline_seconds)
@@ -237,6 +239,45 @@ def _check_processes(spec: JobSpec) -> None:
             "resourcesPerWorker.devices",
             f"{devices} cannot be divided among the {processes} processes of a worker",
             f"write a multiple of {processes}, or remove it: each process then has one device",
+        )
+
+
+def _check_sites(spec: JobSpec) -> None:
+    """Check the sites to which the script binds its data."""
+    sites, regions = spec.data.sites, spec.data.regions
+    if not sites:
+        return
+    if wrong := [site for site in sites if not re.fullmatch(SITE_NAME, site)]:
+        raise make_field_error(
+            "data.sites",
+            f"{wrong[0]!r} cannot be the name of a site",
+            "write at most 63 small letters, digits, dots and dashes, as in run.rounds",
+        )
+    if len(set(sites)) < len(sites) or len(sites) > MOST_SITES:
+        raise make_field_error(
+            "data.sites",
+            f"{list(sites)} are not different ones, at most {MOST_SITES}",
+            "write each site once",
+        )
+    if regions and (foreign := [site for site in sites if site not in regions]):
+        raise make_field_error(
+            "data.sites",
+            f"{foreign[0]} is not among data.regions, {', '.join(regions)}",
+            "remove the site, or write it in data.regions too",
+            means="the data of the job may be read in these regions only",
+        )
+    if len(sites) > 1 and spec.stays_together:
+        raise make_field_error(
+            "data.sites",
+            "has several sites, and all workers of the job must be on one machine",
+            "remove contract: torchrun or processes, or write one site",
+        )
+    if spec.elastic_policy.limits[0] < len(sites):
+        raise make_field_error(
+            "elasticPolicy.minReplicas",
+            f"{spec.elastic_policy.limits[0]} is less than the {len(sites)} sites of the job",
+            f"write {len(sites)} or more",
+            means="each site needs a worker, because only there its data is read",
         )
 
 

@@ -84,10 +84,14 @@ class DataPlacement(SpecPart, frozen=True, kw_only=True, gc=False):
     Args:
         regions: sites a pool may be at; empty: any.
         labels: labels a pool must carry, with these values.
+        sites: those to which the script binds its data. The job begins with a worker at each of them, in
+            pools of engines, and has none elsewhere; each worker reads the data of its site. Empty: its
+            workers are at one site, whichever it is.
     """
 
     regions: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+    sites: tuple[str, ...] = ()
 
 
 class JobTarget(SpecPart, frozen=True, kw_only=True, gc=False):

@@ -162,10 +162,15 @@ class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
     Args:
         one_machine: all its workers must be on one machine, and no pool of an engine has agents of its size.
         image: its container image, if pools fit but their engines cannot run it; otherwise empty.
+        sites: of a job with a worker at each of its sites: those at which no pool fits, or all if their pools
+            do not go together.
+        allowed: the sites to which its team is bound, if pools fit at others only.
     """
 
     one_machine: bool = False
     image: str = ""
+    sites: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
 
 
 class NeverFits(Reason, frozen=True, kw_only=True, gc=False):

@@ -10,7 +10,12 @@ from elastane.cluster.nouns.cluster import JobState, Snapshot
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.plans import NeverFits, NoSuchPool, PoolChanged, Why
 from elastane.cluster.nouns.pools import Pool
-from elastane.cluster.scheduler.eligibility import PoolGroup, find_pool_groups, needs_one_machine
+from elastane.cluster.scheduler.eligibility import (
+    PoolGroup,
+    find_missing_sites,
+    find_pool_groups,
+    needs_one_machine,
+)
 from elastane.cluster.scheduler.limits import (
     WorkerLimit,
     compute_waiting_since_s,
@@ -65,6 +70,7 @@ class JobBuilder:
         self._default_priority = max(
             (priority.value for priority in snapshot.priorities if priority.default), default=0
         )
+        self._sites = {team.name: team.sites for team in snapshot.teams}
         self._groups: dict[object, tuple[PoolGroup, ...]] = {}
         self._node_workers: dict[object, int] = {}
         self._most: dict[object, tuple[int, int]] = {}
@@ -170,9 +176,11 @@ class JobBuilder:
         # The size of a job matters for its pools only if all its workers are on one machine.
         together = spec.elastic_policy.limits if needs_one_machine(spec) else None
         terms = (spec.spot, spec.image, spec.processes > 1, together)
-        key = (wanted.kinds, spec.worker_devices, data.regions, labels, where, terms)
+        allowed = self._sites.get(spec.team, ())
+        places = (data.regions, data.sites, allowed)
+        key = (wanted.kinds, spec.worker_devices, places, labels, where, terms)
         if key not in self._groups:
-            found = find_pool_groups(spec, self._snapshot.pools, self._snapshot.engines)
+            found = find_pool_groups(spec, self._snapshot.pools, self._snapshot.engines, allowed)
             if where:
                 indices = {self._pools[name] for name in where if name in self._pools}
                 found = tuple(group for group in found if indices & set(group.for_minimum))
@@ -188,9 +196,14 @@ class JobBuilder:
         return found
 
     def _make_no_such_pool(self, state: JobState) -> NoSuchPool:
-        spec, pools = state.spec, self._snapshot.pools
-        if spec.image and find_pool_groups(msgspec.structs.replace(spec, image=""), pools):
+        spec, pools, engines = state.spec, self._snapshot.pools, self._snapshot.engines
+        allowed = self._sites.get(spec.team, ())
+        if allowed and find_pool_groups(spec, pools, engines):
+            return NoSuchPool(allowed=allowed)
+        if spec.image and find_pool_groups(msgspec.structs.replace(spec, image=""), pools, engines):
             return NoSuchPool(image=spec.image)
+        if spec.data.sites:
+            return NoSuchPool(sites=find_missing_sites(spec, pools, engines) or spec.data.sites)
         has_engines = any(pool.engine for pool in pools)
         return NoSuchPool(one_machine=has_engines and needs_one_machine(spec))
 
@@ -228,11 +241,13 @@ class JobBuilder:
         """Return the workers that fit in an otherwise empty cluster: without reservations, and now."""
 
         def count_workers(ledger: QuotaLedger) -> int:
-            return sum(
-                max(0, int(min(ledger.find_room(path, level, pool, new=True), ledger.growable[pool])))
+            room = {
+                pool: max(0, int(min(ledger.find_room(path, level, pool, new=True), ledger.growable[pool])))
                 // devices
                 for pool in group.for_minimum
-            )
+            }
+            reached = all(any(room[pool] for pool in site) for site in group.sites)
+            return sum(room.values()) if reached else 0
 
         key = (path[0], level, group, devices)
         if key not in self._most:

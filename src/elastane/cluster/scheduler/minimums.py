@@ -17,6 +17,8 @@ to hand out their quotas again, and continues after that (`allocator.py`).
 
 from collections.abc import Container, Generator, Iterator, Sequence
 
+import msgspec
+
 from elastane.cluster.nouns.plans import NoRoom
 from elastane.cluster.scheduler.allocation import Allocation, Parts
 from elastane.cluster.scheduler.holds import PlaceHolds
@@ -26,6 +28,7 @@ from elastane.cluster.scheduler.placement import (
     count_free_devices,
     fill_held,
     find_limit,
+    list_bare_sites,
     list_open_groups,
     place_in_held,
     place_workers,
@@ -225,9 +228,9 @@ def explain_no_room(
         held_for: the job for which the places are held; empty: they are not.
         spared: pools in which the job takes nothing from the minimum of a running job.
     """
-    ledger = allocation.ledger
-    found: list[NoRoom] = []
-    for pool in dict.fromkeys(pool for group in list_open_groups(job) for pool in group.for_minimum):
+    ledger, groups = allocation.ledger, list_open_groups(job)
+    found: dict[int, NoRoom] = {}
+    for pool in dict.fromkeys(pool for group in groups for pool in group.for_minimum):
         room, bound = find_limit(allocation, job, level, pool, new=True)
         there = min(count_free_devices(allocation, pool, spared), ledger.growable[pool])
         # A quota that has shrunk with its pool grows with it again when the reservation is over.
@@ -239,5 +242,10 @@ def explain_no_room(
             node=None if by_pool else ledger.tree.names[bound],
             held_for=held_for,
         )
-        found.append(reason)
-    return max(found, key=lambda reason: reason.room)
+        found[pool] = reason
+    several = (group for group in groups if len(group.sites) > 1)
+    for site in (site for group in several for site in list_bare_sites(job, group, ())):
+        best = max((found[pool] for pool in site), key=lambda reason: reason.room)
+        if best.room < job.devices:
+            return msgspec.structs.replace(best, need=job.devices)
+    return max(found.values(), key=lambda reason: reason.room)

@@ -1,5 +1,9 @@
-"""Placement: in which pools workers of a job fit, by the pools and by the quotas that pay for them."""
+"""Placement: in which pools workers of a job fit, by the pools and by the quotas that pay for them.
 
+A job with data at several sites gets one worker at each of them before it gets a second one anywhere.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Container
 from operator import itemgetter
 from typing import TypeAlias
@@ -19,16 +23,40 @@ def place_workers(allocation: Allocation, job: PlannedJob, workers: int, level: 
     """
     for group in list_open_groups(job):
         kept, left = fill_held_places(allocation, job, workers, level, group)
-        new, left = fill_new_places(allocation, job, left, level, group.for_minimum, beside=kept)
-        if not left:
+        new, left = fill_new_places(allocation, job, left, level, group, group.for_minimum, beside=kept)
+        if left:
+            continue
+        bare = list_bare_sites(job, group, kept + new)
+        if not bare:
             return kept + new
+        if job.is_running:
+            # Without devices at a site it goes on by the rule of its script, and returns there later.
+            return _place_at_sites(allocation, job, workers, level, group, len(bare)) or kept + new
     return None
 
 
+def _place_at_sites(
+    allocation: Allocation, job: PlannedJob, workers: int, level: int, group: PoolGroup, bare: int
+) -> Parts | None:
+    """Find places at sites without a worker in exchange for some that the job has at others.
+
+    Args:
+        bare: at how many sites it has none.
+    """
+    kept, _ = fill_held_places(allocation, job, max(0, workers - bare), level, group)
+    left = workers - sum(count for _, count in kept)
+    new, left = fill_new_places(allocation, job, left, level, group, group.for_minimum, beside=kept)
+    return None if left or len(list_bare_sites(job, group, kept + new)) >= bare else kept + new
+
+
 def place_in_held(allocation: Allocation, job: PlannedJob, workers: int, level: int) -> Parts | None:
-    """Find places for all ``workers`` where the job already has them; None if they do not fit there."""
-    parts = fill_held(allocation, job, workers, level)
-    return parts if sum(count for _, count in parts) == workers else None
+    """Find places for all ``workers`` where the job already has them; None if they do not fit there.
+
+    None too if one of its sites would have no worker.
+    """
+    group = list_open_groups(job)[0]
+    parts, left = fill_held_places(allocation, job, workers, level, group)
+    return None if left or list_bare_sites(job, group, parts) else parts
 
 
 def place_growth(
@@ -52,7 +80,7 @@ def place_growth(
             if job.loses_rest or job.held.get(pool, 0) <= job.granted.get(pool, 0)
         )
         spared = find_spared_pools(job, level)
-        new, left = fill_new_places(allocation, job, left, level, order, beside=parts, spared=spared)
+        new, left = fill_new_places(allocation, job, left, level, group, order, beside=parts, spared=spared)
         parts += new
     return None if left else parts
 
@@ -80,7 +108,7 @@ def fill_held(allocation: Allocation, job: PlannedJob, workers: int, level: int)
 def fill_new(allocation: Allocation, job: PlannedJob, workers: int, level: int) -> Parts:
     """Find up to ``workers`` new places, in the group that has room for most of them."""
     found = [
-        fill_new_places(allocation, job, workers, level, group.for_minimum, beside=())
+        fill_new_places(allocation, job, workers, level, group, group.for_minimum, beside=())
         for group in list_open_groups(job)
     ]
     return min(found, key=lambda option: option[1])[0]
@@ -90,17 +118,48 @@ def fill_held_places(
     allocation: Allocation, job: PlannedJob, workers: int, level: int, group: PoolGroup
 ) -> tuple[Parts, int]:
     """Find up to ``workers`` places that the job has in a group; and how many workers are left to place."""
+    parts: Parts = ()
+    # One of each site first: if the job has to give workers up, each site keeps one.
+    for site in list_bare_sites(job, group, ()) if len(group.sites) > 1 else ():
+        if workers:
+            found, left = _fill_held_places(allocation, job, 1, level, site, parts)
+            parts, workers = parts + found, workers - 1 + left
+    found, workers = _fill_held_places(allocation, job, workers, level, group.for_minimum, parts)
+    return parts + found, workers
+
+
+def _fill_held_places(
+    allocation: Allocation, job: PlannedJob, workers: int, level: int, pools: Container[int], beside: Parts
+) -> tuple[Parts, int]:
+    """Find up to ``workers`` places that the job has in some pools, besides those already found."""
     ledger, devices, granted = allocation.ledger, job.devices, job.granted
+    taken = sum_parts(beside)
     parts: list[tuple[int, int]] = []
     for pool, held in job.held.items():
-        stay = min(workers, held - granted.get(pool, 0))
-        if stay > 0 and pool in group.for_minimum:
+        stay = min(workers, held - granted.get(pool, 0) - taken[pool])
+        if stay > 0 and pool in pools:
             room = min(find_limit(allocation, job, level, pool, new=False)[0], ledger.free[pool])
-            stay = min(stay, int(room // devices))
+            stay = min(stay, int(room // devices) - taken[pool])
             if stay > 0:
                 parts.append((pool, stay))
                 workers -= stay
     return tuple(parts), workers
+
+
+def list_bare_sites(job: PlannedJob, group: PoolGroup, parts: Parts) -> tuple[frozenset[int], ...]:
+    """Return the pools of each site at which a job has neither a grant nor one of these places."""
+    if not group.sites:
+        return ()
+    reached = {pool for pool, workers in job.granted.items() if workers} | {pool for pool, _ in parts}
+    return tuple(site for site in group.sites if not site & reached)
+
+
+def sum_parts(parts: Parts) -> Counter[int]:
+    """Return the workers by pool."""
+    found = Counter[int]()
+    for pool, workers in parts:
+        found[pool] += workers
+    return found
 
 
 def fill_new_places(
@@ -108,6 +167,7 @@ def fill_new_places(
     job: PlannedJob,
     workers: int,
     level: int,
+    group: PoolGroup,
     order: tuple[int, ...],
     *,
     beside: Parts,
@@ -118,11 +178,31 @@ def fill_new_places(
     Args:
         workers: how many to place.
         level: index in the job's path of the node that pays.
+        group: the pools are those of this group, or some of them.
         beside: places that the job is about to take as well.
         spared: pools in which no place is taken from the minimum of a running job.
     """
+    parts: Parts = ()
+    for site in list_bare_sites(job, group, beside) if len(group.sites) > 1 else ():
+        if workers:
+            here = tuple(pool for pool in order if pool in site)
+            found, left = _fill_new_places(allocation, job, 1, level, here, beside + parts, spared)
+            parts, workers = parts + found, workers - 1 + left
+    found, workers = _fill_new_places(allocation, job, workers, level, order, beside + parts, spared)
+    return parts + found, workers
+
+
+def _fill_new_places(
+    allocation: Allocation,
+    job: PlannedJob,
+    workers: int,
+    level: int,
+    order: tuple[int, ...],
+    beside: Parts,
+    spared: Container[int],
+) -> tuple[Parts, int]:
     ledger, devices = allocation.ledger, job.devices
-    taken = dict(beside)
+    taken = sum_parts(beside)
     parts: list[tuple[int, int]] = []
     for pool in order:
         if not workers:
@@ -130,7 +210,7 @@ def fill_new_places(
         room: float = min(ledger.growable[pool], count_free_devices(allocation, pool, spared))
         if room >= devices:
             room = min(room, find_limit(allocation, job, level, pool, new=True)[0])
-            more = min(workers, int(room // devices) - taken.get(pool, 0))
+            more = min(workers, int(room // devices) - taken[pool])
             if more > 0:
                 parts.append((pool, more))
                 workers -= more

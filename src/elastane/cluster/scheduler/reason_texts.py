@@ -153,6 +153,18 @@ def _describe_standstill(why: StandstillReason) -> str:
                 "of the pools that have what one of its workers asks for, none belongs to an engine that can "
                 f"run its image {image}"
             )
+        case NoSuchPool(allowed=allowed) if allowed:
+            return (
+                f"the data of its team must not leave {', '.join(allowed)}, and no pool there has what one "
+                "of its workers asks for"
+            )
+        case NoSuchPool(sites=sites) if sites:
+            if len(sites) == 1:
+                return f"at site {sites[0]}, no pool of an engine has what one of its workers asks for"
+            return (
+                f"the sites {', '.join(sites)} do not all have pools that its workers can share: of one "
+                "device kind, and of engines that all share the home of the controller, or all with home=own"
+            )
         case NoSuchPool(one_machine=one_machine):
             if not one_machine:
                 return "no pool has what one of its workers asks for"

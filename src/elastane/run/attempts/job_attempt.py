@@ -25,6 +25,7 @@ from elastane.run.nouns.attempts import RETRYABLE, Attempt, AttemptOutcome
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.hosts import RunHost
 from elastane.run.nouns.machine_address import MachineAddress
+from elastane.run.nouns.membership import SiteName
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import RunRecord, RunSpec
 from elastane.run.nouns.trackers import require_trackers
@@ -43,6 +44,7 @@ class AttemptRequest:
         limits: the current fewest and most workers.
         address: where this machine listens, so that others can join; None: it trains alone.
         slots: the most workers on this machine, if others can join.
+        sites: of which this machine may read the data.
     """
 
     attempt: int
@@ -50,6 +52,7 @@ class AttemptRequest:
     limits: tuple[int, int]
     address: MachineAddress | None = None
     slots: int = 1
+    sites: tuple[SiteName, ...] = ()
 
 
 def run_attempt(run_dir: RunDir, request: AttemptRequest, display: LogDisplay) -> int:
@@ -168,7 +171,9 @@ def adapt_spec(record: RunRecord, request: AttemptRequest) -> RunSpec:
         high = min(high, record.pinned.virtual_ranks // record.spec.processes)
     low = min(low, high)
     start = min(max(low, request.workers), high)
-    spec = msgspec.structs.replace(record.spec, min_workers=low, max_workers=high, start=start)
+    spec = msgspec.structs.replace(
+        record.spec, min_workers=low, max_workers=high, start=start, sites=request.sites
+    )
     address = request.address
     if address is None:
         # An earlier attempt may have trained on several machines.

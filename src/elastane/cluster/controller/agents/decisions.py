@@ -16,6 +16,7 @@ from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.pools import Pool
 from elastane.common.safe_text import fold_text
 from elastane.run.nouns.attempts import RETRYABLE, AttemptOutcome
+from elastane.run.nouns.membership import SiteName
 
 ASK_AGAIN_S = 1.0
 AFTER_OUTCOME_S = 30.0
@@ -252,6 +253,7 @@ def choose_instruction(
     agents: Iterable[StoredAgent],
     *,
     is_shared: bool = True,
+    site: str = "",
 ) -> Instruction:
     """Return what an agent that has arrived should do. The same question gets the same answer again.
 
@@ -260,7 +262,9 @@ def choose_instruction(
         run: the newest attempt that agents have begun; None: none has.
         agents: of the job that are not gone.
         is_shared: the machines of its engine share the home of the controller.
+        site: of its pool.
     """
+    sites = () if job is None else tuple(one for one in job.spec.data.sites if one == site)
     if agent.leave_by_s is not None or job is None or not job.wanted:
         return NotWanted(why=f"job {agent.job} does not need it any more")
     if run is None or run.attempt < job.attempt:
@@ -268,19 +272,24 @@ def choose_instruction(
         if here < job.limits[0]:
             why = f"{here} of the {job.limits[0]} workers with which job {job.name} begins have arrived"
             return AskAgain(seconds=ASK_AGAIN_S, why=why)
-        return _make_begin(agent, job, is_shared=is_shared)
+        return _make_begin(agent, job, sites, is_shared=is_shared)
     if run.beginner == agent.number:
-        return _make_begin(agent, job, is_shared=is_shared)
+        return _make_begin(agent, job, sites, is_shared=is_shared)
     if not run.answers:
         return AskAgain(
             seconds=ASK_AGAIN_S, why=f"another machine begins attempt {run.attempt} of {job.name}"
         )
     return Join(
-        run_dir=job.run_dir, attempt=run.attempt, workers=agent.workers, spec=job.spec, is_shared=is_shared
+        run_dir=job.run_dir,
+        attempt=run.attempt,
+        workers=agent.workers,
+        spec=job.spec,
+        is_shared=is_shared,
+        sites=sites,
     )
 
 
-def _make_begin(agent: StoredAgent, job: AgentJob, *, is_shared: bool) -> Begin:
+def _make_begin(agent: StoredAgent, job: AgentJob, sites: tuple[SiteName, ...], *, is_shared: bool) -> Begin:
     return Begin(
         run_dir=job.run_dir,
         attempt=job.attempt,
@@ -289,6 +298,7 @@ def _make_begin(agent: StoredAgent, job: AgentJob, *, is_shared: bool) -> Begin:
         spec=job.spec,
         submitted_s=job.submitted_s,
         is_shared=is_shared,
+        sites=sites,
     )
 
 

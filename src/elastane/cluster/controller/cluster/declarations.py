@@ -186,6 +186,9 @@ def check_config(config: Config) -> None:
         for key, value in pool.labels.items():
             check_remark(f"pools.{pool.name}.labels", key)
             check_remark(f"pools.{pool.name}.labels.{key}", value)
+    for team in config.teams or ():
+        for site in team.sites:
+            check_remark(f"teams.{team.name}.sites", site)
     pools = [pool.name for pool in config.pools or ()]
     check_unique("triggers", (trigger.name for trigger in config.triggers or ()))
     for trigger in config.triggers or ():

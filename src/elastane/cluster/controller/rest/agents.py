@@ -24,6 +24,7 @@ from elastane.cluster.controller.store.replies import Reply
 from elastane.cluster.nouns.arrivals import AgentDeparture, Arrival, Begin, Instruction, Join
 from elastane.cluster.nouns.config import DeclaredEngine
 from elastane.cluster.nouns.job_tickets import encode_credentials
+from elastane.cluster.nouns.pools import Pool
 from elastane.common.safe_text import escape_line, escape_text
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
@@ -160,7 +161,17 @@ def _find_instruction(caller: AgentCaller, tx: Connection, process: str) -> tupl
     found = jobs.find_jobs(tx, [here.job])
     job = read_agent_job(found[0], caller.controller.home) if found else None
     run, living = agent_rows.find_agent_run(tx, here.job), agent_rows.list_living_agents(tx, here.job)
-    return here, choose_instruction(here, job, run, living, is_shared=_shares_home(tx, here.engine))
+    told = choose_instruction(
+        here, job, run, living, is_shared=_shares_home(tx, here.engine), site=_find_site(tx, here.pool)
+    )
+    return here, told
+
+
+def _find_site(tx: Connection, pool: str) -> str:
+    """Return the site of a pool; empty: it has none, or its record is gone."""
+    found = documents.find_document(tx, "pools", pool)
+    document = None if found is None else found.value
+    return document.site if isinstance(document, Pool) else ""
 
 
 def _shares_home(tx: Connection, engine: str) -> bool:

@@ -1,0 +1,52 @@
+"""A job with data at two sites: its agents are at both, know their site, and train the same bytes."""
+
+import pytest
+
+from elastane.run.attempts.verification import verify_run
+from elastane.run.observability.bound_data import read_worker_sites
+
+from .small_cluster import SOURCES, TRAINING, read_json, wait_for_members, wait_for_state
+from .test_jobs_on_agents_elsewhere import engine, read_training, run_elastane
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+__all__ = ["engine", "read_training", "run_elastane"]
+ROUNDS = 12
+
+
+@pytest.fixture
+def home_option() -> str:
+    """The machines share no directory, and each is told its site."""
+    return "own"
+
+
+@pytest.fixture
+def pool_options() -> dict[str, str]:
+    return {}
+
+
+def test_a_job_at_two_sites_trains_the_bytes_of_one_machine(
+    run_elastane, engine, read_training, stage, tmp_path
+):
+    run_elastane("pool", "set", "local", "--site", "eu", "--devices", "3")
+    boston = ("--device", "cpu", "--devices", "1", "--engine", "far", "--site", "us", "--price", "2")
+    run_elastane("pool", "set", "overseas", *boston)
+    args = (f"--steps={ROUNDS}", "--inner-steps=3", "--sites=eu,us")
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"command: [python, {TRAINING}, {', '.join(args)}, --paced-from=4]\n"
+        f"env: {{PYTHONPATH: {SOURCES}}}\n"
+        "elasticPolicy: {minReplicas: 2, maxReplicas: 3}\n"
+        f"training: {{checkpoints: {{url: {tmp_path / 'store'}}}}}\n"
+        "data: {sites: [eu, us]}\n"
+    )
+    run_elastane("submit", job, "--name", "study")
+    wait_for_members(run_elastane, "study", 3, engine.list_living)
+    assert read_json(run_elastane, "describe", "study")["grant"]["workers"] == {"local": 2, "overseas": 1}
+    for agent in engine.list_living():
+        for gates in (tmp_path / "agents" / agent).glob("agent-runs/*/*"):
+            (gates / "gates").touch()
+    wait_for_state(run_elastane, "study", "finished", engine.list_living)
+    run, alone = read_training("study"), stage.play(*args, sites=("eu", "us"))
+    assert [line.loss_hex for line in run.ledger] == alone.losses
+    assert sorted(read_worker_sites(run.events).values(), key=sorted) == [{"eu"}, {"eu"}, {"us"}]
+    assert verify_run(run).problems == ()
