@@ -28,7 +28,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins lowest docs docs-cli picture screenshots demo pilot test test-changed test-fast test-long times check style types \
+.PHONY: help setup pins lowest docs docs-cli picture screenshots demo pilot test test-changed test-fast test-long bytecode times check style types \
   format bench gpu chaos survive crash crash-slurm clean
 
 help: ## this list
@@ -95,6 +95,9 @@ test-fast: setup ## unit tests and the rules of the house, for the inner loop (a
 
 test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (three quarters of an hour)
 	$(PYTEST) -m long
+
+bytecode: setup ## compile the sources and the tests, so that several test processes need not
+	$(BIN)/python -m pytest --collect-only -qq >build/collected.log || { cat build/collected.log; exit 1; }
 
 times: setup ## run the tests of a landing, and keep the time of each house in tests/times.json
 	$(MAKE) test DRAW=$$(git rev-parse HEAD)

@@ -1,20 +1,22 @@
 """The draw of a landing: which tests it runs of those that take long, and from which seeds they draw.
 
 All tests would take an hour. `make test DRAW=COMMIT` runs the unit tests and the rules of the house whole,
-a sixteenth of the long tests, a quarter of the tests with processes in each file, and of each other test a
-quarter of its cases. The bulk of the histories is of new seeds. The commit decides: another one tries others,
-and the same one repeats them.
+a sixteenth of the long tests, a quarter of the tests with processes in each folder, and of each other test a
+quarter of its cases. Hypothesis draws half of its examples, and the bulk of the histories is of new seeds. The
+commit decides: another one tries others, and the same one repeats them.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 SLICES = 16
 QUARTERS = 4
+SETTINGS = "_hypothesis_internal_use_settings"
+"""The attribute of a test that has its settings of Hypothesis."""
 WHOLE = re.compile(r"tests/(house|\w+/unit)/")
 """The tests here that are neither long nor have processes cost little, and all of their cases run."""
 SEEDS = 1_000_000
@@ -54,21 +56,38 @@ def deal_slice(names: Collection[str], place: int) -> frozenset[str]:
     return frozenset(sorted(names)[place::SLICES])
 
 
-def deal_quarter(names: Collection[str], place: int, within: str) -> frozenset[str]:
+def find_folder(name: str) -> str:
+    return name.partition("::")[0].rpartition("/")[0]
+
+
+def find_test(name: str) -> str:
+    """Return a name without the case."""
+    return name.partition("[")[0]
+
+
+def deal_quarter(
+    names: Collection[str], place: int, find_group: Callable[[str], str]
+) -> frozenset[str]:
     """Return a quarter of each group of names, at least one.
 
     Args:
-        names: the tests, as ``FILE::TEST[CASE]``.
+        names: the tests, as ``FOLDER/FILE::TEST[CASE]``.
         place: which quarter, modulo 4.
-        within: what follows the name of a group: ``::`` deals the tests of each file, ``[`` the cases of each
-            test.
+        find_group: returns the group of a name.
     """
     groups = defaultdict(list)
     for name in sorted(names):
-        groups[name.partition(within)[0]].append(name)
+        groups[find_group(name)].append(name)
     return frozenset(
         name for group in groups.values() for name in group[place % min(len(group), QUARTERS) :: QUARTERS]
     )
+
+
+def halve_examples(tests: Iterable[Callable[..., object]]) -> None:
+    """Let Hypothesis draw half of the examples of each of these tests."""
+    for test in tests:
+        if (known := getattr(test, SETTINGS, None)) is not None:
+            setattr(test, SETTINGS, settings(known, max_examples=-(-known.max_examples // 2)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -105,10 +124,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     processes -= long
     whole = {name for name in names - long - processes if WHOLE.match(name)}
     drawn = whole | deal_slice(long, place)
-    drawn |= deal_quarter(processes, place, "::") | deal_quarter(names - long - processes - whole, place, "[")
+    drawn |= deal_quarter(processes, place, find_folder)
+    drawn |= deal_quarter(names - long - processes - whole, place, find_test)
     left_out = names - drawn
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
+    halve_examples({item.function for item in items if isinstance(item, pytest.Function)})
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 WAIT_S = 120
 POLL_S = 0.02
-LOOKING = 0.2
+LOOKING = 0.1
 """The largest part of the time that looks may take, because others need the cores for what is waited for."""
 
 Found = TypeVar("Found")

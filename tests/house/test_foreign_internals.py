@@ -162,6 +162,7 @@ def is_own(node):
     return isinstance(node, ast.Name) and node.id in {"self", "cls"}
 
 
+@functools.cache
 def parse_sources():
     return [ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))]
 

@@ -4,10 +4,21 @@ import re
 import subprocess
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.draws import QUARTERS, SEEDS_APART, SLICES, deal_quarter, deal_slice, draw_first_seed, draw_slice
+from tests.draws import (
+    QUARTERS,
+    SEEDS_APART,
+    SLICES,
+    deal_quarter,
+    deal_slice,
+    draw_first_seed,
+    draw_slice,
+    find_folder,
+    find_test,
+    halve_examples,
+)
 from tests.houses import HOUSES, ROOT, RULES, choose_tests, find_house
 from tests.times import KEPT, Time, read_houses, render_houses, render_slowest, sum_houses
 
@@ -24,16 +35,32 @@ def test_the_slices_together_have_each_test_once(names):
 
 @given(st.dictionaries(st.text("ab/_", min_size=1), st.integers(1, 12)), st.integers(0, SLICES - 1))
 def test_of_each_group_a_quarter_is_drawn_and_at_least_one(groups, place):
-    names = [f"{group}::test_{number}" for group, count in groups.items() for number in range(count)]
-    drawn = Counter(name.partition("::")[0] for name in deal_quarter(names, place, "::"))
-    assert drawn.keys() == groups.keys()
-    assert all(
-        drawn[group] in (count // QUARTERS, -(-count // QUARTERS))
-        for group, count in groups.items()
-        if count >= QUARTERS
-    )
-    quarters = [deal_quarter(names, at, "::") for at in range(SLICES)]
-    assert frozenset().union(*quarters) == frozenset(names)
+    names = [f"{group}/test_a.py::test[{number}]" for group, count in groups.items() for number in range(count)]
+    for find_group in (find_folder, find_test):
+        drawn = Counter(map(find_group, deal_quarter(names, place, find_group)))
+        sizes = Counter(map(find_group, names))
+        assert sorted(sizes.values()) == sorted(groups.values())
+        assert drawn.keys() == sizes.keys()
+        assert all(
+            drawn[group] in (count // QUARTERS, -(-count // QUARTERS))
+            for group, count in sizes.items()
+            if count >= QUARTERS
+        )
+        quarters = [deal_quarter(names, at, find_group) for at in range(SLICES)]
+        assert frozenset().union(*quarters) == frozenset(names)
+
+
+def test_of_the_examples_of_a_test_half_are_drawn():
+    drawn = []
+
+    @settings(max_examples=7, database=None)
+    @given(st.integers())
+    def draw(number):
+        drawn.append(number)
+
+    halve_examples([draw, len])
+    draw()
+    assert len(drawn) == 4
 
 
 @given(commits, commits)

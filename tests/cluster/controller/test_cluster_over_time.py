@@ -86,6 +86,7 @@ def test_an_announced_reservation_shrinks_jobs_before_its_begin(cluster, operato
 
 
 def test_borrowed_devices_return_to_their_owner_without_a_kill(cluster, operator, everybody):
+    cluster.counts_devices = True
     operator.put("/pools/h100", pool(8))
     operator.put("/teams/vision", team("vision", h100=4))
     operator.put("/teams/speech", team("speech", h100=4))
@@ -127,6 +128,7 @@ def test_an_owner_gets_its_devices_back_even_from_a_job_that_hangs(cluster, oper
 
 
 def test_a_new_price_counts_from_its_report_on(cluster, operator, everybody):
+    cluster.counts_devices = True
     operator.put("/pools/spot", pool(4, "spot", spot=True, price=3600.0))
     everybody.post("/jobs", job(least=4, most=4, spot=True))
     operator.put("/pools/h100", pool(0))
@@ -284,6 +286,7 @@ def test_a_job_that_has_devices_and_cannot_start_gets_one_event_with_the_reason(
 
 
 def test_a_worker_of_eight_devices_counts_as_eight_everywhere(cluster, operator, everybody):
+    cluster.counts_devices = True
     cluster.world.seen_nodes = [ObservedNode(name=f"n{n}", pool="h100", devices=16) for n in (1, 2)]
     operator.put("/pools/h100", pool(0, price=3.6))
     operator.put("/teams/vision", team("vision", h100=20))
@@ -312,6 +315,7 @@ def test_a_worker_of_eight_devices_counts_as_eight_everywhere(cluster, operator,
 
 
 def test_a_job_stops_with_a_reason_when_its_budget_is_spent(cluster, operator, everybody):
+    cluster.counts_devices = True
     operator.put("/pools/h100", pool(8, price=3600.0))
     everybody.post("/jobs", job(least=2, most=2, budget=100.0))
     cluster.until(lambda: cluster.workers("train") == 2)
@@ -327,6 +331,7 @@ def test_a_job_stops_with_a_reason_when_its_budget_is_spent(cluster, operator, e
 
 
 def test_a_job_with_a_small_budget_stays_small_enough_to_finish(cluster, operator, everybody):
+    cluster.counts_devices = True
     operator.put("/pools/h100", pool(8, price=3600.0))
     # A part of each step is not divided among workers, so each additional worker raises the cost.
     cluster.world.habits |= {name: {"steps": 1200, "serial": 0.1} for name in ("rich", "poor")}
@@ -389,6 +394,7 @@ def test_the_recorded_usage_equals_the_held_devices(tmp_path_factory, history):
     store = Store(f"sqlite:///{where}/store.db")
     try:
         cluster = Cluster(Api(store), World(where / "runs"))
+        cluster.counts_devices = True
         operator, ada = cluster.api.user("operator"), cluster.api.user(team="*")
         operator.put("/rules", RULES)
         operator.put("/pools/h100", pool(6, price=1.0))

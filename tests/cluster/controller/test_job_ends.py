@@ -153,6 +153,7 @@ class TestForgetting:
         assert events(ada, "kept")
 
     def test_the_usage_and_the_audit_lines_of_a_forgotten_job_stay(self, cluster, ada, make_spec):
+        cluster.counts_devices = True
         cluster.world.habits["train"] = {"steps": 20}
         ada.post("/jobs", spec(make_spec, run_policy=RunPolicy(ttl_seconds_after_finished=0)))
         cluster.until(lambda: ada.get("/jobs/train").status_code == 404)

@@ -347,6 +347,7 @@ def test_the_explanation_of_a_job_names_the_node_that_it_loses(olga, cluster, ma
 
 
 def test_usage_is_printed_in_hours_and_as_json_in_seconds(olga, cluster, make_spec):
+    cluster.counts_devices = True
     olga(*H100)
     cluster.api.user().post("/jobs", make_spec())
     cluster.until(lambda: cluster.workers("train") == 4)

@@ -80,7 +80,7 @@ class JobContract:
         run_elastane("scale", "far", "1")
         wait_for_members(run_elastane, "far", 1, logs)
         wait_until(
-            lambda: read_json(run_elastane, "describe", "far")["observed"].get("step", 0) >= DIGEST_STEP,
+            lambda: run_elastane.read_job("far").observed.step >= DIGEST_STEP,
             "a digest is in the ledger",
             state=logs,
         )
@@ -105,12 +105,10 @@ class JobContract:
         wait_for_members(run_elastane, "far", 2, site.read_logs)
         run_elastane("pause", "far", "--wait")
         wait_until(lambda: not site.list_parts(), "it holds nothing", state=site.read_logs)
-        made = read_json(run_elastane, "describe", "far")["observed"].get("step", 0)
+        made = run_elastane.read_job("far").observed.step
         run_elastane("resume", "far")
         wait_until(
-            lambda: (
-                read_json(run_elastane, "describe", "far")["observed"].get("step", 0) >= made + DIGEST_STEP
-            ),
+            lambda: run_elastane.read_job("far").observed.step >= made + DIGEST_STEP,
             "it trains again",
             state=site.read_logs,
         )

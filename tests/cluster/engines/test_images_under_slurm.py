@@ -121,6 +121,7 @@ def run_elastane(stage, tmp_path, monkeypatch, slurm, container, programs):
     slurm.end_jobs()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("container", ["apptainer", "pyxis"], indirect=True)
 def test_a_job_trains_in_its_image_and_notices_reach_its_agents(run_elastane, slurm, tmp_path, stage):
     options = ("--workers", "2", "--checkpoint-dir", str(tmp_path / "store"))
@@ -130,7 +131,7 @@ def test_a_job_trains_in_its_image_and_notices_reach_its_agents(run_elastane, sl
     # The script of one of them gets a notice, as at the end of its time.
     run_elastane("scale", "far", "1")
     wait_for_members(run_elastane, "far", 1)
-    wait_until(lambda: read_json(run_elastane, "describe", "far")["state"] == "finished", "it has finished")
+    wait_until(lambda: run_elastane.read_job("far").state == "finished", "it has finished")
     run = read_run(EngineDirectories(tmp_path / "home").get_run_dir("far"))
     assert verify_run(run).problems == ()
     assert run.ledger[-1].digest == stage.play(f"--steps={STEPS}").run.ledger[-1].digest

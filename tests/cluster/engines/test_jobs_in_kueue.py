@@ -12,7 +12,7 @@ from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
 from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE
 from tests.cluster.engines.api_double.kueue import run_kueue
-from tests.cluster.processes.small_cluster import open_cluster, read_json, submit_training
+from tests.cluster.processes.small_cluster import count_members, open_cluster, submit_training
 from tests.waiting import WAIT_S, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -49,11 +49,6 @@ def run_elastane(stage, tmp_path, monkeypatch, cluster, kueue):
         yield run
 
 
-def count_members(run_elastane) -> int:
-    held = read_json(run_elastane, "describe", "far")["observed"].get("held", {})
-    return sum(part["workers"] - part.get("absent", 0) for part in held.values())
-
-
 def list_groups(cluster) -> list[str]:
     """Return the groups of the pods that run; empty for a pod that is in none."""
     living = cluster.list_living()
@@ -76,7 +71,7 @@ def test_a_job_begins_as_a_group_grows_is_preempted_and_trains_the_same_bytes(
     wait(lambda: "1 more needed" in run_elastane("describe", "far").output, "it says what it waits for")
     assert (cluster.list_living(), kueue.count_used(QUEUE)) == ([], 0)
     kueue.set_quota(QUEUE, 3)
-    wait(lambda: count_members(run_elastane) == 3, "3 workers train")
+    wait(lambda: count_members(run_elastane, "far") == 3, "3 workers train")
     (alone, group, same) = list_groups(cluster)
     assert (alone, group) == ("", same)
     # A member of the group dies, and another one takes its place in it.
@@ -104,7 +99,7 @@ def test_a_job_begins_as_a_group_grows_is_preempted_and_trains_the_same_bytes(
     cluster.objects.create("pods", NAMESPACE, other)
     wait(lambda: "other" in cluster.list_living(), "the other pod has its device")
     assert list_groups(cluster) == ["", group, group]
-    wait(lambda: read_json(run_elastane, "describe", "far")["state"] == "finished", "it has finished")
+    wait(lambda: run_elastane.read_job("far").state == "finished", "it has finished")
     run = read_run(EngineDirectories(tmp_path / "home").get_run_dir("far"))
     reference = stage.play(f"--steps={STEPS}")
     assert [line.loss for line in run.ledger] == [line.loss for line in reference.run.ledger]

@@ -136,7 +136,7 @@ class Job:
         """Wait for the end of the job, and compare its bytes with those of a run on one machine."""
 
         def state():
-            return read_json(self._run, "describe", "far")["state"]
+            return self._run.read_job("far").state
 
         while state() not in ("finished", "failed"):
             step = self.read_step()

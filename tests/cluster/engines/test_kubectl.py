@@ -120,6 +120,7 @@ def test_kubectl_takes_the_manifests_and_refuses_wrong_sizes(kubectl, cluster):
     assert "No resources found" in kubectl("get", "elasticjobs", "--selector=app=other")
 
 
+@pytest.mark.long
 def test_kubectl_applies_scales_waits_for_and_deletes_a_job_whose_pods_are_real(
     run_elastane, kubectl, cluster, tmp_path
 ):

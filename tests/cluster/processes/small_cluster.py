@@ -23,11 +23,12 @@ from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site
 from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.elastic_jobs.follower import ElasticJobFollower
+from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.loop import Loop, Scheduler
 from elastane.cluster.controller.metrics.meters import Meters
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller
-from elastane.cluster.controller.store import documents
+from elastane.cluster.controller.store import documents, jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.engines.local.engine import EngineDirectories, LocalEngine
@@ -49,6 +50,29 @@ SOURCES = Path(elastane.__file__).parents[1]
 TRAINING = str(SCRIPTS / "training.py")
 
 
+class ElastaneCommand:
+    """Runs a command of a cluster.
+
+    Args:
+        store: of the cluster. A test that waits looks there: a command for each look would take most of the
+            CPU time of the test.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(self, *words: object, code: int = 0):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == code, result.output
+        return result
+
+    def read_job(self, name: str) -> StoredJob:
+        with self._store.begin_read() as tx:
+            job = jobs.find_job(tx, name)
+        assert job is not None, f"no job {name}"
+        return job
+
+
 @contextmanager
 def open_cluster(
     stage: Stage,
@@ -59,7 +83,7 @@ def open_cluster(
     options: Mapping[str, str] = MappingProxyType({}),
     kind: EngineKind = "slurm",
     engine_options: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Callable]:
+) -> Iterator[ElastaneCommand]:
     """Start a cluster of six devices and yield a function that runs a command there.
 
     Args:
@@ -109,13 +133,8 @@ def open_cluster(
     wait_until(lambda: server.started, "the API listens")
     save_context(Context(url=url, token=token))
 
-    def run(*words, code=0):
-        result = CliRunner().invoke(app, [str(word) for word in words])
-        assert result.exit_code == code, result.output
-        return result
-
     try:
-        yield run
+        yield ElastaneCommand(store)
     finally:
         api.state.closing.set()
         server.should_exit = True
@@ -140,26 +159,21 @@ def submit_training(run_elastane, name: str, *options: str, args: tuple[str, ...
     run_elastane("submit", TRAINING, "--name", name, *where, *options, "--", *args)
 
 
-def count_members(run_elastane: Callable, name: str) -> int:
+def count_members(run_elastane: ElastaneCommand, name: str) -> int:
     """Return how many workers of a job train now."""
-    held = read_json(run_elastane, "describe", name)["observed"].get("held", {})
-    return sum(part["workers"] - part.get("absent", 0) for part in held.values())
+    return sum(part.workers - part.absent for part in run_elastane.read_job(name).observed.held.values())
 
 
 def wait_for_members(
-    run_elastane: Callable, name: str, count: int, state: Callable[[], object] | None = None
+    run_elastane: ElastaneCommand, name: str, count: int, state: Callable[[], object] | None = None
 ) -> None:
     wait_until(lambda: count_members(run_elastane, name) == count, f"{count} workers train", state=state)
 
 
 def wait_for_state(
-    run_elastane: Callable, name: str, wanted: str, state: Callable[[], object] | None = None
+    run_elastane: ElastaneCommand, name: str, wanted: str, state: Callable[[], object] | None = None
 ) -> None:
-
-    def read_state():
-        return read_json(run_elastane, "describe", name)["state"]
-
-    wait_until(lambda: read_state() == wanted, f"{name} is {wanted}", state=state)
+    wait_until(lambda: run_elastane.read_job(name).state == wanted, f"{name} is {wanted}", state=state)
 
 
 def assert_same_bytes(run: Recorded, reference: Recorded) -> None:

@@ -153,6 +153,7 @@ def run_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
     return os.waitpid(pid, 0)[1]
 
 
+@pytest.mark.long
 def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     seed = time.time_ns()
     dice = Random(seed)

@@ -53,7 +53,7 @@ def train_without_project(run_elastane, project, home):
     shutil.rmtree(project)
     run_elastane("resume", "shipped")
     wait_until(
-        lambda: read_json(run_elastane, "describe", "shipped")["state"] in {"finished", "failed"},
+        lambda: run_elastane.read_job("shipped").state in {"finished", "failed"},
         "it has ended",
     )
     job = read_json(run_elastane, "describe", "shipped")

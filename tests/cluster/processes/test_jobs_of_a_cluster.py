@@ -67,7 +67,7 @@ class TestJobsOnThisMachine(JobContract):
 
 def find_trained_sizes(run_elastane, name: str) -> set[int]:
     """Return the numbers of workers with which a job has been observed to train."""
-    return {workers for workers, _ in read_json(run_elastane, "describe", name)["observed"].get("speeds", ())}
+    return {workers for workers, _ in run_elastane.read_job(name).observed.speeds}
 
 
 def test_a_job_trains_with_the_options_it_was_submitted_with(run_elastane, tmp_path):
@@ -116,9 +116,7 @@ def test_a_job_follows_new_limits_while_it_trains_and_after_a_pause(run_elastane
     run_elastane("pause", "stretched", "--wait")
     run_elastane("resume", "stretched")
     # The next attempt begins with the new limits.
-    wait_until(
-        lambda: read_json(run_elastane, "describe", "stretched")["observed"].get("held", {}), "it goes on"
-    )
+    wait_until(lambda: run_elastane.read_job("stretched").observed.held, "it goes on")
     run_elastane("scale", "stretched", "1")
     wait_until(lambda: 1 in find_trained_sizes(run_elastane, "stretched"), "1 worker trains")
     run_elastane("cancel", "stretched", "--wait")
@@ -131,7 +129,7 @@ def test_a_job_follows_new_limits_while_it_trains_and_after_a_pause(run_elastane
 
 def test_a_job_fails_with_the_error_of_its_script(run_elastane):
     submit_training(run_elastane, "wrong", args=("--no-such-option",))
-    wait_until(lambda: read_json(run_elastane, "describe", "wrong")["state"] == "failed", "it has failed")
+    wait_until(lambda: run_elastane.read_job("wrong").state == "failed", "it has failed")
     assert "unrecognized arguments: --no-such-option" in run_elastane("logs", "wrong", "--job").stdout
     assert "unrecognized arguments: --no-such-option" in run_elastane("explain", "wrong").stdout
 
@@ -147,7 +145,7 @@ def test_a_job_logs_each_step_once_over_a_resize_and_the_death_of_all(run_elasta
     wait_until(lambda: read_run(run_dir).events[-1].kind == "checkpoint.saved", "a checkpoint is saved")
     for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: read_json(run_elastane, "describe", "logged")["state"] == "finished", "it is over")
+    wait_until(lambda: run_elastane.read_job("logged").state == "finished", "it is over")
     run = read_run(run_dir)
     assert [event.kind for event in run.events].count("run.resumed") == 1
     series = read_tensorboard(run_dir.trackers.tensorboard)

@@ -99,6 +99,7 @@ class TestJobsOnAgents(JobContract):
         return ProcessJobSite(run_elastane, tmp_path / "home", engine)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool_options", [{"workersPerAgent": "2"}])
 def test_agents_of_two_workers_train_the_same_bytes(
     run_elastane, engine, read_training, stage, tmp_path, pool_options
@@ -144,8 +145,8 @@ def test_an_unmodified_script_has_all_its_workers_in_one_agent(run_elastane, eng
 @pytest.mark.parametrize(
     ("how", "home_option"),
     [
-        pytest.param("notice", "shared"),
-        pytest.param("death", "own"),
+        ("notice", "shared"),
+        pytest.param("death", "own", marks=pytest.mark.long),
         pytest.param("death", "shared", marks=pytest.mark.long),
         pytest.param("notice", "own", marks=pytest.mark.long),
     ],
@@ -279,7 +280,7 @@ def test_all_machines_die_and_others_go_on_from_the_newest_checkpoint(
     options = ("--workers", "2", "--checkpoint-every", "5 steps", "--checkpoint-dir", str(tmp_path / "store"))
     submit_training(run_elastane, "far", *options, args=(f"--steps={STEPS}", "--seconds=0.05"))
     wait_for_members(run_elastane, "far", 2)
-    wait_until(lambda: read_json(run_elastane, "describe", "far")["observed"]["step"] >= 15, "15 steps")
+    wait_until(lambda: run_elastane.read_job("far").observed.step >= 15, "15 steps")
     for id_ in engine.list_living():
         engine.kill(id_)
     wait_for_state(run_elastane, "far", "finished")

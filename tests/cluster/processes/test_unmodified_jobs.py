@@ -44,7 +44,7 @@ def test_a_restart_is_measured_and_keeps_the_job_from_growing_back(run_elastane,
     # The other job needs half of the cluster.
     submit_training(run_elastane, "ours", "--workers", "3:6", args=("--seconds=0.02", "--steps=100000"))
     wait_until(lambda: "start 0/3 from 1" in read_notes(folder), "the script continues from its snapshot")
-    wait_until(lambda: read_json(run_elastane, "describe", "ours")["observed"].get("held"), "both train")
+    wait_until(lambda: run_elastane.read_job("ours").observed.held, "both train")
     wait_until(lambda: "as measured" in explain(run_elastane, "script"), "the stop is recorded")
     run_dir = EngineDirectories(tmp_path / "home").get_run_dir("script")
     stops = [
@@ -60,11 +60,11 @@ def test_a_restart_is_measured_and_keeps_the_job_from_growing_back(run_elastane,
     dear = f"A resize costs {RESTART_S + measured_s:g} s, and no larger size earns that back within 5 s"
     wait_until(lambda: dear in explain(run_elastane, "script"), "the cost decides")
     submit_training(run_elastane, "grows", "--workers", "1:2", args=("--seconds=0.02", "--steps=100000"))
-    wait_until(lambda: read_json(run_elastane, "describe", "grows")["workers"] == 2, "another job grows")
+    wait_until(lambda: run_elastane.read_job("grows").workers == 2, "another job grows")
     assert read_json(run_elastane, "describe", "script")["workers"] == 3
     run_elastane("cancel", "grows", "--wait")
 
     (folder / "hold-1").unlink()
-    wait_until(lambda: read_json(run_elastane, "describe", "script")["state"] == "finished", "it ends")
+    wait_until(lambda: run_elastane.read_job("script").state == "finished", "it ends")
     assert read_notes(folder)[-1] == "epoch 2 of 3"
     assert sum(note.startswith("start 0/") for note in read_notes(folder)) == 2

@@ -238,6 +238,7 @@ def write_tiny_model(tokenizer, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_an_ejected_recipe_trains_the_same_bytes(stage, home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ from elastane.common.errors import ElastaneError
 from elastane.run.connections.coordinator_request import ask_coordinator
 from elastane.run.nouns.control import Answer, AskStatus, RunOver
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.observability.run_files import read_run
+from elastane.run.observability.run_files import read_events, read_run
 from tests.waiting import WAIT_S, pause, wait_until
 
 from .networks import Networks
@@ -168,8 +168,7 @@ class Machines:
         (self.run_dir.root / "hurry").touch()
 
     def count_events(self) -> Counter[tuple[str, str]]:
-        events = read_run(self.run_dir).events if self.run_dir.events.exists() else ()
-        return Counter((event.kind, event.who) for event in events)
+        return Counter((event.kind, event.who) for event in read_events(self.run_dir, torn_tail=True))
 
     def list_died(self) -> list[str]:
         """Return the workers that have died."""

@@ -27,7 +27,7 @@ from elastane.run.nouns.records import EventLine
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.silence_limits import SILENCE_S
 from elastane.run.nouns.spec import RunSpec
-from elastane.run.observability.run_files import Recorded, read_run
+from elastane.run.observability.run_files import Recorded, read_events, read_ledger, read_run
 from elastane.run.observability.verify import Verdict
 from elastane.run.protocol.tree import expand_spans
 from tests import waiting
@@ -88,13 +88,13 @@ class LiveRun:
         """Wait until the last line of the ledger gives ``worker`` at least ``count`` virtual ranks."""
 
         def has_share() -> bool:
-            ledger = read_run(self.run_dir).ledger
+            ledger = read_ledger(self.run_dir, torn_tail=True)
             return bool(ledger) and len(expand_spans(ledger[-1].workers.get(worker, ""))) >= count
 
         await wait_until_async(has_share, f"worker {worker} has {count} virtual ranks")
 
     def read_events(self) -> tuple[EventLine, ...]:
-        return read_run(self.run_dir).events
+        return read_events(self.run_dir, torn_tail=True)
 
     def touch(self, name: str) -> None:
         """Create a file in the run directory that workers wait for."""

@@ -69,6 +69,7 @@ def test_a_rehearsal_finds_the_digest_of_the_ledger_and_changes_no_file(requeste
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
+@pytest.mark.long
 def test_the_last_checkpoint_has_the_finished_model_and_its_optimizer(requested, tmp_path):
     ended, answer = requested
     root = ended.run.run_dir.root

@@ -51,6 +51,7 @@ def find_holding(directory, text):
     return [path for path in directory.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
+@pytest.mark.long
 def test_training_goes_on_without_the_controller_and_a_takeover_waits_for_it(
     machines, controller, assert_equals_reference
 ):

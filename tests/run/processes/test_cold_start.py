@@ -57,6 +57,7 @@ def run_while_stepping(files, *words):
         return json.loads(command.stdout.read())
 
 
+@pytest.mark.long
 def test_a_run_is_started_resized_drained_and_verified_from_the_shell(play_reference, tmp_path):
     files = RunDir(tmp_path / "run")
     options = ("--workers=1:4", "--start=2", "--digest-every=5", f"--run-dir={files.root}")

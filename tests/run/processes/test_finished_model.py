@@ -35,6 +35,7 @@ for step in run.steps(TensorDataset(inputs), global_batch=8, microbatch=2, until
 """
 
 
+@pytest.mark.long
 @pytest.mark.early
 def test_a_run_writes_its_model_and_exports_hold_the_same_tensors(stage, home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

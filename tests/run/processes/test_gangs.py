@@ -72,6 +72,7 @@ def test_frozen_parameters_are_divided_too(play):
 TENSOR = ("--clip=0.5", "--tensor=2", "--sequence")
 
 
+@pytest.mark.long
 def test_workers_with_tensor_parallelism_give_the_bytes_of_one_of_them(play):
     alone = play(*TENSOR, processes=2)
     assert_equal(play(*TENSOR, processes=2, start=2), alone)

@@ -119,6 +119,7 @@ def test_a_terminal_without_workers_starts_them_on_other_machines(terminal):
     assert "takes part in the run demo" in terminal.run_dir.log("agent-node-b").read_text()
 
 
+@pytest.mark.long
 def test_the_run_goes_on_when_its_terminal_closes(terminal):
     run = terminal.start("localhost:1,node-b:1,unreachable:1", epochs=40)
     terminal.wait_for("worker.joined", "worker 100")

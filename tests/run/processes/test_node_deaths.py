@@ -229,6 +229,7 @@ def test_a_coordinator_that_hangs_is_replaced_on_its_own_machine(slow_machines, 
     assert_equals_reference(machines.end(FIRST))
 
 
+@pytest.mark.long
 def test_the_end_of_the_terminal_lets_the_first_machine_leave(machines, assert_equals_reference):
     begin_with(machines, "b")
     (agent, *_) = machines.list_pids(FIRST)

@@ -95,6 +95,7 @@ def read_steps(run_dir):
     return [step for step, _ in found.get("train/loss", [])]
 
 
+@pytest.mark.long
 def test_each_tracker_has_each_step_once_whatever_dies(attempts, tmp_path):
     """A worker, the coordinator, the process of the trackers and in the end all processes are killed."""
     args = ("--paced-from=4", "--log=tensorboard")

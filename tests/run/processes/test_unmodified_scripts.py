@@ -137,7 +137,14 @@ SCRIPTS = (
 )
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.file)
+@pytest.mark.parametrize(
+    "script",
+    [
+        # The import of transformers makes it long.
+        pytest.param(one, id=one.file, marks=pytest.mark.long if "transformers" in one.modules else ())
+        for one in SCRIPTS
+    ],
+)
 def test_a_script_keeps_its_results_when_a_worker_is_added_killed_and_removed(stage, tmp_path, script):
     stage.preload(*script.modules)
 

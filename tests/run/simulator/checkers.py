@@ -35,6 +35,7 @@ class Checker:
         began: the number of training steps committed in earlier attempts.
 
     Attributes:
+        reference: the run without any fault.
         rounds: the committed rounds since all members began with round 1: a run can begin again if its
             coordinator has not learned of a step, and then void rounds shift the numbers.
         torn: the reads of memory that has changed meanwhile; see `tests.run.simulator.reads`.
@@ -43,6 +44,7 @@ class Checker:
 
     def __init__(self, shape: Shape, workers: Mapping[WorkerId, WorkerProcess], began: int = 0) -> None:
         self.shape = shape
+        self.reference = get_reference(shape)
         self.workers = workers
         self.rounds: dict[int, tuple[RoundKind, RoundOutcome]] = {}
         self.began = self.steps = began
@@ -67,7 +69,7 @@ class Checker:
         )
         stale = [
             unit
-            for unit, value in enumerate(get_reference(self.shape).parameters[step - 1])
+            for unit, value in enumerate(self.reference.parameters[step - 1])
             if worker.memory.parameters[unit] != value
         ]
         expect(not stale, f"worker {worker.worker} computes step {step} with wrong values of units {stale}")
@@ -94,8 +96,8 @@ class Checker:
             expect(
                 not left_out or self.shape.layout.absent == "skip", f"round {outcome.round} leaves out a site"
             )
-            get_reference(self.shape).learn(outcome.step, left_out)
-        expected = get_reference(self.shape).get_outcome(kind, outcome.step)
+            self.reference.learn(outcome.step, left_out)
+        expected = self.reference.get_outcome(kind, outcome.step)
         expect(
             known[0] == kind, f"round {outcome.round} is {known[0]} for one worker and {kind} for {worker}"
         )
@@ -150,7 +152,7 @@ class Checker:
     def check_application(self, worker: WorkerProcess, held: frozenset[int]) -> None:
         """Check that the state that a worker holds is that of the reference run."""
         step = worker.member.step
-        ideal = get_reference(self.shape)
+        ideal = self.reference
         for unit in held:
             expect(
                 worker.memory.parameters[unit] == ideal.applied[step][unit]
@@ -161,7 +163,7 @@ class Checker:
     def check_release(self, worker: WorkerProcess, step: int) -> None:
         """Check that a script that continues finds every value as the step left it."""
         expect(
-            worker.memory.parameters == get_reference(self.shape).applied[step],
+            worker.memory.parameters == self.reference.applied[step],
             f"the script of worker {worker.worker} finds wrong values after step {step}",
         )
 

@@ -11,7 +11,6 @@ from tests.run.simulator.checkers import expect
 from tests.run.simulator.memory import Memory, sum_parts
 from tests.run.simulator.network import Payload
 from tests.run.simulator.reads import Read, Source, fix_source
-from tests.run.simulator.reference_run import get_reference
 from tests.run.simulator.world import WorkerWorld
 
 
@@ -139,7 +138,7 @@ class Exchange:
         step = self.member.step + 1
 
         def check(torn: int) -> None:
-            expected = get_reference(self.world.shape).compute_sums(step, self.member.round.left_out)
+            expected = self.world.checker.reference.compute_sums(step, self.member.round.left_out)
             # The sums of a step with a spoilt gradient are wrong; its spot check must find that in time.
             is_spoilt = any(worker.spoils for worker in self.world.checker.workers.values())
             for block in self.member.round.rooted.intersection(blocks):
@@ -158,7 +157,7 @@ class Exchange:
                 self.memory.parameters[unit] = symbol
             return events.ValuesTaken(order.generation, order.peer, order.units)
 
-        expected = get_reference(self.world.shape).applied[self.member.step]
+        expected = self.world.checker.reference.applied[self.member.step]
         read = Read(
             [self._find_value(order.peer, unit, -1) for unit in order.units],
             write,
@@ -180,7 +179,7 @@ class Exchange:
                 self.memory.optimizer[unit] = symbol
             return events.StateLoaded(state)
 
-        ideal, step = get_reference(self.world.shape), self.member.step
+        ideal, step = self.world.checker.reference, self.member.step
         expected = (ideal.parameters if self.memory.released else ideal.applied)[step]
         states = [fix_source(self._payloads[peer, -3, unit]) for unit in state.states]
         read = Read(

@@ -19,7 +19,6 @@ from tests.run.simulator.checkers import expect
 from tests.run.simulator.gang_process import SLOT, Delivery, Follower, Pack, can_read
 from tests.run.simulator.network import Payload
 from tests.run.simulator.process import WorkerProcess
-from tests.run.simulator.reference_run import get_reference
 from tests.run.simulator.worker import SimWorker
 from tests.run.simulator.world import WorkerWorld
 
@@ -121,7 +120,7 @@ class SimGang(SimWorker):
         rooted, step = self.member.round.rooted, self.member.step + 1
         if not rooted:
             return
-        expected = get_reference(self.world.shape).sums[step]
+        expected = self.world.checker.reference.sums[step]
         for follower in self.followers:
             sums = follower.memory.slots[0]
             lacking = [block for block in rooted if sums.get(block) != expected[block]]

@@ -15,7 +15,6 @@ from tests.run.simulator.memory import Memory
 from tests.run.simulator.network import Payload
 from tests.run.simulator.process import WorkerProcess
 from tests.run.simulator.reads import Read
-from tests.run.simulator.reference_run import get_reference
 from tests.run.simulator.training import TrainingThread
 from tests.run.simulator.worker import make_outcome, measure_state, restore_state
 from tests.run.simulator.world import WorkerWorld
@@ -116,7 +115,7 @@ class Follower(WorkerProcess):
     def __init__(self, gang: Gang, number: int, world: WorkerWorld, slowness: float) -> None:
         # As in a real process: it knows the number of the worker, and gets no events.
         member = MemberMachine(gang.worker, world.shape.layout, make_outcome(world.origin))
-        memory = Memory(get_reference(world.shape), world.shape.layout.together)
+        memory = Memory(world.checker.reference, world.shape.layout.together)
         super().__init__(gang.worker, world, slowness, memory, member)
         self.number = number
         self.fuse: int | None = None

@@ -1,5 +1,7 @@
 """A simulated worker's reports to the coordinator: its state, lost peers, unacknowledged steps."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from elastane.run.nouns.control import (
@@ -35,14 +37,14 @@ class Reporter:
         self.parts: tuple[CheckpointPart, ...] = ()
         self._lost: dict[WorkerId, PeerLost] = {}
         self._unacknowledged: list[StepReport] = []
-        self._reported: WorkerReport | None = None
+        self._news: tuple[object, ...] = ()
         self._began_s = 0.0
         self._has_trained = False
 
-    def repeat(self, state: WorkerState, compute_s: float) -> None:
+    def repeat(self, state: WorkerState, compute_median_s: Callable[[], float]) -> None:
         """Send everything again, because messages may be lost."""
-        self._reported = None
-        self.report(state, compute_s)
+        self._news = ()
+        self.report(state, compute_median_s)
         for lost in self._lost.values():
             self.world.send_to_coordinator(lost)
 
@@ -64,14 +66,19 @@ class Reporter:
             reports = msgspec.msgpack.decode(handed, type=list[StepReport])
             self._unacknowledged += [report for report in reports if report.line.step not in known]
 
-    def report(self, state: WorkerState, compute_s: float) -> None:
+    def report(self, state: WorkerState, compute_median_s: Callable[[], float]) -> None:
         """Report the worker's position, if it has changed.
 
         Args:
             state: the state of the worker.
-            compute_s: the median seconds per virtual rank; 0 while unknown.
+            compute_median_s: returns the median seconds per virtual rank; 0 while unknown.
         """
         member = self.member
+        newest = member.newest.number if member.newest else 0
+        news = state, member.works_in, newest, member.step, member.complete, self.parts
+        if news == self._news:
+            return
+        self._news = news
         report = WorkerReport(
             worker=self.worker,
             pid=1000 + self.worker,
@@ -87,19 +94,16 @@ class Reporter:
             virtual_ranks=len(member.assigned),
             blocks=len(member.held),
             last_blocks=find_spans(member.blocks_to_write) if state == "finished" else (),
-            compute_s=compute_s,
+            compute_s=compute_median_s(),
             pinned=None if state == "starting" else self.world.pinned,
             checkpoints=self.parts,
             stopped=state == "finished" and member.step < self.world.shape.steps,
         )
-        known = self._reported
-        if known is None or find_news(known) != find_news(report):
-            self._reported = report
-            self.world.send_to_coordinator(report)
-            if self._unacknowledged:
-                self.world.send_to_coordinator(
-                    StepReports(worker=self.worker, reports=tuple(self._unacknowledged))
-                )
+        self.world.send_to_coordinator(report)
+        if self._unacknowledged:
+            self.world.send_to_coordinator(
+                StepReports(worker=self.worker, reports=tuple(self._unacknowledged))
+            )
 
     def add_step(self, outcome: messages.RoundOutcome, *, healthy: bool) -> None:
         now = self.world.clock.now
@@ -118,8 +122,3 @@ class Reporter:
         took_s = now - self._began_s
         self._began_s = now
         self._unacknowledged.append(StepReport(worker=self.worker, line=line, step_s=took_s, healthy=healthy))
-
-
-def find_news(report: WorkerReport) -> tuple[object, ...]:
-    newest = report.newest.number if report.newest else 0
-    return report.state, report.generation, newest, report.step, report.complete, report.checkpoints

@@ -55,8 +55,7 @@ class TrainingThread:
         self._leaf_s: list[float] = []
         self._applied: messages.RoundOutcome | None = None
 
-    @property
-    def compute_s(self) -> float:
+    def compute_median_s(self) -> float:
         """The median seconds per virtual rank; 0 while unknown."""
         return sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0
 

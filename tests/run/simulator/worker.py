@@ -35,7 +35,7 @@ from tests.run.simulator.memory import Memory
 from tests.run.simulator.network import Payload
 from tests.run.simulator.process import WorkerProcess
 from tests.run.simulator.reads import Read
-from tests.run.simulator.reference_run import compute_digests, compute_norm, get_reference
+from tests.run.simulator.reference_run import compute_digests, compute_norm
 from tests.run.simulator.reports import Reporter
 from tests.run.simulator.storage import StoredCheckpoint
 from tests.run.simulator.training import TrainingThread
@@ -57,7 +57,7 @@ class SimWorker(WorkerProcess):
 
     def __init__(self, worker: WorkerId, world: WorkerWorld, slowness: float = 1.0) -> None:
         member = MemberMachine(worker, world.shape.layout, make_outcome(world.origin))
-        memory = Memory(get_reference(world.shape), world.shape.layout.together)
+        memory = Memory(world.checker.reference, world.shape.layout.together)
         super().__init__(worker, world, slowness, memory, member)
         self.world = world
         self.fuse: int | None = None
@@ -78,15 +78,15 @@ class SimWorker(WorkerProcess):
         self._training.enter("train" if self.member.step < self.world.shape.steps else "settle")
 
     def _report_regularly(self) -> None:
-        self._reporter.repeat(self._update_state(), self._training.compute_s)
+        self._reporter.repeat(self._update_state(), self._training.compute_median_s)
         self.schedule(self.world.silence.report_every_s, self._report_regularly)
 
     def reconnect(self) -> None:
         """Send everything again over a new connection to the coordinator."""
-        self.guard(lambda: self._reporter.repeat(self._update_state(), self._training.compute_s))()
+        self.guard(lambda: self._reporter.repeat(self._update_state(), self._training.compute_median_s))()
 
     def report(self) -> None:
-        self._reporter.report(self._update_state(), self._training.compute_s)
+        self._reporter.report(self._update_state(), self._training.compute_median_s)
 
     def _update_state(self) -> WorkerState:
         if self.state == "ready" and self.member.works_in:

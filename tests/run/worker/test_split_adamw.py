@@ -73,12 +73,12 @@ def test_weights_decay_that_plain_adamw_leaves_as_they_are():
     start = torch.full((4, 4), 0.02, dtype=torch.bfloat16)
     plain, split_one = nn.Parameter(start.clone()), nn.Parameter(start.clone())
     for kind, parameter in ((torch.optim.AdamW, plain), (SplitAdamW, split_one)):
-        optimizer = kind([parameter], lr=3e-4, weight_decay=0.1)
-        for _ in range(1000):
+        optimizer = kind([parameter], lr=3e-4, weight_decay=1.0)
+        for _ in range(100):
             parameter.grad = torch.zeros_like(parameter)
             optimizer.step()
     assert torch.equal(plain.detach(), start)
-    expected = start.float() * (1 - 3e-5) ** 1000
+    expected = start.float() * (1 - 3e-4) ** 100
     assert torch.allclose(split_one.detach().float(), expected, rtol=2**-8)
 
 

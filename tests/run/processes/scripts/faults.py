@@ -45,7 +45,7 @@ from elastane.run.worker.state.training_state import TrainingState
 from elastane.run.worker.trainer import Trainer
 from elastane.run.worker.work_queue import Work, WorkQueue
 
-POLL_S = 0.005
+POLL_S = 0.02
 Strike = Callable[[], None]
 Moment = Callable[[int, Strike], None]
 
