@@ -292,7 +292,7 @@ class TrainingStep:
             self._run_backward(loss * leaf.samples)
         elif weight is None and not summed:
             assert count is not None, "decided above"
-            # A product: for a gradient that it is given, torch imports its symbolic shapes, which takes 0.3 s.
+            # A product: if a gradient is passed, torch imports its symbolic shapes, which takes 0.3 s.
             self._run_backward(loss * (leaf.samples / count))
         else:
             self._run_backward(loss)
