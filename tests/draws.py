@@ -2,8 +2,8 @@
 
 All tests would take an hour. `make test DRAW=COMMIT` runs the unit tests and the rules of the house whole,
 a sixteenth of the long tests, a quarter of the tests with processes in each folder, and of each other test a
-quarter of its cases. Hypothesis draws half of its examples, and the bulk of the histories is of new seeds. The
-commit decides: another one tries others, and the same one repeats them.
+quarter of its cases. Hypothesis draws half of its examples, and the bulk of the histories is of new seeds.
+The commit decides: another one tries others, and the same one repeats them.
 """
 
 import re
@@ -65,9 +65,7 @@ def find_test(name: str) -> str:
     return name.partition("[")[0]
 
 
-def deal_quarter(
-    names: Collection[str], place: int, find_group: Callable[[str], str]
-) -> frozenset[str]:
+def deal_quarter(names: Collection[str], place: int, find_group: Callable[[str], str]) -> frozenset[str]:
     """Return a quarter of each group of names, at least one.
 
     Args:

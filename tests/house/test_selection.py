@@ -35,7 +35,9 @@ def test_the_slices_together_have_each_test_once(names):
 
 @given(st.dictionaries(st.text("ab/_", min_size=1), st.integers(1, 12)), st.integers(0, SLICES - 1))
 def test_of_each_group_a_quarter_is_drawn_and_at_least_one(groups, place):
-    names = [f"{group}/test_a.py::test[{number}]" for group, count in groups.items() for number in range(count)]
+    names = [
+        f"{group}/test_a.py::test[{number}]" for group, count in groups.items() for number in range(count)
+    ]
     for find_group in (find_folder, find_test):
         drawn = Counter(map(find_group, deal_quarter(names, place, find_group)))
         sizes = Counter(map(find_group, names))

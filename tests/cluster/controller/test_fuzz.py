@@ -54,7 +54,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
 
 @pytest.fixture(scope="module", params=range(PARTS))
 def described(request):
-    """A part of the description; to generate requests for all of it while tests are collected takes seconds."""
+    """A part of the description; requests for all of it, generated at collection, would take seconds."""
     description = describe_api()
     # A stream of events never ends; tests of its own watch it.
     paths = [path for path in description["paths"] if path != "/v1/watch"]
