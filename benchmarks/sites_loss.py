@@ -54,9 +54,13 @@ def train(options: Sequence[str], seed: int, folder: Path) -> float:
 def list_contestants(options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the options of the script for each contestant, by name; steps come first."""
     contestants = {STEPS: [f"--lr={options.lr}"]}
-    choices = product(options.wires, options.inner_states, options.outers, options.factors)
-    for wire, state, (outer_lr, momentum), factor in choices:
+    choices = product(options.wires, options.inner_states, options.delays, options.outers, options.factors)
+    for wire, state, delay, (outer_lr, momentum), factor in choices:
+        if delay and state != "fresh":
+            continue
         name = f"rounds, {wire}, {state} state, outer rate {outer_lr} and momentum {momentum}"
+        if delay:
+            name += ", a round later"
         if factor != 1:
             name += f", {factor} times the inner rate"
         contestants[name] = [
@@ -64,6 +68,7 @@ def list_contestants(options: argparse.Namespace) -> dict[str, list[str]]:
             f"--inner-steps={options.inner_steps}",
             f"--wire={wire}",
             f"--inner-state={state}",
+            f"--delay={delay}",
             f"--outer-lr={outer_lr}",
             f"--outer-momentum={momentum}",
         ]
@@ -96,7 +101,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--first", type=int, default=500, help="the steps before the rounds")
     parser.add_argument("--global-batch", type=int, default=32, help="windows of a step, of 64 bytes")
     parser.add_argument("--lr", type=float, default=3e-3)
@@ -106,7 +111,8 @@ def main() -> None:
     )
     parser.add_argument("--factors", nargs="+", type=float, default=[1.0], help="of the inner rate")
     parser.add_argument("--wires", nargs="+", default=["int8"], choices=WIRES)
-    parser.add_argument("--inner-states", nargs="+", default=["fresh"], help="as of run.prepare")
+    parser.add_argument("--inner-states", nargs="+", default=["fresh", "averaged"], help="as of run.prepare")
+    parser.add_argument("--delays", type=int, nargs="+", default=[0], choices=[0, 1])
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     found = measure(options)
