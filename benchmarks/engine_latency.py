@@ -167,7 +167,7 @@ def compute_effect(ledger: Sequence[LedgerLine], decided_s: float, workers: int)
     took = [line.seconds["step"] for line in ledger]
     before = median(took[begin - CALM_STEPS : begin])
     after = median(took[first + 1 : first + 1 + CALM_STEPS])
-    # As many steps as those of the change, if so many came before it.
+    # As many steps as those of the change; fewer, if fewer came before it.
     calm = took[max(0, 2 * begin - first - 1) : begin]
     return Effect(
         grown=workers > len(ledger[begin - 1].workers),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastane.common.errors import BadField, BadInput
-from elastane.integrations.datasets.token_cache import find_cache
+from elastane.common.user_cache import find_cache
 from elastane.integrations.recipes.resolution import (
     load_recipe,
     pin_model,

@@ -9,7 +9,7 @@ import torch
 
 import elastane
 from elastane.cluster.engines.local.engine import EngineDirectories
-from elastane.integrations.datasets.token_cache import find_cache
+from elastane.common.user_cache import find_cache
 from elastane.integrations.recipes.resolution import list_preloaded, load_recipe
 from elastane.integrations.recipes.stored_model import fetch_model
 from elastane.run.checkpoints.storage.copies import upload_files

@@ -12,8 +12,8 @@ from elastane.cluster.nouns.plans import NeverFits, NoSuchPool, PoolChanged, Why
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.eligibility import (
     PoolGroup,
-    find_missing_sites,
     find_pool_groups,
+    find_unserved_sites,
     needs_one_machine,
 )
 from elastane.cluster.scheduler.limits import (
@@ -203,7 +203,7 @@ class JobBuilder:
         if spec.image and find_pool_groups(msgspec.structs.replace(spec, image=""), pools, engines):
             return NoSuchPool(image=spec.image)
         if spec.data.sites:
-            return NoSuchPool(sites=find_missing_sites(spec, pools, engines) or spec.data.sites)
+            return NoSuchPool(sites=find_unserved_sites(spec, pools, engines) or spec.data.sites)
         has_engines = any(pool.engine for pool in pools)
         return NoSuchPool(one_machine=has_engines and needs_one_machine(spec))
 

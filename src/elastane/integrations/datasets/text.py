@@ -9,8 +9,8 @@ import numpy as np
 
 from elastane.common.atomic_file import open_replacement, remove_partials
 from elastane.common.errors import BadInput
+from elastane.common.user_cache import digest_content, find_cache, lock_for_one
 from elastane.integrations.datasets.documents import read_documents
-from elastane.integrations.datasets.token_cache import digest_content, find_cache, lock_for_one
 from elastane.integrations.datasets.tokenizers import (
     Tokenizer,
     digest_tokenizer,

@@ -17,7 +17,7 @@ import msgspec
 
 from elastane.common.errors import BadInput
 from elastane.common.field_checks import make_field_error
-from elastane.integrations.datasets.token_cache import find_cache
+from elastane.common.user_cache import find_cache
 from elastane.integrations.recipes.data.divided_samples import load_tokenizer, open_samples
 from elastane.integrations.recipes.data.files import find_files
 from elastane.integrations.recipes.data.spec import DataSpec

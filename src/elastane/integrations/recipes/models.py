@@ -83,7 +83,7 @@ def divide_model(model: Any) -> Any:
     for layer in list_layers(model):
         fully_shard(layer)
     if hasattr(model, "get_base_model"):
-        # An adapter's ``generate`` calls the base model, past the adapter's own forward.
+        # To generate, an adapter calls the base model, past the adapter's own forward.
         fully_shard(model.get_base_model())
     return fully_shard(model)
 

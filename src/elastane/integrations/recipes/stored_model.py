@@ -8,7 +8,7 @@ from pathlib import Path
 
 from elastane.common.atomic_file import open_new_directory
 from elastane.common.errors import BadField, BadInput
-from elastane.integrations.datasets.token_cache import find_cache, lock_for_one
+from elastane.common.user_cache import find_cache, lock_for_one
 from elastane.integrations.recipes.model_source import (
     CONFIG,
     DOWNLOADED,

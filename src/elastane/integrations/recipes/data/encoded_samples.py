@@ -9,8 +9,8 @@ import msgspec
 
 from elastane.common.atomic_file import open_new_directory
 from elastane.common.errors import BadInput
+from elastane.common.user_cache import find_cache, lock_for_one
 from elastane.integrations.datasets.rows import BadRow, read_rows
-from elastane.integrations.datasets.token_cache import find_cache, lock_for_one
 from elastane.integrations.datasets.tokenizers import digest_tokenizer
 from elastane.integrations.recipes.data.conversation import DATE, TokenSequence
 from elastane.integrations.recipes.data.files import DataFiles

@@ -12,8 +12,8 @@ from elastane.common.errors import BadInput
 from elastane.common.field_checks import make_field_error
 from elastane.common.safe_text import escape_line
 from elastane.common.untrusted_data import Decoder, Malformed, read_bytes
+from elastane.common.user_cache import digest_content
 from elastane.integrations.datasets.rows import LINES, find_kind
-from elastane.integrations.datasets.token_cache import digest_content
 from elastane.integrations.recipes.data.spec import DataSpec, Format, find_paths
 
 SUFFIXES: dict[str, Format] = {

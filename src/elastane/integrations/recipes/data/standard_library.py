@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadInput
-from elastane.integrations.datasets.token_cache import find_cache, lock_for_one
+from elastane.common.user_cache import find_cache, lock_for_one
 from elastane.integrations.recipes.data.spec import Task
 
 TEXT_BYTES, DOCUMENTED_BYTES = 2 << 20, 3 << 20

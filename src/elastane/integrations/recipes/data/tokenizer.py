@@ -17,7 +17,7 @@ from elastane.common.atomic_file import replace_file
 from elastane.common.errors import BadField, BadInput
 from elastane.common.safe_text import fold_text
 from elastane.common.untrusted_data import Malformed, read_bytes
-from elastane.integrations.datasets.token_cache import find_cache, lock_for_one
+from elastane.common.user_cache import find_cache, lock_for_one
 from elastane.integrations.recipes.data.conversation import SIMPLE_TEMPLATE
 from elastane.integrations.recipes.data.spec import DataSpec, Task, check_tokenizer_folder
 

@@ -1,7 +1,8 @@
 """The tickets of a run, as files in its directory: each machine of the run reads and uses them.
 
-``ID.json`` holds the `TicketRecord`, ``ID.revoked`` says that a user has revoked the ticket, and ``ID.use-N``
-that it has admitted for the N-th time. Files appear whole and once, so one machine makes the last use.
+Each ticket has a file with its `TicketRecord`, one with the ending ``.revoked`` once a user has revoked it,
+and one with the ending ``.use-N`` for the N-th time that it has admitted. Files appear whole and once, so one
+machine makes the last use.
 
 A new attempt of the run begins without tickets, except those of sites: machines that have joined with one
 take part in it too. The certificate is another one then, so these tickets admit no further machines.
