@@ -119,6 +119,7 @@ types: setup
 	$(BIN)/mypy examples/digits
 	$(BIN)/mypy examples/fraud
 	$(BIN)/mypy examples/research
+	$(BIN)/mypy examples/shop
 
 format: setup ## put the code into the house format
 	$(BIN)/ruff format .

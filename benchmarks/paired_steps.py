@@ -39,7 +39,7 @@ class PlainLoop:
 
     def step(self) -> None:
         """Make one step of as many microbatches as the recipe has."""
-        ranks = self._recipe.batch.virtual_ranks
+        ranks = self._recipe.batch.microbatches
         for _ in range(ranks):
             batch = self._load()
             with torch.autocast(DEVICE, torch.bfloat16, enabled=self._recipe.training.autocast):

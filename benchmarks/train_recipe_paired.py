@@ -87,7 +87,7 @@ def train_with_trainer(recipe: Recipe, model: nn.Module, data: Any, times: Paire
     arguments = TrainingArguments(
         output_dir="trainer",
         per_device_train_batch_size=recipe.batch.microbatch,
-        gradient_accumulation_steps=recipe.batch.virtual_ranks,
+        gradient_accumulation_steps=recipe.batch.microbatches,
         max_steps=recipe.training.steps,
         max_grad_norm=recipe.training.clip_grad_norm,
         save_strategy="no",

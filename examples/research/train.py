@@ -20,8 +20,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--inner-steps", type=int, default=20, help="steps of a virtual rank in a round")
     parser.add_argument("--absent", default="skip", help="wait for an absent institute, or skip it")
+    parser.add_argument("--noise", type=float, help="hide single patients by noise, such as 4")
+    parser.add_argument("--secret", default="{site}.secret", help="a file of an institute with random bytes")
     options = parser.parse_args()
 
+    privacy = None
+    if options.noise is not None:
+        privacy = elastane.Privacy(clip=0.3, noise=options.noise, secret=options.secret)
     run = elastane.join()
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -36,6 +41,7 @@ def main() -> None:
         until=options.rounds,
         wire="int8",
         absent=options.absent,
+        privacy=privacy,
     ):
         for step in round_:
             for measured, diagnoses in step:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elastane.run.worker import outer as outer
     from elastane.run.worker.early_stopping import EarlyStopping as EarlyStopping
+    from elastane.run.worker.privacy import Privacy as Privacy
     from elastane.run.worker.session import Run as Run
     from elastane.run.worker.session import join as join
     from elastane.run.worker.split_adamw import SplitAdamW as SplitAdamW
 
 __version__ = "0.1.0"
-__all__ = ["EarlyStopping", "Run", "SplitAdamW", "join", "outer"]
+__all__ = ["EarlyStopping", "Privacy", "Run", "SplitAdamW", "join", "outer"]
 
 
 def __dir__() -> list[str]:
@@ -24,10 +25,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from elastane.run.worker import early_stopping, outer, session, split_adamw
+        from elastane.run.worker import early_stopping, outer, privacy, session, split_adamw
 
         if name == "outer":
             return outer
-        home = {"EarlyStopping": early_stopping, "SplitAdamW": split_adamw}.get(name, session)
-        return getattr(home, name)
+        homes = {"EarlyStopping": early_stopping, "Privacy": privacy, "SplitAdamW": split_adamw}
+        return getattr(homes.get(name, session), name)
     raise AttributeError(f"module 'elastane' has no attribute {name!r}")

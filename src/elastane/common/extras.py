@@ -27,6 +27,7 @@ Extra: TypeAlias = Literal[
     "notify",
     "metrics",
     "traces",
+    "privacy",
 ]
 
 MODULES: dict[Extra, tuple[str, ...]] = {
@@ -48,6 +49,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "notify": ("apprise",),
     "metrics": ("prometheus_client",),
     "traces": ("opentelemetry",),
+    "privacy": ("opacus",),
 }
 """The modules of each extra of pyproject.toml. A module of two extras is listed under the smaller one."""
 assert tuple(MODULES) == get_args(Extra)

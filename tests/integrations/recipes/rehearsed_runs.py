@@ -138,7 +138,7 @@ def disturb_run(attempts: Attempts, recipe: Recipe, folder: Path, at: DisturbedS
     options = (
         "--start=2",
         f"--checkpoint-every={at.checkpoint_every} steps",
-        f"--workers=1:{recipe.batch.virtual_ranks}",
+        f"--workers=1:{recipe.virtual_ranks}",
     )
     attempts.begin(*options, script=str(PACED), args=(str(find_script(recipe)), str(file)), sized=False)
     attempts.wait_for_step(2)

@@ -162,7 +162,7 @@ def test_planned_optimizer_state_and_gradients_are_those_of_a_step(dtype):
     trained = sum(parameter.grad.nbytes for parameter in model.parameters())
     assert size.parameters_bytes == trained
     # The partial sums of 8 microbatches: 4 and 2 and the present pair; its first gradients wait.
-    assert recipe.batch.virtual_ranks == 8
+    assert recipe.virtual_ranks == 8
     assert size.gradients_bytes == 3 * trained
 
 

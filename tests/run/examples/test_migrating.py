@@ -134,7 +134,7 @@ def test_the_recipe_has_the_values_of_that_of_hyperpod():
     assert after.training.clip_grad_norm == options["gradient_clipping_threshold"]
     assert after.training.recompute_activations == options["gradient_checkpointing"]
     assert after.workers.min == elastic["min_nodes"] * devices
-    assert after.workers.max == elastic["max_nodes"] * devices <= after.batch.virtual_ranks
+    assert after.workers.max == elastic["max_nodes"] * devices <= after.virtual_ranks
 
 
 @pytest.fixture

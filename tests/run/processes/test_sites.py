@@ -12,6 +12,7 @@ pytestmark = pytest.mark.processes
 
 ROUNDS, WITHOUT = 12, 6
 ARGS = (f"--steps={ROUNDS}", "--inner-steps=3", "--sites=eu,us")
+DELAYED = (*ARGS, "--delay=1", "--wire=int8")
 
 
 @pytest.fixture
@@ -28,9 +29,10 @@ def check_openings(ended):
     assert all(site in sites[int(worker)] for site, worker in opened), (opened, sites)
 
 
-def test_rounds_wait_for_a_site_and_its_return_changes_no_bit(stage, machines):
-    expected = stage.play(*ARGS, sites=("eu", "us"))
-    machines.begin(*ARGS, f"--paced-from={WITHOUT}", start=1, options=("--site", "eu"))
+@pytest.mark.parametrize("args", [ARGS, DELAYED], ids=["at once", "delayed"])
+def test_rounds_wait_for_a_site_and_its_return_changes_no_bit(stage, machines, args):
+    expected = stage.play(*args, sites=("eu", "us"))
+    machines.begin(*args, f"--paced-from={WITHOUT}", start=1, options=("--site", "eu"))
     machines.join("b", options=("--site", "us"))
     machines.wait_for_members("b")
     machines.kill("b")

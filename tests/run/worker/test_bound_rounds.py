@@ -47,12 +47,13 @@ def open_all() -> dict[str, Any]:
     return {site: partial(make_samples, length) for site, length in LENGTHS.items()}
 
 
-def train_plain() -> tuple[nn.Module, list[float]]:
+def train_plain(delay: int) -> tuple[nn.Module, list[float]]:
     """Make the same rounds in a loop that knows nothing of Elastane but its seeds."""
     model = build_model()
     parameters = list(model.parameters())
     outer = elastane.outer.Nesterov(lr=0.7, momentum=0.9)([{"params": parameters}])
     losses = []
+    earlier: list[Any] = []
     for number in range(1, ROUNDS + 1):
         begin = [parameter.detach().clone() for parameter in parameters]
         differences, total = [], 0.0
@@ -74,25 +75,34 @@ def train_plain() -> tuple[nn.Module, list[float]]:
                 inner.step()
                 total += float(loss.detach().double()) * own
             differences.append([(b - p.detach()) / RANKS for b, p in zip(begin, parameters, strict=True)])
+        handed = differences
+        if delay:
+            handed, earlier = earlier, differences
+            if number == ROUNDS:
+                both = zip(handed, earlier, strict=True)
+                handed = [[a + b for a, b in zip(*pair, strict=True)] for pair in both]
         with torch.no_grad():
             for place, parameter in enumerate(parameters):
                 parameter.copy_(begin[place])
-                first, second, third, fourth = (some[place] for some in differences)
-                parameter.grad = (first + second) + (third + fourth)
+                parameter.grad = None
+                if handed:
+                    first, second, third, fourth = (some[place] for some in handed)
+                    parameter.grad = (first + second) + (third + fourth)
         outer.step()
         losses.append(total / (STEPS * BATCH))
     return model, losses
 
 
-def test_rounds_over_bound_data_train_the_bytes_of_a_plain_loop():
+@pytest.mark.parametrize("delay", [0, 1])
+def test_rounds_over_bound_data_train_the_bytes_of_a_plain_loop(delay):
     run, model = prepare()
     losses = []
-    for round_ in run.rounds(open_all(), **OPTIONS):
+    for round_ in run.rounds(open_all(), **OPTIONS, delay=delay):
         for step in round_:
             for batch in step:
                 step.backward(compute_loss(model, batch))
         losses.append(round_.loss)
-    plain, expected = train_plain()
+    plain, expected = train_plain(delay)
     torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()), rtol=0, atol=0)
     assert losses == pytest.approx(expected, rel=1e-12)
 
@@ -137,6 +147,7 @@ def test_a_worker_opens_only_the_data_of_its_sites():
         (None, {"until": "3 epochs"}, {}, "a number of epochs for data of several sites"),
         (None, {"loaders": 1}, {}, "loaders= with data of several sites"),
         (None, {"order": lambda epoch: [epoch]}, {}, "order= with data of several sites"),
+        (None, {"delay": 1, "absent": "skip"}, {}, "delay=1 and absent='skip'"),
         (
             {"eu": partial(make_samples, 1)},
             {},

@@ -20,6 +20,7 @@ from elastane.cli.runs.run_options import RunOptions
 from elastane.cli.torch_process import run_module
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, JobTraining
+from elastane.common.errors import BadInput
 from elastane.common.extras import MissingExtra, require
 from elastane.common.generated_names import generate_name
 from elastane.common.home import find_runs_home
@@ -34,6 +35,7 @@ from elastane.integrations.recipes.resolution import (
     resolve_recipe,
     resolve_without_download,
 )
+from elastane.run.nouns.sites import parse_sites
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +45,6 @@ OF_UNMODIFIED_SCRIPTS = ("contract", *ONLY_WITH_CONTRACT)
 """Options of scripts for torchrun, which no recipe is."""
 HIDDEN = (
     "module",
-    "site",
     "resume",
     "accept_changes",
     "virtual_ranks",
@@ -77,6 +78,7 @@ def run_recipe(
     require("recipes", "recipes train models of transformers")
     written = read_typed_recipe(named, changes)
     recipe = resolve_recipe(written)
+    here = select_sites(recipe, options)
     run_name = options.name or generate_name(get_stem(named))
     directory = (options.run_dir or find_runs_home() / run_name).absolute()
     typed = list_explicit_options(context, left_out=("changes",))
@@ -89,9 +91,30 @@ def run_recipe(
         preload=list_preloaded(recipe),
         sizes=choose_sizes(options, recipe),
         recipe=format_recipe(pin_model(recipe, written)),
-        prepare=lambda: prepare_for_run(recipe, console),
+        prepare=lambda: prepare_for_run(here, console),
     )
     train_to_end(opened, console, as_json=as_json)
+
+
+def select_sites(recipe: Recipe, options: RunOptions) -> Recipe:
+    """Return a recipe with the data of this machine only, if its data is bound to sites.
+
+    Raises:
+        BadInput: the site of this machine is missing, or has no data in the recipe.
+    """
+    sites = () if options.site is None else parse_sites(options.site)
+    known = recipe.data.sites
+    unknown = [site for site in sites if site not in known]
+    if unknown or bool(sites) != bool(known):
+        raise BadInput(
+            f"--site {unknown[0]} has no data in the recipe" if unknown else "--site is missing",
+            means="data.sites names the data of each site, which is read on machines of that site only",
+            do=f"write --site and one of {', '.join(known)}, or several with commas"
+            if known
+            else "leave --site out, or name the data of each site: --set data.sites.NAME=PATH",
+        )
+    own = {site: path for site, path in known.items() if site in sites}
+    return msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, sites=own))
 
 
 def choose_sizes(options: RunOptions, recipe: Recipe) -> tuple[int, ...]:
@@ -117,7 +140,7 @@ def complete_options(options: RunOptions, recipe: Recipe, name: str) -> RunOptio
     }
     missing = {field: value for field, value in defaults.items() if getattr(options, field) is None}
     return msgspec.structs.replace(
-        options, module=True, name=name, virtual_ranks=recipe.batch.virtual_ranks, **missing
+        options, module=True, name=name, virtual_ranks=recipe.virtual_ranks, **missing
     )
 
 
@@ -145,6 +168,7 @@ def submit_recipe(
     else:
         recipe = resolve_recipe(typed)
         sent = pin_model(recipe, typed)
+    refuse_sites(recipe)
     invocation = describe_invocation()
     written = JobSpec(
         name=generate_name(get_stem(named)),
@@ -155,7 +179,7 @@ def submit_recipe(
         processes=recipe.workers.processes,
         elastic_policy=make_elastic_policy(recipe) if options.workers is None else ElasticPolicy(),
         training=JobTraining(
-            virtual_ranks=recipe.batch.virtual_ranks,
+            virtual_ranks=recipe.virtual_ranks,
             copies=recipe.workers.copies,
             checkpoints=describe_checkpoints(recipe.checkpoints),
             preload=list_preloaded(recipe),
@@ -168,6 +192,20 @@ def submit_recipe(
     if not options.dry_run:
         prepare_for_job(recipe, open_console(as_json=as_json))
     submit_job(spec, options, invocation, as_json=as_json)
+
+
+def refuse_sites(recipe: Recipe) -> None:
+    """Refuse a recipe with data that is bound to sites: all data is read where the job is submitted.
+
+    Raises:
+        BadInput: the recipe has such data.
+    """
+    if recipe.data.sites:
+        raise BadInput(
+            "a recipe with data.sites cannot be a job",
+            means="its data is read before the job is submitted, and no machine may read that of every site",
+            do="begin it at one site: elastane recipe run NAME --listen --site SITE; then let others join",
+        )
 
 
 def make_elastic_policy(recipe: Recipe) -> ElasticPolicy:

@@ -12,13 +12,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from elastane.common.errors import BadInput
 from elastane.common.field_checks import make_field_error
 from elastane.common.user_cache import find_cache
-from elastane.integrations.recipes.data.divided_samples import load_tokenizer, open_samples
+from elastane.integrations.recipes.data.divided_samples import (
+    load_tokenizer,
+    open_held_out,
+    open_samples,
+    open_site,
+)
 from elastane.integrations.recipes.data.files import find_files
 from elastane.integrations.recipes.data.spec import DataSpec
 from elastane.integrations.recipes.model_source import check_pretrained_files, read_pretrained_config
@@ -27,12 +33,15 @@ from elastane.integrations.recipes.recipe import Recipe, count_training_steps
 from elastane.integrations.recipes.recipe_plan import format_bytes
 from elastane.run.nouns.torch_answers import print_answer
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 MUCH_BYTES = 50_000_000
 """Data of this size and more is announced, because the user waits for it."""
 
 
 def prepare_data(recipe: Recipe) -> PreparedData:
-    """Read and encode all data of a recipe, as its workers will.
+    """Read and encode all data of a recipe, as its workers will; of sites, those that the recipe names.
 
     Raises:
         BadInput: the data, the tokenizer or the model cannot be used; the error names the file and the row.
@@ -43,12 +52,26 @@ def prepare_data(recipe: Recipe) -> PreparedData:
     with explain_file_errors():
         tokenizer = load_tokenizer(recipe.data, recipe.task)
         check_vocabulary(recipe, len(tokenizer))
+        if recipe.data.sites:
+            return prepare_sites(recipe, tokenizer)
         samples = open_samples(recipe.data, tokenizer, recipe.task, recipe.batch.context)
     check_warmup(recipe, len(samples.train))
     return PreparedData(
         train=len(samples.train),
         held_out=0 if samples.held_out is None else len(samples.held_out),
         summary=samples.summary,
+    )
+
+
+def prepare_sites(recipe: Recipe, tokenizer: "PreTrainedTokenizerFast") -> PreparedData:
+    """Read and encode the data of all sites of a recipe, and that for evaluations."""
+    data, task, context = recipe.data, recipe.task, recipe.batch.context
+    sites = {site: open_site(data, site, tokenizer, task, context) for site in data.sites}
+    held_out = open_held_out(data, tokenizer, task, context)
+    return PreparedData(
+        train=sum(len(samples.train) for samples in sites.values()),
+        held_out=0 if held_out is None else len(held_out),
+        summary="; ".join(f"{site}: {samples.summary}" for site, samples in sites.items()),
     )
 
 
@@ -68,7 +91,8 @@ def explain_file_errors() -> Iterator[None]:
 
 def announce_much_data(spec: DataSpec) -> None:
     """Say on stderr that the data will take a while, if it is large."""
-    paths = [path for path in (spec.path, spec.held_out) if isinstance(path, str) and path]
+    named = (spec.path, *spec.sites.values(), spec.held_out)
+    paths = [path for path in named if isinstance(path, str) and path]
     size = sum(file.stat().st_size for path in paths for file in find_files(spec, path).files)
     if size >= MUCH_BYTES:
         sys.stderr.write(f"reading {format_bytes(size)} of data; its tokens stay in the cache\n")

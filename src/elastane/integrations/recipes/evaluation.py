@@ -75,14 +75,11 @@ def open_evaluation(run: Run, data: Any, recipe: Recipe) -> Evaluation:
     return run.evaluate(kept, microbatch=recipe.batch.microbatch, collate=data.collate)
 
 
-def format_perplexity(step: int, loss: float) -> str:
-    """Return the result of `measure_loss` as one line, with the perplexity."""
-    return f"step {step}: held-out loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}"
+def format_perplexity(step: str, loss: float) -> str:
+    """Return the result of `measure_loss` after a named step as one line, with the perplexity."""
+    return f"{step}: held-out loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}"
 
 
-def format_preference(step: int, score: PreferenceScore) -> str:
-    """Return the result of `measure_preference` as one line."""
-    return (
-        f"step {step}: held-out loss {score.loss:.4f}, accuracy {score.accuracy:.3f}, "
-        f"margin {score.margin:.4f}"
-    )
+def format_preference(step: str, score: PreferenceScore) -> str:
+    """Return the result of `measure_preference` after a named step as one line."""
+    return f"{step}: held-out loss {score.loss:.4f}, accuracy {score.accuracy:.3f}, margin {score.margin:.4f}"

@@ -14,6 +14,7 @@ from elastane.integrations.recipes.activations import count_flops, estimate_acti
 from elastane.integrations.recipes.model_measures import ModelMeasures, measure_flops, measure_model
 from elastane.integrations.recipes.recipe import Recipe
 from elastane.integrations.recipes.recipe_plan import PlanRequest, RecipePlan, SizePlan, list_sizes
+from elastane.integrations.recipes.round_plan import plan_round
 from elastane.integrations.recipes.traffic import (
     count_held_bytes,
     count_node_traffic,
@@ -41,7 +42,8 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
     Raises:
         BadInput: the recipe allows no number of workers that the devices suffice for.
     """
-    recipe, devices = request.recipe, request.devices
+    recipe, devices, rounds = request.recipe, request.devices, request.recipe.training.rounds
+    inner_steps = 0 if rounds is None else rounds.inner_steps
     processes = recipe.workers.processes
     if processes > 1 and request.nodes.count > 1:
         raise BadInput(
@@ -67,7 +69,7 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
     return RecipePlan(
         parameters=measures.parameters,
         trained=measures.trained,
-        tokens_per_step=recipe.batch.size * _count_sample_tokens(recipe),
+        tokens_per_step=recipe.batch.size * _count_sample_tokens(recipe) * max(1, inner_steps),
         flops_per_token=flops_per_token,
         flops_per_s=flops_per_s,
         is_measured=request.flops_per_s is None,
@@ -76,6 +78,8 @@ def plan_recipe(request: PlanRequest) -> RecipePlan:
         devices=devices,
         sizes=tuple(plan_size(request, measures, workers, speed) for workers in sizes),
         processes=processes,
+        inner_steps=inner_steps,
+        delay=0 if rounds is None else rounds.delay,
     )
 
 
@@ -107,10 +111,10 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
         trained_bytes, count_held_bytes(states, 1, None), devices.memory_bytes - 2 * measures.parameters_bytes
     )
     is_copied = recipe.task == "preference" and recipe.lora is None
-    compute_s = largest * recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
+    microbatch_s = recipe.batch.microbatch * _count_sample_tokens(recipe) / tokens_per_s
     inner_bytes = largest * gathered.traffic_bytes
     sending_s = (largest_bytes + inner_bytes) / request.bandwidth_bytes_per_s
-    step_s = compute_s + sending_s + between.largest_bytes / request.nodes.link_bytes_per_s
+    step_s = largest * microbatch_s + sending_s + between.largest_bytes / request.nodes.link_bytes_per_s
     plan = SizePlan(
         workers=workers,
         microbatches=largest,
@@ -133,6 +137,8 @@ def plan_size(request: PlanRequest, measures: ModelMeasures, workers: int, token
         step_s=step_s,
         tokens_per_s=recipe.batch.size * _count_sample_tokens(recipe) / step_s,
     )
+    if recipe.training.rounds is not None:
+        plan = plan_round(request, recipe.training.rounds, plan, measures.sections, microbatch_s)
     if devices.memory_bytes is None:
         return plan
     return msgspec.structs.replace(plan, fits=plan.gpu_bytes <= devices.memory_bytes)

@@ -8,6 +8,8 @@ import msgspec
 from elastane.common.field_checks import MOST_WORKERS
 from elastane.integrations.recipes.data.spec import DataSpec, Task
 from elastane.integrations.recipes.families import FamilyName
+from elastane.run.nouns.round_options import InnerName, WireName
+from elastane.run.nouns.sites import AbsentRule
 
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -80,16 +82,43 @@ class BatchSpec(RecipePart, frozen=True, kw_only=True):
     context: Annotated[int, msgspec.Meta(ge=2)] = 128
 
     @property
-    def virtual_ranks(self) -> int:
-        """The number of microbatches of a step, which is the largest number of processes that compute."""
+    def microbatches(self) -> int:
+        """The number of microbatches of a step."""
         return self.size // self.microbatch
+
+
+class RoundsSpec(RecipePart, frozen=True, kw_only=True):
+    """Rounds, for sites with little bandwidth between them; see `elastane.run.worker.session.Run.rounds`.
+
+    Args:
+        inner_steps: steps of each virtual rank between two exchanges.
+        ranks: virtual ranks, which is the largest number of workers.
+        outer_learning_rate: of the optimizer that steps once in a round.
+        outer_momentum: Nesterov's; 0: none.
+        inner_state: the state with which AdamW begins in each virtual rank and round: ``fresh``, or the
+            ``averaged`` one of the round before.
+        wire: what crosses between machines.
+        group: virtual ranks that are added before they are rounded, such as those of one site.
+        delay: 1: exchange the changes of a round under the steps of the next one.
+        absent: with ``data.sites``: what a round does without a site. It waits, or skips its virtual ranks.
+    """
+
+    inner_steps: Positive = 50
+    ranks: Positive = 4
+    outer_learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.7
+    outer_momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
+    inner_state: InnerName = "fresh"
+    wire: WireName = "int8"
+    group: Positive = 1
+    delay: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    absent: AbsentRule | None = None
 
 
 class TrainingSpec(RecipePart, frozen=True, kw_only=True):
     """The length of the training and its optimizer, AdamW.
 
     Args:
-        steps: of the optimizer; 0: as many as ``epochs`` need.
+        steps: of the optimizer; 0: as many as ``epochs`` need. A run in rounds ends with a whole round.
         epochs: passes over the training data, if ``steps`` is 0.
         learning_rate: the highest one.
         warmup_steps: steps over which the learning rate rises from 0.
@@ -99,6 +128,7 @@ class TrainingSpec(RecipePart, frozen=True, kw_only=True):
         clip_grad_norm: the largest norm of the gradient.
         autocast: compute in bfloat16, and keep the weights in their own type.
         recompute_activations: save memory: compute activations again in the backward pass.
+        rounds: exchange what the steps have changed once in many of them, instead of each gradient.
     """
 
     steps: NotNegative = 100
@@ -111,13 +141,15 @@ class TrainingSpec(RecipePart, frozen=True, kw_only=True):
     clip_grad_norm: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     autocast: bool = False
     recompute_activations: bool = False
+    rounds: RoundsSpec | None = None
 
 
 class EvaluationSpec(RecipePart, frozen=True, kw_only=True):
     """When the model is evaluated on the held-out data, and writes a sample.
 
     Args:
-        every: steps between two evaluations; the last step has one, too. 0: only there.
+        every: steps between two evaluations; the last step has one, too. 0: only there. In rounds it is made
+            after the round with this step.
         samples: the most held-out samples per evaluation.
         prompt: the beginning of the text that the model continues; empty: of the first held-out sample.
         sample_tokens: the length of the text that the model writes; 0: it writes none.
@@ -127,10 +159,6 @@ class EvaluationSpec(RecipePart, frozen=True, kw_only=True):
     samples: Positive = 64
     prompt: str = ""
     sample_tokens: NotNegative = 48
-
-    def is_due(self, step: int, *, last: bool) -> bool:
-        """Return whether the model is evaluated after a step."""
-        return last or (self.every > 0 and step % self.every == 0)
 
 
 class WorkerPolicy(RecipePart, frozen=True, kw_only=True):
@@ -192,9 +220,15 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
     checkpoints: CheckpointRules = CheckpointRules()
 
     @property
+    def virtual_ranks(self) -> int:
+        """The largest number of processes that compute: microbatches share a step, and ranks a round."""
+        rounds = self.training.rounds
+        return self.batch.microbatches if rounds is None else rounds.ranks
+
+    @property
     def most_workers(self) -> int:
-        """The largest number of workers: each of their processes computes a microbatch."""
-        return self.batch.virtual_ranks // self.workers.processes
+        """The largest number of workers: each of their processes computes a virtual rank."""
+        return self.virtual_ranks // self.workers.processes
 
     @property
     def drops_last(self) -> bool:
@@ -203,7 +237,37 @@ class Recipe(RecipePart, frozen=True, kw_only=True):
 
 
 def count_training_steps(recipe: Recipe, samples: int) -> int:
-    """Return the number of steps of a run."""
-    training, size = recipe.training, recipe.batch.size
-    per_epoch = max(1, samples // size) if recipe.drops_last else math.ceil(samples / size)
-    return training.steps or training.epochs * per_epoch
+    """Return the number of steps of a run; in rounds that of inner steps, which the last round may exceed.
+
+    Args:
+        samples: for training; 0: each site has data of its own.
+    """
+    return recipe.training.steps or recipe.training.epochs * _count_epoch_steps(recipe, samples)
+
+
+def count_rounds(recipe: Recipe, samples: int) -> int:
+    """Return the number of rounds that make the steps of a run."""
+    rounds, per_epoch = recipe.training.rounds, _count_epoch_steps(recipe, samples)
+    assert rounds is not None, "the recipe trains in rounds"
+    epochs, rest = _divide(count_training_steps(recipe, samples), per_epoch)
+    # The last round of an epoch is shorter.
+    return epochs * math.ceil(per_epoch / rounds.inner_steps) + math.ceil(rest / rounds.inner_steps)
+
+
+def count_made_steps(recipe: Recipe, samples: int, number: int) -> int:
+    """Return the number of steps that a run has made after some steps, or after some rounds."""
+    rounds, per_epoch = recipe.training.rounds, _count_epoch_steps(recipe, samples)
+    if rounds is None:
+        return number
+    epochs, rest = _divide(number, math.ceil(per_epoch / rounds.inner_steps))
+    return epochs * per_epoch + rest * rounds.inner_steps
+
+
+def _divide(number: int, per_epoch: int) -> tuple[int, int]:
+    """Return whole epochs and the rest; data that is bound to sites has no common epochs."""
+    return divmod(number, per_epoch) if per_epoch else (0, number)
+
+
+def _count_epoch_steps(recipe: Recipe, samples: int) -> int:
+    size = recipe.batch.size
+    return max(1, samples // size) if recipe.drops_last else math.ceil(samples / size)

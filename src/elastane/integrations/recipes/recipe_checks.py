@@ -8,6 +8,7 @@ from elastane.common.field_checks import make_field_error
 from elastane.integrations.recipes.data.spec import check_data
 from elastane.integrations.recipes.families import FAMILIES, ModelFamily
 from elastane.integrations.recipes.recipe import BatchSpec, CheckpointRules, Recipe
+from elastane.integrations.recipes.round_checks import check_rounds, check_sites
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings, parse_checkpoint_policy
 from elastane.run.nouns.process_count import POWER, REFUSED_SETTINGS, WHY_POWER, is_process_count
 
@@ -35,12 +36,14 @@ def check_recipe(recipe: Recipe, pretrained: dict[str, Any] | None = None) -> No
         _check_config(recipe)
     _check_context(recipe, pretrained or recipe.model.config)
     check_data(recipe.data, recipe.task)
+    check_sites(recipe)
     parse_checkpoint_policy(describe_checkpoints(recipe.checkpoints), CHECKPOINT_FIELDS)
 
 
 def check_sizes(recipe: Recipe) -> None:
-    """Check the global batch and the numbers of workers."""
+    """Check the global batch, the rounds and the numbers of workers."""
     _check_batch(recipe.batch)
+    check_rounds(recipe)
     _check_processes(recipe)
     _check_workers(recipe)
 
@@ -69,10 +72,10 @@ def _check_processes(recipe: Recipe) -> None:
         raise make_field_error(field, f"{processes} is not a power of two", f"write {POWER}", means=WHY_POWER)
     if processes == 1:
         return
-    if batch.virtual_ranks % processes:
+    if batch.microbatches % processes:
         raise make_field_error(
             field,
-            f"{processes} processes cannot share the {batch.virtual_ranks} microbatches of a step equally",
+            f"{processes} processes cannot share the {batch.microbatches} microbatches of a step equally",
             f"write a batch.size that is a multiple of {processes} times batch.microbatch",
             means="the processes of a worker compute one microbatch each, all at the same time",
         )
@@ -100,14 +103,17 @@ def _check_workers(recipe: Recipe) -> None:
             "workers.min", f"{workers.min} is more than workers.max", f"write up to {workers.max}"
         )
     several = workers.processes > 1
-    words = f"groups of {workers.processes} microbatches" if several else "microbatches"
+    words = f"groups of {workers.processes} microbatches of a step" if several else "microbatches of a step"
+    write = "a smaller batch.microbatch"
+    if recipe.training.rounds is not None:
+        words, write = "virtual ranks of a round", "more training.rounds.ranks"
     for field, count in (("workers.min", workers.min), ("workers.max", workers.max)):
         if count > most:
             raise make_field_error(
                 field,
-                f"{count} is more than the {most} {words} of a step",
-                f"write up to {most}, or a smaller batch.microbatch",
-                means="each worker computes at least one of them in every step",
+                f"{count} is more than the {most} {words}",
+                f"write up to {most}, or {write}",
+                means="each worker computes at least one of them",
             )
     sizes = workers.sizes
     if any(low >= high for low, high in pairwise(sizes)):

@@ -89,8 +89,10 @@ def make_paths_absolute(document: Document, folder: Path) -> Document:
     data, model = document.get("data"), document.get("model")
     if isinstance(data, dict):
         names = ("path", "held_out", "tokenizer", "chat_template")
-        changed = {name: _join(folder, data[name]) for name in names if isinstance(data.get(name), str)}
-        anchored["data"] = data | changed
+        paths = {name: data[name] for name in names if name in data}
+        anchored["data"] = data | _join_all(folder, paths)
+        if isinstance(sites := data.get("sites"), dict):
+            anchored["data"] |= {"sites": _join_all(folder, sites)}
     if isinstance(model, dict) and isinstance(source := model.get("from"), str) and is_path(source, folder):
         anchored["model"] = model | {"from": _join(folder, source)}
     return anchored
@@ -144,6 +146,10 @@ def _drop_other_sizes(below: Document, above: Document) -> Document:
     ):
         return below | {"model": {name: value for name, value in old.items() if name != "config"}}
     return below
+
+
+def _join_all(folder: Path, paths: Document) -> Document:
+    return {name: _join(folder, path) if isinstance(path, str) else path for name, path in paths.items()}
 
 
 def _join(folder: Path, path: str) -> str:

@@ -113,6 +113,8 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
         bandwidth_bytes_per_s: between two processes of a node.
         sizes: the plan of each number of workers, ascending.
         processes: of each worker.
+        inner_steps: of a round; 0: the recipe has no rounds. A step of the plan is a round then.
+        delay: rounds exchange under the inner steps of the next one.
     """
 
     parameters: int
@@ -126,6 +128,8 @@ class RecipePlan(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     devices: DeviceGroup
     sizes: tuple[SizePlan, ...]
     processes: int = 1
+    inner_steps: int = 0
+    delay: int = 0
 
 
 HEADINGS = (
@@ -135,7 +139,7 @@ HEADINGS = (
 
 MARK = "*"
 """Stands before a number of workers that the recipe does not allow."""
-NODE_HEADINGS = ("nodes", "leaves a node")
+NODE_HEADINGS = ("nodes", "leaves a node", "on its link")
 """The last columns of a plan for several nodes."""
 
 
@@ -174,7 +178,9 @@ def parse_nodes(count: int, link: str | None, devices: DeviceGroup) -> NodeGroup
 
 
 def list_headings(plan: RecipePlan) -> tuple[str, ...]:
-    return HEADINGS if plan.nodes.count == 1 else HEADINGS + NODE_HEADINGS
+    headings = HEADINGS if plan.nodes.count == 1 else HEADINGS + NODE_HEADINGS
+    words = {"traffic/step": "traffic/round", "step": "round"} if plan.inner_steps else {}
+    return tuple(words.get(heading, heading) for heading in headings)
 
 
 def list_sizes(devices: int, virtual_ranks: int, legal: tuple[int, ...]) -> tuple[int, ...]:
@@ -226,10 +232,15 @@ def build_plan_rows(plan: RecipePlan) -> list[tuple[str, ...]]:
             format_bytes(size.traffic_bytes),
             f"{size.step_s:,.3g} s",
             f"{size.tokens_per_s:,.0f}",
-            *((str(size.nodes), format_bytes(size.node_traffic_bytes)) if plan.nodes.count > 1 else ()),
+            *(_describe_link(plan, size) if plan.nodes.count > 1 else ()),
         )
         for size in plan.sizes
     ]
+
+
+def _describe_link(plan: RecipePlan, size: SizePlan) -> tuple[str, ...]:
+    seconds = size.node_traffic_bytes / plan.nodes.link_bytes_per_s
+    return str(size.nodes), format_bytes(size.node_traffic_bytes), f"{seconds:,.3g} s"
 
 
 def describe_plan(plan: RecipePlan) -> list[str]:
@@ -240,7 +251,7 @@ def describe_plan(plan: RecipePlan) -> list[str]:
     unit, units = ("worker", "workers") if plan.processes == 1 else ("process", "processes")
     sentences = [
         f"Model: {plan.parameters:,} parameters{trained}; {plan.flops_per_token:.3g} FLOPs per token.",
-        f"Step: {plan.tokens_per_step:,} tokens. It computes first and sends then; a real one overlaps both.",
+        _describe_step(plan),
         f"{unit.capitalize()}: {plan.flops_per_s:.3g} FLOP/s, {origin}; {network}/s between two {units}.",
         f"Memory: of one {unit}, without Python and its libraries.",
         "GPU: its host has a mirror of the trained weights, and partial sums for other workers.",
@@ -253,10 +264,15 @@ def describe_plan(plan: RecipePlan) -> list[str]:
     if plan.nodes.count > 1:
         each = plan.devices.count // plan.nodes.count
         speed = 8 * plan.nodes.link_bytes_per_s / 1e9
+        least = (
+            "if each computes one group of virtual ranks (training.rounds.group)."
+            if plan.inner_steps
+            else "2 (N-1)/N of the gradients, if each computes the same power of two of microbatches."
+        )
         sentences.append(
             f"Nodes: {plan.nodes.count} of {each} device{'s' * (each > 1)}, filled one after the other; "
             f"{speed:.3g} Gbit/s in each direction. What leaves or enters the busiest of N is least, "
-            "2 (N-1)/N of the gradients, if each computes the same power of two of microbatches."
+            f"{least}"
         )
     if all(size.fits is False for size in plan.sizes):
         sentences.append(
@@ -264,6 +280,14 @@ def describe_plan(plan: RecipePlan) -> list[str]:
             "(lora), with workers.processes, or with workers.copies: 2."
         )
     return sentences
+
+
+def _describe_step(plan: RecipePlan) -> str:
+    tokens = f"{plan.tokens_per_step:,} tokens"
+    if not plan.inner_steps:
+        return f"Step: {tokens}. It computes first and sends then; a real one overlaps both."
+    order = "sends while it computes" if plan.delay else "computes first and sends then"
+    return f"Round: {plan.inner_steps} inner steps, {tokens}. It {order}. A node is a site."
 
 
 def format_bytes(size: int) -> str:

@@ -5,7 +5,7 @@ partial sums of a block to the block's owner, the owner sends the sum to the oth
 to the workers that hold no copy. With ``--transport shared`` the workers read these bytes from shared memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -79,13 +79,36 @@ class NodeTraffic(msgspec.Struct, frozen=True):
     largest_bytes: int
 
 
+class RoundWire(msgspec.Struct, frozen=True):
+    """The bytes of the sums that cross between nodes in a round.
+
+    Args:
+        group: virtual ranks of which the sum is rounded.
+        count_partial: returns the bytes of some elements of such a sum.
+        count_complete: likewise of a complete sum.
+    """
+
+    group: int
+    count_partial: Callable[[int], int]
+    count_complete: Callable[[int], int]
+
+
 def count_node_traffic(
-    sections: Sequence[tuple[int, int]], virtual_ranks: int, node_workers: Sequence[int], copies: int | None
+    sections: Sequence[tuple[int, int]],
+    virtual_ranks: int,
+    node_workers: Sequence[int],
+    copies: int | None,
+    wire: RoundWire | None = None,
 ) -> NodeTraffic:
     """Return the traffic between nodes in a step in which nothing else happens; see `count_traffic`.
 
     The workers of a node merge their partial sums before these leave it, and a whole sum, or a new value,
-    enters each node once, see `elastane.run.protocol.relays`.
+    enters each node once, see `elastane.run.protocol.relays`. In a round, sums of groups of virtual ranks and
+    complete sums have fewer bytes; new values, which workers without a copy of the optimizer state get, and
+    all other partial sums have not.
+
+    Args:
+        wire: of a round.
     """
     nodes = [str(node) for node, count in enumerate(node_workers) for _ in range(count)]
     blocks = cut_blocks([elements for elements, _ in sections])
@@ -93,13 +116,32 @@ def count_node_traffic(
     ranks: dict[str, list[int]] = {}
     for node, share in zip(nodes, divide_ranks(virtual_ranks, node_workers), strict=True):
         ranks.setdefault(node, []).extend(range(*share))
-    parts = {node: len(cover(some, virtual_ranks)) for node, some in ranks.items()}
-    owned = dict.fromkeys(parts, 0)
+    parts = {node: cover(some, virtual_ranks) for node, some in ranks.items()}
+    rounded = {
+        node: sum(wire is not None and stop - start == wire.group for start, stop in spans)
+        for node, spans in parts.items()
+    }
+    full = {node: len(spans) - rounded[node] for node, spans in parts.items()}
+    # Of the blocks of each node: the bytes in full, as rounded partial sums, and as complete sums.
+    owned, short, complete = (dict.fromkeys(parts, 0) for _ in range(3))
     for block, owner in zip(blocks, owners, strict=True):
-        owned[nodes[owner]] += block.elements * sections[block.section][1]
-    total, everyone, others = sum(owned.values()), sum(parts.values()), len(parts) - 1
-    sent = [parts[node] * (total - own) + others * own for node, own in owned.items()]
-    received = [(everyone - parts[node]) * own + total - own for node, own in owned.items()]
+        size, node = sections[block.section][1], nodes[owner]
+        owned[node] += block.elements * size
+        short[node] += block.elements * size if wire is None else wire.count_partial(block.elements)
+        if wire is None or (copies is not None and copies < len(nodes)):
+            complete[node] += block.elements * size
+        else:
+            complete[node] += wire.count_complete(block.elements)
+    sent, received = list[int](), list[int]()
+    for node in parts:
+        others = [other for other in parts if other != node]
+        sent.append(
+            sum(full[node] * owned[other] + rounded[node] * short[other] for other in others)
+            + len(others) * complete[node]
+        )
+        received.append(
+            sum(full[one] * owned[node] + rounded[one] * short[node] + complete[one] for one in others)
+        )
     return NodeTraffic(sum(sent), max(*sent, *received))
 
 

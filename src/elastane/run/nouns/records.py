@@ -129,7 +129,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``evaluation``, ``message``, ``printed``, ``digest``, ``spot_check.failed``,
     ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
     ``checkpoint.restored``, ``traffic.measured``, ``transport.fallback``, ``model.failing``, ``warning``,
-    ``trackers.requested``, ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
+    ``trackers.requested``, ``privacy.planned``, ``run.resumed``, ``run.finished``, ``run.failed``,
+    ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (a member before and after) to the milliseconds that this step

@@ -10,12 +10,12 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from elastane.common.errors import BadInput
+from elastane.run.nouns.round_options import InnerName, WireName
 from elastane.run.worker.cuda_graphs import check_no_graphs
 from elastane.run.worker.data.dataset_checks import check_count
-from elastane.run.worker.state.averaged_state import InnerName
 from elastane.run.worker.state.json_state import Stateful
 from elastane.run.worker.state.live_objects import find_live_modules, find_live_objects
-from elastane.run.worker.state.wire_formats import WireFormat, WireName
+from elastane.run.worker.state.wire_formats import WireFormat
 from elastane.run.worker.values import describe_value, to_number
 
 FRAMEWORKS = frozenset(

@@ -19,6 +19,7 @@ from elastane.run.attempts.beginnings import open_checkpoints
 from elastane.run.checkpoints.catalog import Catalog
 from elastane.run.nouns.checkpoints import SAVED_BY, Retention
 from elastane.run.nouns.records import EventLine
+from elastane.run.nouns.round_options import InnerName
 from elastane.run.nouns.spec import CheckpointRun, Pinned, number_attempt
 from elastane.run.protocol import events
 from elastane.run.protocol.layout import Layout
@@ -32,7 +33,7 @@ from elastane.run.worker.finished.model_writer import check_writable
 from elastane.run.worker.gangs.gang_checks import check_gang
 from elastane.run.worker.reporter import Reporter
 from elastane.run.worker.state import devices
-from elastane.run.worker.state.averaged_state import AveragedState, InnerName
+from elastane.run.worker.state.averaged_state import AveragedState
 from elastane.run.worker.state.edited_values import refuse_edits
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.inner_optimizer import InnerOptimizer, OuterOptimizer, build_outer
@@ -206,7 +207,9 @@ def _describe_rounds(plan: BatchPlan, inner: InnerOptimizer) -> str:
     wire = "" if inner.wire is None else f", {inner.wire.name} for each {inner.wire.group}"
     state = "" if inner.averaged is None else ", averaged"
     delay = ", a round later" if inner.delayed else ""
-    return f" over rounds of {plan.inner_steps} steps of {_describe(inner.optimizer)}{state}{delay}{wire}"
+    noise = "" if inner.noise is None else f", {inner.noise.describe()}"
+    steps = f"{plan.inner_steps} steps of {_describe(inner.optimizer)}"
+    return f" over rounds of {steps}{state}{delay}{wire}{noise}"
 
 
 def _describe(optimizer: Optimizer) -> str:

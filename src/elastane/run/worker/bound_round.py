@@ -8,7 +8,7 @@ import msgspec
 
 from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.protocol.messages import Leaf
-from elastane.run.worker.data.batch_sources import BatchPlan
+from elastane.run.worker.data.batch_sources import Batch, BatchPlan
 from elastane.run.worker.data.bound_data import BoundBatchSource
 from elastane.run.worker.late_losses import LateLoss
 from elastane.run.worker.step import Announcer
@@ -43,6 +43,12 @@ class BoundRound(TrainingRound):
         round_.finish_leaf(Leaf(rank, trainer.worker))
         # It takes no time, and says nothing about the speed of this worker.
         round_.computed -= 1
+
+    def _load_earlier(self, round_: WorkerRound, number: int, part: int) -> Batch:
+        assert round_.begin is not None, "a round begins before it is computed"
+        # This worker may have loaded nothing in this round yet, or nothing at all.
+        self._bound.expect(round_.begin, ())
+        return super()._load_earlier(round_, number, part)
 
     def _put_loss(self, leaf: Leaf) -> tuple[Leaf, LateLoss | None]:
         return super()._put_loss(

@@ -18,6 +18,7 @@ from elastane.common.errors import BadInput
 from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.nouns.membership import SiteName
 from elastane.run.nouns.records import PRINTED, Digest, EventLine
+from elastane.run.nouns.round_options import InnerName, WireName
 from elastane.run.nouns.sites import AbsentRule
 from elastane.run.nouns.spec import CheckpointPolicy
 from elastane.run.nouns.trackers import Tracker, parse_trackers, require_trackers
@@ -65,15 +66,15 @@ from elastane.run.worker.evaluation import Evaluation
 from elastane.run.worker.finished.text_files import check_tokenizer
 from elastane.run.worker.gangs.gang_checks import check_ranks, refuse_in_gang
 from elastane.run.worker.heartbeat import Heartbeat, stop_beats_at_imports
+from elastane.run.worker.privacy import Privacy, check_privacy, count_uses, describe_privacy
 from elastane.run.worker.reporter import Reporter, get_reporter
 from elastane.run.worker.script_output import show_prints
 from elastane.run.worker.state import devices
-from elastane.run.worker.state.averaged_state import InnerName
+from elastane.run.worker.state.difference_noise import DifferenceNoise
 from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.module_attributes import KeptAttributes, has_attributes
 from elastane.run.worker.state.run_keep import RunKeep
 from elastane.run.worker.state.square_root import replace_square_root
-from elastane.run.worker.state.wire_formats import WireName
 from elastane.run.worker.step import TrainingStep
 from elastane.run.worker.trainer import Trainer
 from elastane.run.worker.training_round import TrainingRound
@@ -300,6 +301,7 @@ class Run:
         prefetch: int = 2,
         order: Order | None = None,
         absent: AbsentRule | None = None,
+        privacy: Privacy | None = None,
     ) -> Iterator[TrainingRound]:
         """Iterate over the rounds of the run, for workers with little bandwidth between them.
 
@@ -326,6 +328,8 @@ class Run:
             order: as in `steps`.
             absent: for a dict of sites: ``"wait"``, the default: a round without a worker of some site waits
                 for it; ``"skip"``: it leaves the virtual ranks of that site out.
+            privacy: for a dict of sites: clip what each virtual rank has changed, and add noise before it
+                leaves its site. Then the loss of a round stays at its site, too.
 
         Raises:
             BadInput: the dataset cannot be used, or the numbers do not fit together.
@@ -339,10 +343,13 @@ class Run:
         check_delay(delay)
         if is_bound:
             rule = check_site_data(cast("SiteData", dataset), absent, spec.copies)
-            refuse_for_sites(loaders=loaders, order=order, delay=delay)
+            refuse_for_sites(loaders=loaders, order=order, delay=delay, absent=rule)
         else:
             refuse_absent(absent)
             check_positions(dataset, "run.rounds")
+        if privacy is not None:
+            shared = [extent.name for extent in self._get_trainer().layout.buffer_extents]
+            check_privacy(privacy, is_bound=is_bound, shared=shared)
         self._begin("run.rounds", collate, loaders, prefetch, order, in_rounds=True)
         plan = make_round_plan(
             0 if is_bound else measure_length(cast("MapDataset", dataset)),
@@ -363,6 +370,8 @@ class Run:
             plan = bind_ranks(plan, data, rule)
             sites = tuple(data) if self._reporter.alone else self._settings.sites
             source = BoundBatchSource(data, plan, sites, collate)
+            if privacy is not None:
+                self._begin_privacy(privacy, plan, source)
             yield from self._train(BoundRound, plan, source, "", is_ordered=False)
             return
         batches, digest = self._open_batches(
@@ -375,6 +384,16 @@ class Run:
             order=order,
         )
         yield from self._train(TrainingRound, plan, batches, digest, is_ordered=order is not None)
+
+    def _begin_privacy(self, privacy: Privacy, plan: BatchPlan, source: BoundBatchSource) -> None:
+        """Let differences have noise, and record what that guarantees at the sites of this worker."""
+        keys = {site: privacy.read_key(site) for site in source.lengths}
+        own = {rank: keys[site] for rank, site in enumerate(plan.rank_sites) if site in keys}
+        self._get_trainer().add_noise(DifferenceNoise(privacy.clip, privacy.noise, own))
+        for site, length in source.lengths.items():
+            why = describe_privacy(privacy, count_uses(plan, site, length))
+            line = EventLine(time=0.0, kind="privacy.planned", who=f"site {site}", why=why)
+            self._reporter.report_event(f"privacy-{site}", line)
 
     def _begin(
         self,

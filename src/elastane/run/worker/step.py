@@ -10,6 +10,7 @@ import torch
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.heartbeat_file import Phase
+from elastane.run.nouns.spec import Probe
 from elastane.run.protocol import events
 from elastane.run.protocol.messages import Leaf, PartialSum
 from elastane.run.worker.arguments import check_scalers, list_used_scalers
@@ -385,9 +386,13 @@ class TrainingStep:
         self._rehearsal = None
         if trainer.initial:
             check_scalers(scalers)
-        probe = rehearsal.build_probe(self._present[0])
+        probe = self._build_probe(rehearsal)
         rehearsal.leave_no_trace()
         trainer.end_rehearsal(probe)
+
+    def _build_probe(self, rehearsal: StepRehearsal) -> Probe | None:
+        """Return the bits of a rehearsed microbatch, for other workers to compare."""
+        return rehearsal.build_probe(self._present[0])
 
     def _build_rehearsed(self, inputs: Any) -> Any:
         """Return what the script gets for a rehearsed microbatch."""

@@ -16,6 +16,7 @@ from elastane.run.nouns.checkpoints import EVALUATION, WrittenFile
 from elastane.run.nouns.heartbeat_file import Phase
 from elastane.run.nouns.membership import Generation, Member
 from elastane.run.nouns.records import Digest
+from elastane.run.nouns.round_options import InnerName
 from elastane.run.nouns.rundir import GATHERED
 from elastane.run.nouns.spec import CheckpointPolicy, Pinned, Probe, RunOrigin
 from elastane.run.protocol import actions, events
@@ -34,7 +35,7 @@ from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.late_losses import ResultPoster
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.reporter import Reporter
-from elastane.run.worker.state.averaged_state import InnerName
+from elastane.run.worker.state.difference_noise import DifferenceNoise
 from elastane.run.worker.state.inner_optimizer import OuterOptimizer
 from elastane.run.worker.state.loss_scaling import compute_gradient_scale
 from elastane.run.worker.state.run_keep import RunKeep
@@ -254,6 +255,11 @@ class Trainer:
         """Set the format of what rounds exchange; None: the type of the parameters."""
         assert self.state.inner is not None, "only rounds have one"
         self.state.inner.wire = self.gradients.slots.wire = wire
+
+    def add_noise(self, noise: DifferenceNoise) -> None:
+        """Let the differences of rounds be clipped and noisy."""
+        assert self.state.inner is not None, "only rounds have differences"
+        self.state.inner.noise = noise
 
     def delay_differences(self) -> None:
         """Let rounds exchange differences one round later.

@@ -4,6 +4,7 @@ To the protocol a round is a step like any other, and the difference of a virtua
 what holds for a step holds for a round: joins, leaves, deaths, checkpoints, the ledger.
 """
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NoReturn
@@ -13,10 +14,11 @@ import torch
 
 from elastane.common.errors import BadInput
 from elastane.run.nouns.heartbeat_file import Phase
+from elastane.run.nouns.spec import Probe
 from elastane.run.protocol.messages import Leaf
 from elastane.run.protocol.sampling import MASK
 from elastane.run.worker.cuda_graphs import check_not_capturing
-from elastane.run.worker.data.batch_sources import BatchPlan, BatchSource
+from elastane.run.worker.data.batch_sources import Batch, BatchPlan, BatchSource
 from elastane.run.worker.late_losses import LateLoss
 from elastane.run.worker.losses import (
     build_no_microbatch_error,
@@ -29,6 +31,7 @@ from elastane.run.worker.state.delayed_differences import Difference, RankBeginn
 from elastane.run.worker.state.devices import LateNumber
 from elastane.run.worker.state.inner_optimizer import avoid_zero
 from elastane.run.worker.step import Announcer, TrainingStep
+from elastane.run.worker.step_rehearsal import StepRehearsal
 from elastane.run.worker.trainer import Trainer
 from elastane.run.worker.worker_round import WorkerRound
 
@@ -79,7 +82,8 @@ class TrainingRound(TrainingStep):
     """One round; iterate over it for the inner steps of the virtual ranks that this worker computes.
 
     A virtual rank makes all its inner steps one after the other, on one worker. If that worker dies, another
-    one makes all of them again. The attributes are those of a step: ``number`` counts rounds.
+    one makes all of them again. The attributes are those of a step: ``number`` counts rounds, and ``loss`` is
+    not a number in a run with privacy.
     """
 
     def __init__(self, trainer: Trainer, plan: BatchPlan, source: BatchSource) -> None:
@@ -167,7 +171,7 @@ class TrainingRound(TrainingStep):
             number: of the round to which the inner steps belong.
             beginning: what the virtual rank begins with; None: the committed state.
         """
-        self._inner.begin_rank(None if beginning is None else beginning.sections)
+        self._inner.begin_rank((rank, number), None if beginning is None else beginning.sections)
         if beginning is not None:
             self._trainer.state.replicated.show_hyperparameters(beginning.plain)
         self._losses = WeighedLosses()
@@ -205,8 +209,7 @@ class TrainingRound(TrainingStep):
                 coming = () if round_.recomputes else self._list_coming(round_, part)
                 batch = self._load_batch(round_, part, coming)
             else:
-                batch = self._source.load(number, part)
-                self._trainer.heartbeat.beat(Phase.COMPUTE)
+                batch = self._load_earlier(round_, number, part)
             versions = state.read_versions()
             self._pending_leaf = Leaf(rank, leaf.worker, samples=batch.samples, checksum=batch.checksum)
             self._logged = {}
@@ -217,6 +220,12 @@ class TrainingRound(TrainingStep):
             leaves.append(self._take_computed())
             state.check_versions(versions)
             state.replicated.restore_flags()
+
+    def _load_earlier(self, _round: WorkerRound, number: int, part: int) -> Batch:
+        """Load a microbatch of the round before once more."""
+        batch = self._source.load(number, part)
+        self._trainer.heartbeat.beat(Phase.COMPUTE)
+        return batch
 
     def _list_coming(self, round_: WorkerRound, part: int) -> tuple[int, ...]:
         """Return the microbatches that this worker will load in this round, from this one on."""
@@ -245,12 +254,33 @@ class TrainingRound(TrainingStep):
         self._inner.backward(loss, leaf.samples / self._step_samples, given)
         self._computed_leaf = leaf
 
+    def _take_computed(self) -> Leaf:
+        leaf = super()._take_computed()
+        if leaf.sums and self._inner.noise is not None:
+            raise BadInput(
+                f"the script recorded {next(iter(leaf.sums))} of a microbatch in a run with privacy",
+                means="the value would leave the site without noise",
+                do="call run.log between two rounds, with values of data that every site may read",
+            )
+        return leaf
+
+    def _build_probe(self, rehearsal: StepRehearsal) -> Probe | None:
+        probe = super()._build_probe(rehearsal)
+        if probe is None or self._inner.noise is None:
+            return probe
+        rank = self._plan.find_rank(self._present[0])
+        return msgspec.structs.replace(probe, result=self._inner.noise.seal(probe.result, rank))
+
     def _put_loss(self, leaf: Leaf) -> tuple[Leaf, LateLoss | None]:
         """Return the leaf with its loss, or without it and the loss that a device still computes."""
         mean = self._losses.compute_mean()
         if mean is None:
             return leaf, None
         late_loss = LateLoss(LateNumber(mean), self._number, None, by_samples=False, term_of=None)
+        if self._inner.noise is not None:
+            # The loss stays at its site, after the check that it is finite.
+            late_loss.put_into(leaf)
+            return leaf, None
         return (late_loss.put_into(leaf), None) if late_loss.has_arrived else (leaf, late_loss)
 
     def _count_samples(self, number: int | None = None) -> int:
@@ -266,6 +296,8 @@ class TrainingRound(TrainingStep):
         assert self._round is not None, "the microbatches are computed in a round"
         self._inner.drains = self._round.outcome.step >= self._plan.steps
         super()._apply()
+        if self._inner.noise is not None:
+            self.loss = math.nan
 
     def backward(
         self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, summed: bool = False

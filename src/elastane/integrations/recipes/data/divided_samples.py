@@ -14,6 +14,7 @@ import numpy as np
 
 from elastane.common.errors import BadInput
 from elastane.common.extras import require_for_import
+from elastane.common.field_checks import make_field_error
 from elastane.integrations.datasets import TextFiles, TokenFile
 from elastane.integrations.datasets.documents import read_documents
 from elastane.integrations.datasets.rows import BadRow, read_rows
@@ -21,9 +22,10 @@ from elastane.integrations.recipes.data.encoded_samples import open_encoded_samp
 from elastane.integrations.recipes.data.files import DataFiles, find_files
 from elastane.integrations.recipes.data.held_out import SampleSource, hold_out
 from elastane.integrations.recipes.data.sample_file import SampleFile
-from elastane.integrations.recipes.data.spec import ROWS, DataSpec, Task, check_data
+from elastane.integrations.recipes.data.spec import ROWS, DataSpec, Task, check_data, find_paths
 from elastane.integrations.recipes.data.standard_library import write_standard_library
 from elastane.integrations.recipes.data.tokenizer import complete_tokenizer, read_tokenizer, train_tokenizer
+from elastane.run.nouns.membership import SiteName
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -87,8 +89,28 @@ def open_samples(
     summary = _describe(samples, context)
     if not isinstance(spec.held_out, str):
         return DividedSamples(*hold_out(samples, spec.held_out), summary)
+    return DividedSamples(samples, open_held_out(spec, tokenizer, task, context), summary)
+
+
+def open_held_out(
+    spec: DataSpec, tokenizer: "PreTrainedTokenizerFast", task: Task, context: int
+) -> SampleSource | None:
+    """Return the samples of data that is for evaluations only; None: the recipe names none."""
+    if not isinstance(spec.held_out, str):
+        return None
     files = find_files(spec, spec.held_out, "data.held_out")
-    return DividedSamples(samples, _open_source(spec, files, tokenizer, task, context), summary)
+    return _open_source(spec, files, tokenizer, task, context)
+
+
+def open_site(
+    spec: DataSpec, site: SiteName, tokenizer: "PreTrainedTokenizerFast", task: Task, context: int
+) -> DividedSamples:
+    """Return the samples of a site, all of them for training; see `open_samples`."""
+    path = spec.sites[site]
+    if not find_paths(path):
+        raise make_field_error(f"data.sites.{site}", f"no such file: {path}", "correct the path at this site")
+    own = msgspec.structs.replace(spec, path=path, sites={}, held_out=0.0)
+    return open_samples(own, tokenizer, task, context)
 
 
 def _find_files(spec: DataSpec, task: Task) -> DataFiles:

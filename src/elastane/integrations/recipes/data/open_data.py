@@ -5,17 +5,24 @@ Batches are dicts of tensors, which the losses of the tasks take. ``input_ids`` 
 the ``labels`` of `transformers`, targets are already shifted.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
-from elastane.integrations.recipes.data.divided_samples import load_tokenizer, open_samples
+from elastane.integrations.recipes.data.divided_samples import (
+    load_tokenizer,
+    open_held_out,
+    open_samples,
+    open_site,
+)
 from elastane.integrations.recipes.data.held_out import SampleSource
 from elastane.integrations.recipes.data.sample_file import IGNORED, Positions
 from elastane.integrations.recipes.data.spec import DataSpec, Task
+from elastane.run.nouns.membership import SiteName
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -33,23 +40,40 @@ class RecipeData:
     """The data of a recipe.
 
     Args:
-        train: samples for training; a map-style dataset.
+        train: samples for training, a map-style dataset; or of each site a function that opens them.
         held_out: samples for evaluations; None: the recipe holds none out.
         collate: makes a batch of a list of samples; see the module.
         summary: a sentence with the number of samples, and how many were truncated or dropped.
     """
 
-    train: SampleSource
+    train: Any
     held_out: SampleSource | None
     collate: Collate
     summary: str
 
+    @property
+    def samples(self) -> int:
+        """The number of samples for training; 0: each site has its own."""
+        return 0 if isinstance(self.train, Mapping) else len(self.train)
+
 
 def open_data(spec: DataSpec, tokenizer: "PreTrainedTokenizerFast", task: Task, context: int) -> RecipeData:
-    """Return the samples of a recipe and how they become batches; see `open_samples`."""
-    samples = open_samples(spec, tokenizer, task, context)
+    """Return the samples of a recipe and how they become batches; see `open_samples` and `open_site`."""
     collate = stack_windows if task == "pretrain" else PaddedCollation(_find_padding(tokenizer), context)
+    if spec.sites:
+        sites = {
+            site: functools.partial(_open_train, spec, site, tokenizer, task, context) for site in spec.sites
+        }
+        held_out = open_held_out(spec, tokenizer, task, context)
+        return RecipeData(sites, held_out, collate, f"data of {len(sites)} sites")
+    samples = open_samples(spec, tokenizer, task, context)
     return RecipeData(samples.train, samples.held_out, collate, samples.summary)
+
+
+def _open_train(
+    spec: DataSpec, site: SiteName, tokenizer: "PreTrainedTokenizerFast", task: Task, context: int
+) -> SampleSource:
+    return open_site(spec, site, tokenizer, task, context).train
 
 
 def _find_padding(tokenizer: "PreTrainedTokenizerFast") -> int:

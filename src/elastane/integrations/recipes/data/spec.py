@@ -45,6 +45,7 @@ class DataSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         path: a file, a pattern such as ``data/*.jsonl``, a folder of files, or a folder of Hugging Face
             `datasets`; empty: the text of Python's standard library.
         format: ``auto`` decides by the suffix of the files.
+        sites: the data of each site, in place of ``path``: a path as there, which is read at that site only.
         fields: the names of the fields of rows.
         split: the part of a `datasets` folder that has several.
         dtype: the type of raw tokens; ``.npy`` files have their own.
@@ -59,6 +60,7 @@ class DataSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     path: str = ""
+    sites: dict[str, str] = {}
     format: Format = "auto"
     fields: FieldNames = FieldNames()
     split: str = "train"

@@ -19,6 +19,13 @@ from elastane.integrations.recipes.recipe import count_training_steps
 from elastane.integrations.recipes.recipe_files import read_recipe
 from elastane.integrations.recipes.resolution import resolve_recipe
 from elastane.integrations.recipes.samples import write_sample
+from elastane.integrations.recipes.training_loop import (
+    choose_outer,
+    is_evaluation_due,
+    list_inner_steps,
+    name_step,
+    open_loop,
+)
 
 
 def main() -> None:
@@ -34,32 +41,30 @@ def main() -> None:
     model = build_model(recipe, tokenizer).to(device)
     reference = ReferenceModel(model)
     model = divide_model(model)
-    steps = count_training_steps(recipe, len(data.train))
+    steps = count_training_steps(recipe, data.samples)
     optimizer = build_optimizer(model, recipe.training)
     scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
-    clip = recipe.training.clip_grad_norm
     model, optimizer = run.prepare(
-        model, optimizer, scheduler=scheduler, clip_grad_norm=clip, tokenizer=tokenizer
+        model,
+        optimizer,
+        scheduler=scheduler,
+        clip_grad_norm=recipe.training.clip_grad_norm,
+        tokenizer=tokenizer,
+        **choose_outer(recipe.training.rounds),
     )
 
-    for step in run.steps(
-        data.train,
-        global_batch=recipe.batch.size,
-        microbatch=recipe.batch.microbatch,
-        until=f"{steps} steps",
-        drop_last=recipe.drops_last,
-        collate=data.collate,
-    ):
-        for microbatch in step:
-            batch = move_batch(microbatch, model)
-            with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
-                before = reference.compute_log_probs(model, batch)
-                loss, pairs = preference_loss_sum(model, before, batch, recipe.preference.beta)
-            step.backward(loss, weight=pairs)
+    for step in open_loop(run, recipe, data):
+        for inner_step in list_inner_steps(step):
+            for microbatch in inner_step:
+                batch = move_batch(microbatch, model)
+                with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
+                    before = reference.compute_log_probs(model, batch)
+                    loss, pairs = preference_loss_sum(model, before, batch, recipe.preference.beta)
+                inner_step.backward(loss, weight=pairs)
 
-        if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
+        if data.held_out is not None and is_evaluation_due(recipe, data, step):
             score = measure_preference(run, model, reference, data, recipe)
-            run.print(format_preference(step.number, score))
+            run.print(format_preference(name_step(step), score))
             if recipe.checkpoints.keep_best:
                 run.checkpoint(eval_loss=score.loss)
             if recipe.evaluation.sample_tokens:

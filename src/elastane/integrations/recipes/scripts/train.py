@@ -19,6 +19,13 @@ from elastane.integrations.recipes.recipe import count_training_steps
 from elastane.integrations.recipes.recipe_files import read_recipe
 from elastane.integrations.recipes.resolution import resolve_recipe
 from elastane.integrations.recipes.samples import write_sample
+from elastane.integrations.recipes.training_loop import (
+    choose_outer,
+    is_evaluation_due,
+    list_inner_steps,
+    name_step,
+    open_loop,
+)
 
 
 def main() -> None:
@@ -32,31 +39,29 @@ def main() -> None:
     tokenizer = load_tokenizer(recipe.data, recipe.task)
     data = open_data(recipe.data, tokenizer, recipe.task, recipe.batch.context)
     model = divide_model(build_model(recipe, tokenizer).to(device))
-    steps = count_training_steps(recipe, len(data.train))
+    steps = count_training_steps(recipe, data.samples)
     optimizer = build_optimizer(model, recipe.training)
     scheduler = build_learning_rate_schedule(optimizer, recipe.training, steps)
-    clip = recipe.training.clip_grad_norm
     model, optimizer = run.prepare(
-        model, optimizer, scheduler=scheduler, clip_grad_norm=clip, tokenizer=tokenizer
+        model,
+        optimizer,
+        scheduler=scheduler,
+        clip_grad_norm=recipe.training.clip_grad_norm,
+        tokenizer=tokenizer,
+        **choose_outer(recipe.training.rounds),
     )
 
-    for step in run.steps(
-        data.train,
-        global_batch=recipe.batch.size,
-        microbatch=recipe.batch.microbatch,
-        until=f"{steps} steps",
-        drop_last=recipe.drops_last,
-        collate=data.collate,
-    ):
-        for microbatch in step:
-            with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
-                loss, tokens = causal_loss_sum(model, microbatch)
-            # The step divides by the number of tokens in the whole global batch.
-            step.backward(loss, weight=tokens)
+    for step in open_loop(run, recipe, data):
+        for inner_step in list_inner_steps(step):
+            for microbatch in inner_step:
+                with torch.autocast(device, torch.bfloat16, enabled=recipe.training.autocast):
+                    loss, tokens = causal_loss_sum(model, microbatch)
+                # The step divides by the number of its tokens.
+                inner_step.backward(loss, weight=tokens)
 
-        if data.held_out is not None and recipe.evaluation.is_due(step.number, last=step.last):
+        if data.held_out is not None and is_evaluation_due(recipe, data, step):
             held_out_loss = measure_loss(run, model, data, recipe)
-            run.print(format_perplexity(step.number, held_out_loss))
+            run.print(format_perplexity(name_step(step), held_out_loss))
             if recipe.checkpoints.keep_best:
                 run.checkpoint(eval_loss=held_out_loss)
             if recipe.evaluation.sample_tokens:

@@ -85,24 +85,25 @@ def check_site_data(data: SiteData, absent: AbsentRule | None, copies: int | Non
     return absent or "wait"
 
 
-def refuse_for_sites(*, loaders: int, order: Order | None, delay: int) -> None:
+def refuse_for_sites(*, loaders: int, order: Order | None, delay: int, absent: AbsentRule) -> None:
     """Refuse arguments of ``run.rounds`` that bound data does not have.
 
     Raises:
         BadInput: one was given.
     """
-    reads_alone = "each site reads its data in an order of its own, in the worker itself"
-    for name, is_given, reason in (
-        ("loaders", loaders > 0, reads_alone),
-        ("order", order is not None, reads_alone),
-        ("delay", delay > 0, "what a site has changed would count one round later, when it may be absent"),
-    ):
+    for name, is_given in (("loaders", loaders > 0), ("order", order is not None)):
         if is_given:
             raise BadInput(
                 f"run.rounds was given {name}= with data of several sites",
-                means=reason,
+                means="each site reads its data in an order of its own, in the worker itself",
                 do=f"leave {name} out",
             )
+    if delay and absent == "skip":
+        raise BadInput(
+            "run.rounds was given delay=1 and absent='skip'",
+            means="a site that is absent in the next round could not hand over what it has changed",
+            do="leave delay out, or pass absent='wait'",
+        )
 
 
 def refuse_absent(absent: AbsentRule | None) -> None:
@@ -127,6 +128,9 @@ class BoundBatchSource(BatchSource):
         plan: with the site of each virtual rank.
         sites: of which this worker may read the data.
         collate: builds a batch from a list of samples; None: PyTorch's default.
+
+    Attributes:
+        lengths: the samples of each of these sites.
     """
 
     def __init__(
@@ -136,10 +140,12 @@ class BoundBatchSource(BatchSource):
         self._plan, self._collate = plan, collate or collate_default
         self._datasets = {site: _open_dataset(data[site]) for site in sorted(set(sites).intersection(data))}
         self._ranks = {site: sorted(list_site_ranks(plan.rank_sites, (site,))) for site in self._datasets}
-        self._lengths = {
+        self.lengths = {
             site: _measure(site, data, len(self._ranks[site])) for site, data in self._datasets.items()
         }
         self._positions: tuple[StreamPosition, ...] = decode_positions({}, plan.virtual_ranks)
+        # The round that begins with these positions; 0: none has begun.
+        self._step = 0
 
     @property
     def own_ranks(self) -> tuple[int, ...]:
@@ -156,6 +162,7 @@ class BoundBatchSource(BatchSource):
 
     def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
         self._positions = decode_positions(begin.cursors, self._plan.virtual_ranks)
+        self._step = begin.step
 
     def count_samples(self, step: int) -> int:
         return self._plan.global_batch
@@ -192,7 +199,9 @@ class BoundBatchSource(BatchSource):
         if site not in self._datasets:
             return Batch(None, 0, 0)
         place, size = self._plan.list_parts(rank).index(part), self._plan.microbatch
-        first = self._positions[rank].position + place * size
+        # A round before this one is made again only in a run that leaves no site out, so all positions moved.
+        earlier = max(0, self._step - step) * self._plan.samples_per_rank
+        first = self._positions[rank].position - earlier + place * size
         positions = range(first, first + size)
         indices = [self._find_index(site, rank, position) for position in positions]
         with use_one_thread():
@@ -203,7 +212,7 @@ class BoundBatchSource(BatchSource):
 
     def _find_index(self, site: SiteName, rank: int, position: int) -> int:
         """Return the index in the site's dataset of the sample at a position of a virtual rank."""
-        ranks, length = self._ranks[site], self._lengths[site]
+        ranks, length = self._ranks[site], self.lengths[site]
         epoch, place = divmod(position, len(range(ranks.index(rank), length, len(ranks))))
         return find_sample_index(place * len(ranks) + ranks.index(rank), length, self._plan.seed, epoch)
 

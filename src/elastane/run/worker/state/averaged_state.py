@@ -6,7 +6,6 @@ second moments stay above zero however they are rounded.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, TypeAlias
 
 import torch
 from torch import nn, optim
@@ -14,8 +13,6 @@ from torch import nn, optim
 from elastane.common.errors import BadInput
 from elastane.run.worker.state.shared_optimizer_state import SharedOptimizerState
 
-InnerName: TypeAlias = Literal["fresh", "averaged"]
-"""``fresh``: each virtual rank begins without any state."""
 PREFIX = "inner_optimizer.state"
 """The names of the tensors begin with it, in errors and checkpoints."""
 AVERAGED: tuple[type[optim.Optimizer], ...] = (

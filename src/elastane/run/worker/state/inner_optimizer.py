@@ -17,10 +17,12 @@ from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.state.averaged_state import AveragedState
 from elastane.run.worker.state.delayed_differences import Difference, group_by_last_block
+from elastane.run.worker.state.difference_noise import DifferenceNoise
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.placement import Placement
 from elastane.run.worker.state.shared_optimizer_state import OptimizerSnapshot, SharedOptimizerState
 from elastane.run.worker.state.slot_memory import Sections
+from elastane.run.worker.state.tensor_bytes import flatten_dense
 from elastane.run.worker.state.wire_formats import WireFormat
 from elastane.run.worker.values import describe_value
 
@@ -69,6 +71,7 @@ class InnerOptimizer:
         wire: the format to which differences are rounded; None: they are not.
         delayed: rounds exchange differences one round later; see `delayed_differences`.
         drains: with the round that is applied now, all differences are handed over.
+        noise: clips each difference and adds noise to it; None: differences are as they are.
 
     Raises:
         BadInput: the optimizer needs a closure.
@@ -100,6 +103,9 @@ class InnerOptimizer:
         # The parameters with which the present virtual rank began.
         self._begun: Sections = placement.arena.tensors
         self.wire: WireFormat | None = None
+        self.noise: DifferenceNoise | None = None
+        # The present virtual rank and its round; None: it is rehearsed.
+        self._label: tuple[int, int] | None = None
         self._shared = SharedOptimizerState(optimizer)
         self._before: OptimizerSnapshot | None = None
         self._schedule_before: dict[str, object] = {}
@@ -108,14 +114,15 @@ class InnerOptimizer:
         # Parameters that have had a gradient in the virtual rank.
         self._touched: set[int] = set()
 
-    def begin_rank(self, begun: Sections | None = None) -> None:
+    def begin_rank(self, label: tuple[int, int] | None = None, begun: Sections | None = None) -> None:
         """Begin a virtual rank: the model has the committed parameters, and the optimizer its first state.
 
         Args:
+            label: the virtual rank and its round; None: it is rehearsed.
             begun: the parameters with which it begins; None: the committed ones.
         """
         self._touched.clear()
-        self._weights = []
+        self._weights, self._label = [], label
         self._before = self._shared.snapshot()
         if self.averaged is not None:
             self.averaged.lend()
@@ -194,16 +201,28 @@ class InnerOptimizer:
             share: the share of the virtual rank in the samples of the round.
         """
         layout = self._layout
+        if self.noise is not None:
+            yield from self.make_difference(share).divide(layout)
+            return
         sections = self._allocate_sections()
         for block, numbers in group_by_last_block(layout, tuple(sorted(self._touched))):
-            self._compute_block(block, sections, share)
+            self._subtract(block, sections)
+            self._finish(layout.view_block(sections, block), share)
             yield {number: layout.extents[number].view(sections) for number in numbers}
 
     def make_difference(self, share: float) -> Difference:
         """Return the whole difference of the virtual rank; see `compute_differences`."""
+        layout = self._layout
         sections, touched = self._allocate_sections(), tuple(sorted(self._touched))
-        for block, _ in group_by_last_block(self._layout, touched):
-            self._compute_block(block, sections, share)
+        blocks = [block for block, _ in group_by_last_block(layout, ())]
+        for block in blocks:
+            self._subtract(block, sections)
+        if self.noise is not None and self._label is not None:
+            # A parameter without noise would show that nothing has used it.
+            touched = tuple(n for n, parameter in enumerate(layout.parameters) if parameter.requires_grad)
+            self.noise.apply([flatten_dense(layout.extents[n].view(sections)) for n in touched], *self._label)
+        for block in blocks:
+            self._finish(layout.view_block(sections, block), share)
         return Difference(sections, touched)
 
     def _allocate_sections(self) -> Sections:
@@ -211,11 +230,16 @@ class InnerOptimizer:
         return tuple(torch.empty_like(section) for section in trained)
 
     @torch.no_grad()
-    def _compute_block(self, block: int, sections: Sections, share: float) -> None:
+    def _subtract(self, block: int, sections: Sections) -> None:
+        """Write to a block what the virtual rank has changed in it."""
         difference = self._layout.view_block(sections, block)
         begun = self._layout.view_block(self._begun, block).to(difference.device)
         trained = self._layout.view_block(self._placement.values, block)
-        torch.sub(begun, trained, out=difference).mul_(share)
+        torch.sub(begun, trained, out=difference)
+
+    def _finish(self, difference: torch.Tensor, share: float) -> None:
+        """Scale and round the difference of a block."""
+        difference.mul_(share)
         self._round(difference)
 
     def _round(self, difference: torch.Tensor) -> None:

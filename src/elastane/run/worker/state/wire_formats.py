@@ -11,15 +11,13 @@ nothing, so a sender needs no memory of the scales: it finds the same ones.
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 import torch
 
+from elastane.run.nouns.round_options import WireName
 from elastane.run.worker.links.frames import Buffer, Payload
 from elastane.run.worker.state.tensor_bytes import raw_bytes
 
-WireName: TypeAlias = Literal["full", "bf16", "int8", "int4"]
-"""``full``: the type of the parameters."""
 CHUNK = 64
 """The elements with one scale: a byte, which adds a sixty-fourth of the bytes to ``int8``."""
 PORTION = 1 << 16
