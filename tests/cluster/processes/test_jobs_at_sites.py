@@ -15,7 +15,7 @@ ROUNDS = 12
 
 @pytest.fixture
 def home_option() -> str:
-    """The machines share no directory, and each knows its site."""
+    """The machines share no directory, and each learns its site."""
     return "own"
 
 

@@ -85,7 +85,7 @@ def test_spot_checks_compare_whole_virtual_ranks(stage, assert_equals_one_worker
 
 
 def test_a_site_that_computes_other_bits_is_found_and_put_out(stage, assert_equals_one_worker):
-    """Workers without shared memory are sites; one of three flips a bit of a gradient in its inner steps."""
+    """Workers without shared memory are sites; one of three flips a bit of what inner steps have changed."""
     ended = stage.play(*ARGS, f"--flip=1:{STEP}", start=3, spot_checks="every", transport="tcp")
     assert_equals_one_worker(ended)
     (found,) = ended.find_events(SPOT_CHECK_FAILED)

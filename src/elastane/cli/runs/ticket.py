@@ -135,9 +135,7 @@ def _describe_validity(ticket: TicketStatus) -> str:
 
 def revoke_run_ticket(
     run: RunName,
-    ticket: Annotated[
-        str, argument("ID|SITE", "The ticket's id, as elastane ticket list shows it, or a site.")
-    ],
+    ticket: Annotated[str, argument("ID", "The ticket's id, as elastane ticket list shows it, or a site.")],
     as_json: AsJson = False,
 ) -> None:
     """Revoke a ticket of RUN, or all tickets of a site: they admit no one from now on.

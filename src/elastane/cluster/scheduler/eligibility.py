@@ -70,7 +70,7 @@ def find_pool_groups(
     )
 
 
-def find_unserved_sites(
+def find_sites_without_pool(
     spec: JobSpec, pools: Sequence[Pool], engines: Iterable[DeclaredEngine]
 ) -> tuple[str, ...]:
     """Return the sites of a job at which no pool has what one of its workers asks for."""
@@ -107,7 +107,7 @@ def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
         and (fits_node or (spec.processes == 1 and devices % pool.devices_per_node == 0))
         and (spec.spot or not pool.spot)
         and (not spec.data.regions or pool.site in spec.data.regions)
-        # Only agents know their site.
+        # Only agents learn their site.
         and (not spec.data.sites or (bool(pool.engine) and pool.site in spec.data.sites))
         and all(
             (pool.engine if key == ENGINE_LABEL else pool.labels.get(key)) == value

@@ -13,7 +13,7 @@ from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.eligibility import (
     PoolGroup,
     find_pool_groups,
-    find_unserved_sites,
+    find_sites_without_pool,
     needs_one_machine,
 )
 from elastane.cluster.scheduler.limits import (
@@ -203,7 +203,7 @@ class JobBuilder:
         if spec.image and find_pool_groups(msgspec.structs.replace(spec, image=""), pools, engines):
             return NoSuchPool(image=spec.image)
         if spec.data.sites:
-            return NoSuchPool(sites=find_unserved_sites(spec, pools, engines) or spec.data.sites)
+            return NoSuchPool(sites=find_sites_without_pool(spec, pools, engines) or spec.data.sites)
         has_engines = any(pool.engine for pool in pools)
         return NoSuchPool(one_machine=has_engines and needs_one_machine(spec))
 

@@ -158,7 +158,7 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
 
 
 def drain_workers(turn: Turn, node: NodeName, workers: Collection[WorkerId]) -> None:
-    """Let workers leave with their node; other nodes take their place as far as they have slots."""
+    """Let workers leave with their node; other nodes take its place as far as they have slots."""
     roster, target = turn.roster, turn.roster.wanted.target
     if target is None:
         return

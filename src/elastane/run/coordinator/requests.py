@@ -64,7 +64,7 @@ def _carry_out(turn: Turn, ask: Ask) -> None:
         case AskDrain(worker=worker):
             _drain(turn, worker)
         case AskDrainNode(node=node):
-            drain_machine(turn, node)
+            order_node_to_leave(turn, node)
         case AskEvict():
             _evict(turn)
         case AskStop():
@@ -121,7 +121,7 @@ def drain_noticed(turn: Turn) -> None:
         turn.set_target(roster.wanted.target, roster.wanted.draining | {report.worker for report in noticed})
 
 
-def drain_machine(turn: Turn, node: NodeName, *, who: str = "user", because: str = "") -> None:
+def order_node_to_leave(turn: Turn, node: NodeName, *, who: str = "user", because: str = "") -> None:
     """Order the agent of a node to leave; its next report says so, and lets the workers leave.
 
     Args:
@@ -142,7 +142,7 @@ def leave_wrong_place(turn: Turn, worker: WorkerId, node: NodeName) -> None:
     roster = turn.roster
     because = f", because a spot check found the results of worker {worker} wrong"
     if list_open_nodes(roster) - {node}:
-        drain_machine(turn, node, who="coordinator", because=because)
+        order_node_to_leave(turn, node, who="coordinator", because=because)
     elif roster.wanted.target is not None and roster.wanted.target > 1:
         turn.record("resize.requested", who="coordinator", why=f"no worker replaces it{because}")
         turn.set_target(roster.wanted.target - 1, roster.wanted.draining, by_hand=True)

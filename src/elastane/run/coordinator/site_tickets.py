@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from elastane.common.exit_codes import ExitCode
 from elastane.run.coordinator.nodes import describe_node, drain_workers
-from elastane.run.coordinator.requests import drain_machine
+from elastane.run.coordinator.requests import order_node_to_leave
 from elastane.run.coordinator.roster import FIRST_NODE, list_node_workers
 from elastane.run.coordinator.turn import Turn
 from elastane.run.machines.tickets.site_proofs import find_site_fault
@@ -41,7 +41,7 @@ def refuse_unproven(turn: Turn, report: AgentReport) -> bool:
 
 
 def release_unproven(turn: Turn) -> None:
-    """Let a machine leave when its ticket was revoked or has expired, as after ``elastane drain``.
+    """Let a machine leave if its ticket was revoked or has expired, as after ``elastane drain``.
 
     Its workers leave the generations of the run also if its agent does not obey.
     """
@@ -52,7 +52,7 @@ def release_unproven(turn: Turn) -> None:
         if name == FIRST_NODE or not report.ticket or report.leaving:
             continue
         if why := find_site_fault(turn.roster.site_tickets, report.ticket, report.sites, turn.wall_s):
-            drain_machine(turn, name, who="coordinator", because=f", because {why}")
+            order_node_to_leave(turn, name, who="coordinator", because=f", because {why}")
             if members := _list_members(turn, report):
                 drain_workers(turn, name, members)
 

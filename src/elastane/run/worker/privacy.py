@@ -45,9 +45,9 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True):
     delta: float = 1e-5
 
     def compute_epsilon(self, uses: int) -> float:
-        """Return epsilon for a sample that so many noisy differences depend on.
+        """Return epsilon for a sample, from the number of noisy differences that depend on it.
 
-        Whoever sees all that sites send, with any other knowledge, can hardly tell whether the sample was
+        A reader of all that sites send, with any other knowledge, can hardly tell whether the sample was
         there or another one in its place: no observation is more than ``exp(epsilon)`` times as probable with
         it, except with a probability of ``delta``.
 

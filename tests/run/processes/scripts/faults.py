@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatch
 from functools import partial, wraps
 from pathlib import Path
@@ -139,11 +139,14 @@ def corrupt(number: int, step: int) -> None:
         _around(TrainingState, "apply", after=spoil)
 
 
-def flip_bits(parameter: torch.nn.Parameter, number: str, step: str, times: str = "") -> None:
+def flip_bits(
+    parameter: torch.nn.Parameter, number: str, step: str, times: str = "", *, rounds: bool = False
+) -> None:
     """Flip one bit of a gradient in each microbatch of a spot check that a worker computes from ``step`` on.
 
     Args:
         times: ``once``: not when it computes the same microbatch again.
+        rounds: flip one bit of what a whole virtual rank has changed instead.
     """
     if worker_settings.get_settings().worker != int(number):
         return
@@ -170,7 +173,16 @@ def flip_bits(parameter: torch.nn.Parameter, number: str, step: str, times: str 
     _around(MapBatchSource, "load", before=note)
     _around(gradients.Gradients, "begin_leaf", after=note_check)
     _around(gradients.Gradients, "begin_check", after=note_check)
-    parameter.register_hook(flip)
+    if not rounds:
+        parameter.register_hook(flip)
+        return
+    take = gradients.Gradients.take_differences
+
+    def take_flipped(now: gradients.Gradients, differences: Iterable[Mapping[int, torch.Tensor]]) -> None:
+        own = next(place for place, one in enumerate(now.layout.parameters) if one is parameter)
+        take(now, ({at: flip(one) if at == own else one for at, one in part.items()} for part in differences))
+
+    gradients.Gradients.take_differences = take_flipped
 
 
 def corrupt_values(number: int, step: int) -> None:

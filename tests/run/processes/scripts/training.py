@@ -120,7 +120,7 @@ model, optimizer = run.prepare(
 )
 
 if options.flip is not None:
-    faults.flip_bits(model[4].weight, *options.flip.split(":"))
+    faults.flip_bits(model[4].weight, *options.flip.split(":"), rounds=bool(options.inner_steps))
 
 generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(LENGTH, 12, generator=generator)

@@ -20,8 +20,6 @@ from elastane.run.machines.tickets.tickets import Ticket, decode_ticket, encode_
 from elastane.run.machines.visits.visits import find_shared_run, get_admission, visit_run
 from tests.run.unit.machines.test_mirror import SECRET, Machine
 
-NOW = time.time()
-
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
@@ -36,8 +34,8 @@ def issue(machine, *sites, **limits) -> Ticket:
     return decode_ticket(machine.write_ticket(sites=sites, **limits))
 
 
-def find_fault(machine, presented: str, *named: str, now: float = NOW) -> str:
-    return find_site_fault(SiteTickets(machine.run_dir).read(), presented, named, now)
+def find_fault(machine, presented: str, *named: str, later_s: float = 0.0) -> str:
+    return find_site_fault(SiteTickets(machine.run_dir).read(), presented, named, time.time() + later_s)
 
 
 def test_a_machine_proves_its_site_with_the_ticket(machine) -> None:
@@ -91,7 +89,7 @@ def test_a_used_up_ticket_still_proves_the_machine_that_has_used_it(machine) -> 
     assert [ticket.used for ticket in list_tickets(machine.run_dir)] == [1]
     presented = present_ticket(decode_ticket(word))
     assert find_fault(machine, presented, "boston") == ""
-    assert find_fault(machine, presented, "boston", now=NOW + 90).startswith("the ticket expired")
+    assert find_fault(machine, presented, "boston", later_s=90).startswith("the ticket expired")
 
 
 def test_the_ticket_has_no_secret_for_a_machine_without_the_directory(machine, monkeypatch) -> None:

@@ -89,7 +89,7 @@ class Admission(msgspec.Struct, frozen=True):
 
     Args:
         directory: of the run, on its machines.
-        secret: of the run; empty for a ticket of a site: its machines read it in the directory.
+        secret: of the run; empty for a ticket of a site: machines read it in the directory.
         secret_digest: SHA-256 of the secret, in hexadecimal digits.
         endpoint: of the coordinator, with the run's certificate.
         nodes: the addresses at which the agents of the run answer.

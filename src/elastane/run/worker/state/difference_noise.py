@@ -1,7 +1,7 @@
 """Noise for the differences of a private run: what leaves a site is clipped, and noisy.
 
 The noise follows from a secret of the site and from the difference itself. So a virtual rank that is computed
-twice, by whichever workers of its site, has the same bits, as everything has in a run: that tells nobody more
+twice, by whichever workers of its site, has the same bits, as everything has in a run: that tells no more
 than once would. Two different differences have independent noise, also if they are those of the same round,
 made again after a loss. Random bits come from SHAKE-256, of which one part tells nothing about another:
 parameters that have not changed show their noise as it is.
