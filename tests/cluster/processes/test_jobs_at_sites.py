@@ -1,5 +1,7 @@
 """A job with data at two sites: its agents are at both, know their site, and train the same bytes."""
 
+import json
+
 import pytest
 
 from elastane.run.attempts.verification import verify_run
@@ -33,7 +35,7 @@ def test_a_job_at_two_sites_trains_the_bytes_of_one_machine(
     args = (f"--steps={ROUNDS}", "--inner-steps=3", "--sites=eu,us")
     job = tmp_path / "job.yaml"
     job.write_text(
-        f"command: [python, {TRAINING}, {', '.join(args)}, --paced-from=4]\n"
+        f"command: [python, {TRAINING}, {', '.join(map(json.dumps, args))}, --paced-from=4]\n"
         f"env: {{PYTHONPATH: {SOURCES}}}\n"
         "elasticPolicy: {minReplicas: 2, maxReplicas: 3}\n"
         f"training: {{checkpoints: {{url: {tmp_path / 'store'}}}}}\n"
