@@ -66,7 +66,7 @@ def test_eject_writes_the_script_and_the_recipe_and_overwrites_nothing(folder):
     assert ejected.exit_code == 0, ejected.stderr
     assert "elastane run mine/train.py\n" in ejected.stdout
     assert read_recipe("mine/recipe.yaml").training.steps == 4
-    assert "run.steps(" in (folder / "mine" / "train.py").read_text()
+    assert "run.prepare(" in (folder / "mine" / "train.py").read_text()
     (folder / "mine" / "recipe.yaml").unlink()
     again = invoke("eject", "own.yaml", "mine")
     assert again.exit_code == 2
