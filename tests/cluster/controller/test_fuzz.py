@@ -30,7 +30,7 @@ UNHURRIED = Settings(per_token=Rate(per_s=1e6, burst=10**6), per_address=Rate(pe
 INSIDES = re.compile(r'Traceback|sqlalchemy|sqlite|File "/')
 
 turns = itertools.count()
-PARTS = 16
+schema = schemathesis.openapi.from_dict(describe_api())
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +52,9 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
     store.close()
 
 
-@pytest.fixture(scope="module", params=range(PARTS))
-def described(request):
-    """A part of the description; requests for all of it, generated at collection, would take seconds."""
-    description = describe_api()
-    # A stream of events never ends; tests of its own watch it.
-    paths = [path for path in description["paths"] if path != "/v1/watch"]
-    return schemathesis.openapi.from_dict(description).include(path=paths[request.param :: PARTS])
-
-
 @pytest.mark.long
-@schemathesis.pytest.from_fixture("described").parametrize()
+# A stream of events never ends; tests of its own watch it.
+@schema.exclude(path="/v1/watch").parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 def test_no_generated_request_causes_a_failure_or_reveals_another_team(case, cluster):
     url, operator, admin = cluster
