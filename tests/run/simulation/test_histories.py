@@ -162,6 +162,8 @@ FOUND = [
     ("--waits" + SLOW_READS, 1011, 2),
     # A member lacked a status of a generation that the others had left, because a site was missing in it.
     ("--waits" + SLOW_READS, 1041, None),
+    # A worker of another site was to check a virtual rank that the round left out.
+    ("--skips" + SLOW_READS, 4958180014, 1),
     # The checker died, and the one that should have taken over had not begun the round, so it knew no check.
     ("--spot-checks", 83000374, None),
     # A result that differed came just after the generation of its dead worker had ended, and was dropped.

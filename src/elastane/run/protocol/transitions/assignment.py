@@ -39,11 +39,13 @@ def assign_round(me: MemberState) -> None:
         # If a worker that has died computed its virtual rank, whole sums may have that result.
         kept = known.union(*assigned.values())
         round_.unchecked = round_.unchecked or check.virtual_rank not in kept
+    # A virtual rank that is left out has no result to compare, and its site's data is elsewhere.
+    checkable = computable and {worker: some - round_.left_out for worker, some in computable.items()}
     if any(assigned.values()) or known:
-        round_.spot_check = move_spot_check(round_.spot_check, ranks, computable)
+        round_.spot_check = move_spot_check(round_.spot_check, ranks, checkable)
     elif round_.entered.kind == "train" and me.layout.compared:
         rule, before = me.layout.spot_checks, me.step - me.generation_step
-        round_.spot_check = choose_spot_check(rule, me.step + 1, ranks, me.newcomers, before, computable)
+        round_.spot_check = choose_spot_check(rule, me.step + 1, ranks, me.newcomers, before, checkable)
     round_.node_ranks = sum(len(ranks[w]) for w, node in me.nodes.items() if node == me.nodes[me.worker])
     new = tuple(sorted(ranks[me.worker] - round_.assigned))
     if new:
