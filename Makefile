@@ -93,7 +93,7 @@ test-fast: setup ## unit tests and the rules of the house, for the inner loop (a
 	$(PYTEST) --numprocesses $$(expr $$(getconf _NPROCESSORS_ONLN) + 1) -m "not processes and not long" \
 	  tests/*/unit tests/house
 
-test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (three quarters of an hour)
+test-long: setup ## storms, seeds and combinations in bulk, PostgreSQL, the wheel (more than an hour)
 	$(PYTEST) -m long
 
 bytecode: setup ## compile the sources and the tests, so that several test processes need not

@@ -28,6 +28,18 @@ def find_torchft_version(python: str) -> str:
     return done.stdout.strip()
 
 
+def require_torchft(python: str) -> str:
+    """Return the version of torchft of an interpreter; an empty text if none is named.
+
+    Raises:
+        SystemExit: it has none.
+    """
+    version = find_torchft_version(python) if python else ""
+    if python and not version:
+        raise SystemExit(f"{python} cannot import torchft: {INSTALL}")
+    return version
+
+
 class NodeTorchft(NodePrograms):
     """A lighthouse on the first node, and replica groups of equal size.
 

@@ -25,7 +25,7 @@ from node_networks import LINK, NodeNetworks, enter_first_node
 from node_programs import DEFAULTS
 from node_run import NodeRun
 from node_steps import count_gradient_bytes
-from node_torchft import INSTALL, NodeTorchft, find_torchft_version
+from node_torchft import NodeTorchft, require_torchft
 from processes import Processes, exit_on_sigterm, wait_until
 from round_phases import CHECK_S, ROUND_S, Phases, watch
 from rounds_job import WIRES, RoundsJob
@@ -239,9 +239,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
     enter_first_node()
-    version = find_torchft_version(options.torchft) if options.torchft else ""
-    if options.torchft and not version:
-        parser.error(f"{options.torchft} cannot import torchft: {INSTALL}")
+    version = require_torchft(options.torchft)
     exit_on_sigterm()
     with tempfile.TemporaryDirectory() as folder, NodeNetworks(options.rate) as networks:
         found = measure(build_contestants(options, networks), options.repetitions, Path(folder))

@@ -23,7 +23,7 @@ from machine import describe_commit, find_cpu
 from node_networks import NodeNetworks, enter_first_node
 from node_programs import TimeLimits
 from node_run import NodeRun
-from node_torchft import INSTALL, TUNED, NodeTorchft, find_torchft_version
+from node_torchft import TUNED, NodeTorchft, require_torchft
 from processes import exit_on_sigterm, wait_until
 from round_phases import ROUND_S, read_processes, read_rounds
 from rounds_job import WIRES, RoundsJob
@@ -197,9 +197,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=2)
     options = parser.parse_args()
     enter_first_node()
-    version = find_torchft_version(options.torchft) if options.torchft else ""
-    if options.torchft and not version:
-        parser.error(f"{options.torchft} cannot import torchft: {INSTALL}")
+    version = require_torchft(options.torchft)
     exit_on_sigterm()
     microbatch = workload.SIZES[options.size].microbatch
     with tempfile.TemporaryDirectory() as folder, NodeNetworks(options.rate) as networks:

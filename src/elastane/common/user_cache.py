@@ -1,4 +1,4 @@
-"""The cache of files made once of text: its folder, digests of contents, and the lock of the maker."""
+"""The cache of a user, for files that are made or copied once: folder, digests, and the lock of the maker."""
 
 import fcntl
 import hashlib

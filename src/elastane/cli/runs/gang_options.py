@@ -74,7 +74,7 @@ def _check_number(processes: int) -> None:
 
 
 def _find_refused(settings: RunOptions | RunSpec) -> str | None:
-    """Return the name of a setting that a worker of several processes refuses; None: there is none."""
+    """Return the name of a setting that a worker of several processes refuses; None: it refuses none."""
     # Spot checks are made where they are possible: a worker of several processes makes none.
     unset = (None, False, "", (), "auto")
     return next(

@@ -83,8 +83,8 @@ def check_origin(run: Recorded) -> tuple[tuple[LedgerProblem, ...], tuple[str, .
         else:
             found = (
                 "the state has another digest than in its ledger, because the script has changed, or because "
+                "the processes of a worker have other parts of it"
             )
-            found += "the processes of a worker have other parts of it"
     return (), (f"began from {origin}: {found}", trusted)
 
 

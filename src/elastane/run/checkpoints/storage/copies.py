@@ -1,7 +1,7 @@
 """Copies of files and folders between storages, each file compared with what was read."""
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from elastane.common.errors import BadInput, StorageError
 from elastane.run.checkpoints.storage.hashing import BATCH_BYTES, hash_file
@@ -53,17 +53,17 @@ def upload_files(source: Storage, names: list[str], into: Storage) -> dict[str, 
         StorageError: a file cannot be written, or reads back otherwise.
     """
     copied: dict[str, WrittenFile] = {}
-    begun: list[str] = []
-    try:
+    with ExitStack() as undo:
         for name in names:
-            begun.append(name)
+            undo.callback(_delete, into, name)
             copied[name] = _copy_and_compare(source, name, into)
-    except BaseException:
-        for name in reversed(begun):
-            with suppress(StorageError):
-                into.delete(name)
-        raise
+        undo.pop_all()
     return copied
+
+
+def _delete(storage: Storage, name: str) -> None:
+    with suppress(StorageError):
+        storage.delete(name)
 
 
 def _copy_and_compare(source: Storage, name: str, into: Storage) -> WrittenFile:

@@ -21,7 +21,7 @@ class Plane(msgspec.Struct, frozen=True):
         pid: of the process.
         sums: the descriptor, in that process, of the arena of summed gradients.
         values: the descriptor, in that process, of the arena of parameters.
-        frozen: likewise, of the arena of frozen parameters; negative: there is none.
+        frozen: likewise, of the arena of frozen parameters; negative: it has no such parts.
         slots: the descriptor of each part of a message about partial sums.
         state: the address of the shared message with the state that a peer has fetched; empty: none.
     """
