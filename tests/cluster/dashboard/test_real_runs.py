@@ -177,7 +177,7 @@ def test_pages_show_each_change_of_real_runs_within_a_second_and_outlive_their_c
         story.wait_for_members(workers)
     # What each worker does now.
     job.page.locator("#part-run_workers .now", has_text="%").first.wait_for()
-    assert job.page.locator("#part-run_workers .workers tbody tr").count() == 2
+    wait_for_rows(job, 2)
 
     job.expect(DIED)
     worker = kill_worker(story)
@@ -186,10 +186,7 @@ def test_pages_show_each_change_of_real_runs_within_a_second_and_outlive_their_c
         wait_until(lambda: job.find_appearance(DIED), "its page has it") - died_s
     )
     story.wait_for_members(2)
-    wait_until(
-        lambda: job.page.locator("#part-run_workers .workers tbody tr").count() == 2,
-        "the page has both workers again",
-    )
+    wait_for_rows(job, 2)
 
     # A job that ends by itself.
     pages["/jobs"].expect(FINISHED)
@@ -230,6 +227,11 @@ def test_pages_show_each_change_of_real_runs_within_a_second_and_outlive_their_c
     for path, late_s in story.late_s.items():
         assert sorted(late_s)[len(late_s) // 2] <= USUAL_S, (path, late_s)
         assert max(late_s) <= LONGEST_S, (path, late_s)
+
+
+def wait_for_rows(job: OpenPage, workers: int) -> None:
+    rows = job.page.locator("#part-run_workers .workers tbody tr")
+    wait_until(lambda: rows.count() == workers, f"the page has a row for each of {workers} workers")
 
 
 def find_end(cluster: Cluster):
