@@ -134,6 +134,9 @@ def judge_command(word: str, setup: str, machines: str) -> EngineFinding:
     """Say whether the command of Elastane is there, as far as this machine, or the setup, can tell."""
     if shutil.which(word) is not None:
         return EngineFinding(True, f"{word} is here; {machines} need it at the same path")
+    if Path(word).is_absolute() and setup.strip():
+        # Lines of setup may mount it there; a PATH that they change does not matter.
+        return EngineFinding(True, f"{word} is not on this machine; {machines} need it at that path")
     if setup.strip():
         return EngineFinding(True, f"{word} is not on this machine; the option setup has to provide it")
     return EngineFinding(

@@ -67,7 +67,7 @@ NODES = make_form("names of nodes with commas between them", rf"{WORD}(?:,{WORD}
 FEATURES = make_form(
     "features with & or with | between them", rf"{WORD}(?:(?:&{WORD}){{0,15}}|(?:\|{WORD}){{0,15}})"
 )
-TIME = TextForm("a duration, or a time limit of Slurm", is_time_limit)
+TIME = TextForm("a duration with its unit, or a time limit such as 8:00:00", is_time_limit)
 GRES = make_form(
     "NAME or NAME:TYPE, without a number of them", rf"[A-Za-z][A-Za-z0-9_]{{0,63}}(?::(?!\d+\Z){WORD})?"
 )

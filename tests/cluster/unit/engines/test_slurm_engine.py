@@ -189,7 +189,8 @@ def test_the_doctor_judges_programs_and_the_command():
     assert not judge_programs(("sbatch",), options).ok
     assert judge_command(SlurmOptions().command[0], "", "the nodes").ok
     assert not judge_command("no-such-command", "", "the nodes").ok
-    assert judge_command("no-such-command", "module load x", "the nodes").ok
+    assert "setup" in judge_command("no-such-command", "module load x", "the nodes").what
+    assert "at that path" in judge_command("/no/command", "module load x", "the nodes").what
 
 
 @pytest.mark.parametrize(
