@@ -92,12 +92,13 @@ class Job:
         self._ray = ray
         args = (f"--steps={steps}", "--seconds=0.05")
         submit_training(
-            run_elastane, "far", "--workers", str(workers), "--checkpoint-every", "20 steps", args=args
+            run_elastane, "far", "--workers", f"1:{workers}", "--checkpoint-every", "20 steps", args=args
         )
         self.wait_for_members(workers)
 
     def scale(self, workers: int) -> None:
-        self._run("scale", "far", str(workers))
+        # Not the number alone: with a lost node there is not room for its least size, and it would be stopped.
+        self._run("scale", "far", f"1:{workers}")
         self.wait_for_members(workers)
 
     def count_members(self) -> int:
