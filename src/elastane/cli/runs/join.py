@@ -77,7 +77,6 @@ def join_run(
     """
     outlive_output()
     console = open_console(as_json=as_json)
-    require("torch", "training needs torch")
     if run == TICKET_FROM_STDIN:
         run = _read_ticket()
         if is_job_ticket(run):
@@ -90,6 +89,8 @@ def join_run(
             means="other users of this machine can read it there, and take part in the job",
             do="pass it on standard input: elastane join - < FILE",
         )
+    # Not sooner: an agent without torch tells its controller, and the job says so.
+    require("torch", "training needs torch")
     # With a ticket the machine has proven already that it shares the directories of the run.
     is_admitted = is_ticket(run)
     directory, allowed = find_shared_run(run) if is_admitted else (_find_directory(run), ())
