@@ -97,7 +97,7 @@ class Job:
         self.wait_for_members(workers)
 
     def scale(self, workers: int) -> None:
-        # Not the number alone: with a lost node there is not room for its least size, and it would be stopped.
+        # Not the number alone: without a lost node there is no room for that least size, and it would stop.
         self._run("scale", "far", f"1:{workers}")
         self.wait_for_members(workers)
 

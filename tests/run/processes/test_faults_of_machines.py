@@ -153,6 +153,8 @@ def test_a_machine_leaves(name, machines, networks, stage, assert_equals_referen
     assert_equals_reference(ended)
     assert ended.find_subjects("node.left") == [name_node(name)]
     assert_only_lost(ended, [], [])
+    # A machine in charge has handed over: no other one had to notice that it is silent.
+    assert ended.find_events("coordinator.died") == []
 
 
 @pytest.mark.parametrize("at_last", [1, 3], ids=["coordinator with more", "coordinator with fewer"])

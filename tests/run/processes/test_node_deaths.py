@@ -235,9 +235,12 @@ def test_the_end_of_the_terminal_lets_the_first_machine_leave(machines, assert_e
     (agent, *_) = machines.list_pids(FIRST)
     os.kill(agent, signal.SIGHUP)
     assert machines.wait(FIRST) == 0
+    machines.wait_for("coordinator.started", "coordinator", times=2)
     machines.hurry()
     ended = machines.end("b")
     assert_equals_reference(ended)
+    # It has handed over: no machine had to notice that it is silent.
+    assert ended.find_events("coordinator.died") == []
     assert ended.find_events("worker.died") == []
     assert sorted(ended.find_subjects("worker.left")[:2]) == ["worker 0", "worker 1"]
 

@@ -127,6 +127,7 @@ class NodeCoordinator(SimCoordinator):
             term,
             self.clock.read(),
             pid=2,
+            node=self.node,
             takeover=self._takeover,
             claimed=claimed,
             outcome=outcome,

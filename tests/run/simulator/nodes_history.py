@@ -18,6 +18,7 @@ from elastane.run.machines.succession.silence import (
     Wait,
     answer_others,
     decide_in_silence,
+    follow_leaver,
     record_answer,
     record_outage,
     record_takeover,
@@ -28,6 +29,7 @@ from elastane.run.nouns.control import (
     AskDrainNode,
     AskStop,
     FromWorker,
+    HandOver,
     RunOver,
     ToAgent,
     ToWorker,
@@ -184,7 +186,23 @@ class NodesHistory(History):
 
     def _send_agent_order(self, sender: NodeCoordinator, message: ToAgent, node: SimNode) -> None:
         if self.reaches(self.nodes[NAMES.index(sender.node)], node):
-            self.control_network.deliver(lambda: node.agent.receive(message))
+            self.control_network.deliver(lambda: self._receive_agent_order(node, message))
+
+    def _receive_agent_order(self, node: SimNode, message: ToAgent) -> None:
+        if not isinstance(message, HandOver):
+            node.agent.receive(message)
+        elif node.alive and node.link is not None and not (node.agent.leaving or node.claims_term):
+            leaver = node.link
+            names = [other.name for other in node.agent.worker_set.nodes]
+            takeover = follow_leaver(node.name, leaver.node, names)
+            node.silence = record_takeover(node.silence, self.clock.now)
+            self._follow(node, leaver.term, takeover)
+
+    def _follow(self, node: SimNode, term: int, takeover: TakeCharge) -> None:
+        known = Takeover(
+            silent_s=takeover.silent_s, answering=frozenset(takeover.answering), has_left=takeover.has_left
+        )
+        self.claim_term(node, term + 1, known)
 
     def disconnect(self, worker: WorkerId) -> None:
         coordinator = self.get_node(worker).link
@@ -300,12 +318,11 @@ class NodesHistory(History):
             is_new=node.agent.is_new,
         )
         match decide_in_silence(agent, now):
-            case TakeCharge(silent_s=silent_s, answering=answering):
+            case TakeCharge() as takeover:
                 node.silence = record_takeover(node.silence, now)
                 # Otherwise the coordinator that waits for the claim list is as good as the next one.
                 if not node.claims_term:
-                    known = Takeover(silent_s=silent_s, answering=frozenset(answering))
-                    self.claim_term(node, newest.term + 1, known)
+                    self._follow(node, newest.term, takeover)
             case EndAgent(over=over, is_outcome=True):
                 node.agent.receive(over)
             case EndAgent(over=over):

@@ -25,6 +25,7 @@ from elastane.run.connections.endpoint import CoordinatorEndpoint, read_secret
 from elastane.run.machines.claims.terms import SUPERSEDED_CODE
 from elastane.run.nouns.control import (
     AgentReport,
+    HandOver,
     KillWorker,
     LeaveRecorded,
     ProcessInfo,
@@ -264,7 +265,7 @@ class Agent:
             case RunOver():
                 self.told_over = True
                 self.finish(message)
-            case LeaveRecorded():
+            case LeaveRecorded() | HandOver():
                 # Only a machine among several leaves a run.
                 pass
 

@@ -129,7 +129,12 @@ class Coordinators:
         self._serving = child
         order = TermOrder(self.term, attempt=self._attempt)
         if (takeover := self._takeover) is not None:
-            order = msgspec.structs.replace(order, silent_s=takeover.silent_s, answering=takeover.answering)
+            order = msgspec.structs.replace(
+                order,
+                silent_s=takeover.silent_s,
+                answering=takeover.answering,
+                has_left=takeover.has_left,
+            )
         child.write_line(msgspec.json.encode(order))
         self._takeover = None
         standing_by = asyncio.create_task(self._keep_standby(STANDBY_AFTER_S))

@@ -258,7 +258,7 @@ def _describe_takeover(own_term: OwnTerm, order: TermOrder, run_dir: RunDir) -> 
     if not own_term.is_next:
         # Another machine has just taken charge too, and was not silent.
         return Takeover(from_node, waited=own_term.waited)
-    return Takeover(from_node, order.silent_s, frozenset(order.answering), own_term.waited)
+    return Takeover(from_node, order.silent_s, frozenset(order.answering), own_term.waited, order.has_left)
 
 
 def _find_earlier_node(own_term: OwnTerm, run_dir: RunDir) -> str | None:

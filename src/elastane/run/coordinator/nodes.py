@@ -27,7 +27,7 @@ from elastane.run.coordinator.roster import (
     list_node_workers,
 )
 from elastane.run.coordinator.turn import Turn
-from elastane.run.nouns.control import AgentReport, LeaveRecorded
+from elastane.run.nouns.control import AgentReport, HandOver, LeaveRecorded
 from elastane.run.nouns.membership import NodeName, WorkerId
 
 
@@ -152,9 +152,22 @@ def _drain_node(turn: Turn, report: AgentReport) -> None:
         if target is not None:
             # This coordinator may end with the node; the next one must not miss the node.
             turn.set_target(target, roster.wanted.draining)
+        if report.node == roster.term.node and (successor := choose_successor(turn.roster)) is not None:
+            turn.send_to_agent(HandOver(), successor)
         turn.send_to_agent(LeaveRecorded(), report.node)
     elif staying:
         drain_workers(turn, report.node, staying)
+
+
+def choose_successor(roster: Roster) -> NodeName | None:
+    """Return the node that is to be in charge after this one, which has left: the one with the most workers.
+
+    None: no node stays that gets workers. If the order is lost, the agents find a successor by themselves, as
+    after a death.
+    """
+    staying = [report for report in roster.nodes.reports.values() if not (report.leaving or report.closed)]
+    by_workers = sorted(staying, key=lambda report: (-len(list_node_workers(report)), report.node))
+    return by_workers[0].node if by_workers else None
 
 
 def drain_workers(turn: Turn, node: NodeName, workers: Collection[WorkerId]) -> None:

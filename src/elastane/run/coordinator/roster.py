@@ -50,20 +50,22 @@ class Takeover:
     Args:
         from_node: the node that was in charge before; None: the same one.
         silent_s: how long no agent had heard a coordinator when this term was claimed; 0: another term had
-            just begun.
+            just begun, or the coordinator has handed over.
         answering: the other nodes with agents that had answered the one of this coordinator then.
         waited: the claim list was away when this term was first to be claimed.
+        has_left: the node that was in charge before has left the run and handed over.
     """
 
     from_node: NodeName | None = None
     silent_s: float = 0.0
     answering: frozenset[NodeName] = frozenset()
     waited: bool = False
+    has_left: bool = False
 
     @property
     def follows_new(self) -> bool:
         """Another machine had taken charge just before, so that its node is not silent."""
-        return self.from_node is not None and self.silent_s == 0.0
+        return self.from_node is not None and self.silent_s == 0.0 and not self.has_left
 
 
 NO_TAKEOVER = Takeover()

@@ -141,7 +141,7 @@ class Coordinator:
                 script = f"{script}, from {origin}"
                 detail = {"origin": origin.directory, "checkpoint": origin.checkpoint, "step": origin.step}
             self._record_event("run.started", now, why=script, detail=detail)
-        elif term > first:
+        elif term > first and not self._takeover.has_left:
             self._record_event("coordinator.died", now, why=f"term {term - 1}")
         claimed, outcome = self._claims.read() if self._record.spec.listen else ((), None)
         node = f" on node {self._run_dir.node}" if self._run_dir.node else ""

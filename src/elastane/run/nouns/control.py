@@ -429,6 +429,10 @@ class LeaveRecorded(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: the run has recorded that this machine has left, so its agent may end."""
 
 
+class HandOver(ControlMessage, frozen=True, kw_only=True):
+    """Coordinator to agent: the machine in charge has left the run, and this one is in charge next."""
+
+
 class RunOver(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: every worker is dismissed; ``code``, ``why`` and ``traceback`` are the outcome.
 
@@ -531,7 +535,7 @@ ToWorker: TypeAlias = (
     | Dismiss
 )
 FromAgent: TypeAlias = AgentReport
-ToAgent: TypeAlias = SetTarget | KillWorker | LeaveRecorded | RunOver
+ToAgent: TypeAlias = SetTarget | KillWorker | LeaveRecorded | HandOver | RunOver
 Ask: TypeAlias = AskResize | AskDrain | AskDrainNode | AskEvict | AskStop | AskCheckpoint | AskStatus
 
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask

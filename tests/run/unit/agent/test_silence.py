@@ -15,6 +15,7 @@ from elastane.run.machines.succession.silence import (
     Wait,
     answer_others,
     decide_in_silence,
+    follow_leaver,
     record_answer,
     record_outage,
     record_takeover,
@@ -45,6 +46,11 @@ def silent(silence, silent_s, **others):
     """Return the agent of node b, in a run whose coordinator was on another node that does not answer."""
     usual = {"answers": {"": None}, "workers": (100, 101), "total": 4} | others
     return SilentAgent("b", silence, silent_s, coordinator_node="", limits=LIMITS, **usual)
+
+
+def test_a_node_that_follows_a_leaver_waits_for_the_others_only():
+    takeover = follow_leaver("b", "", ["", "a", "b", "c"])
+    assert (takeover.answering, takeover.silent_s, takeover.has_left) == (("a", "c"), 0.0, True)
 
 
 @pytest.mark.parametrize("others", [{}, {"is_new": True}, {"has_failed": True}, {"workers": ()}])

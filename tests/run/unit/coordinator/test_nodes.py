@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from elastane.run.coordinator.actions import SendToAgent
 from elastane.run.coordinator.event_summary import summarize_events
+from elastane.run.coordinator.nodes import choose_successor
 from elastane.run.coordinator.placement import (
     NodeLoad,
     deal_target,
@@ -23,6 +24,7 @@ from elastane.run.nouns.control import (
     AskDrainNode,
     AskResize,
     AskStatus,
+    HandOver,
     KillWorker,
     PeerLost,
     SetTarget,
@@ -269,6 +271,47 @@ def test_a_leaving_node_is_drained_and_forgotten(two_nodes) -> None:
     stage.report_agent(nodes=(NodeAddress(""), NodeAddress("b")))
     assert stage.list_kinds("node.lost") == []
     assert "b" not in stage.roster.nodes.reports
+
+
+def list_successors(stage) -> list[str]:
+    """Return the nodes to which the coordinator has handed over."""
+    orders = [action for action in stage.actions if isinstance(action, SendToAgent)]
+    return [order.node for order in orders if isinstance(order.message, HandOver)]
+
+
+def test_a_coordinator_hands_over_when_its_own_node_has_left(two_nodes) -> None:
+    stage, _ = two_nodes
+    names = (NodeAddress(""), NodeAddress("b"))
+    stage.report_agent(leaving=True, nodes=names)
+    assert list_successors(stage) == []
+    stage.adopt()
+    stage.report_agent(leaving=True, nodes=names, workers=(), exits=ends(0, 1))
+    assert stage.list_kinds("node.left", "worker.died") == ["node.left"]
+    assert list_successors(stage) == ["b"]
+    # The next coordinator would wait for a node that an agent still names.
+    sent = [order.message for order in stage.actions if isinstance(order, SendToAgent) and order.node == "b"]
+    assert [type(message) for message in sent[-2:]] == [SetTarget, HandOver]
+    assert sent[-2].nodes == (NodeAddress("b"),)
+    # The agent repeats its report until it knows, and the coordinator hands over once.
+    stage.report_agent(leaving=True, nodes=names, workers=(), exits=ends(0, 1))
+    assert list_successors(stage) == ["b"]
+
+
+def test_the_node_with_the_most_workers_is_in_charge_next(two_nodes) -> None:
+    stage, _ = two_nodes
+    other = OtherNode(stage, "a", slots=1)
+    other.join()
+    assert choose_successor(stage.roster) == ""
+    reports = {name: report for name, report in stage.roster.nodes.reports.items() if name}
+    nodes = replace(stage.roster.nodes, reports=reports)
+    assert choose_successor(replace(stage.roster, nodes=nodes)) == "b"
+    leaving = {**reports, "b": msgspec.structs.replace(reports["b"], leaving=True)}
+    assert choose_successor(replace(stage.roster, nodes=replace(nodes, reports=leaving))) == "a"
+    assert choose_successor(replace(stage.roster, nodes=replace(nodes, reports={}))) is None
+
+
+def ends(*workers: int) -> tuple[WorkerExit, ...]:
+    return tuple(WorkerExit(worker=worker, pid=100 + worker, code=0) for worker in workers)
 
 
 def test_a_new_coordinator_learns_the_size_of_the_run_from_any_node(two_nodes) -> None:

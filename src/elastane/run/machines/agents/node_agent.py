@@ -39,13 +39,14 @@ from elastane.run.machines.succession.silence import (
     Wait,
     answer_others,
     decide_in_silence,
+    follow_leaver,
     record_answer,
     record_outage,
     record_takeover,
 )
 from elastane.run.machines.succession.takeover import Answers, CoordinatorHeard
 from elastane.run.machines.tickets.ticket_files import open_tickets
-from elastane.run.nouns.control import AgentReport, LeaveRecorded, RunOver, SetTarget, ToAgent
+from elastane.run.nouns.control import AgentReport, HandOver, LeaveRecorded, RunOver, SetTarget, ToAgent
 from elastane.run.nouns.machine_address import MachineAddress, publish_address
 from elastane.run.nouns.membership import NodeAddress, NodeName, SiteName
 from elastane.run.nouns.rundir import RunDir
@@ -288,16 +289,32 @@ class NodeAgent(Agent):
             has_failed=self._failed_s > link.heard_s,
         )
         match decide_in_silence(agent, now):
-            case TakeCharge(why=why) as takeover:
-                self._write_log("coordinator", f"this machine takes charge: {why}")
-                coordinators.take_over(0 if endpoint is None else endpoint.term, takeover)
-                self._charge.set()
-                self._silence = record_takeover(self._silence, now)
+            case TakeCharge() as takeover:
+                self._take_charge(coordinators, takeover, endpoint)
             case EndAgent(over=over, is_outcome=is_outcome):
                 self.told_over |= is_outcome
                 self.finish(over)
             case Wait():
                 pass
+
+    def _take_charge(
+        self, coordinators: Coordinators, takeover: TakeCharge, endpoint: CoordinatorEndpoint | None
+    ) -> None:
+        """Start the coordinator that follows the one of an endpoint."""
+        self._write_log("coordinator", f"this machine takes charge: {takeover.why}")
+        coordinators.take_over(0 if endpoint is None else endpoint.term, takeover)
+        self._charge.set()
+        self._silence = record_takeover(self._silence, time.monotonic())
+
+    def _follow_leaver(self) -> None:
+        """Take charge because the machine in charge has left the run."""
+        endpoint, rests = self._find_last_endpoint(), time.monotonic() < self._failed_s + REST_S
+        if self._coordinators is None or endpoint is None or rests or self._charge.is_set():
+            # Some machine has its turn soon, as after a death.
+            return
+        nodes = [node.name for node in self.workers.worker_set.nodes]
+        takeover = follow_leaver(self._run_dir.node, endpoint.node, nodes)
+        self._take_charge(self._coordinators, takeover, endpoint)
 
     async def _observe(self) -> Answers | None:
         """Ask the other agents and read the claim list; return the answers of the agents so far."""
@@ -345,6 +362,8 @@ class NodeAgent(Agent):
             self.leave()
         if isinstance(message, LeaveRecorded):
             self._leave_recorded = True
+        if isinstance(message, HandOver) and not self._leaving:
+            self._follow_leaver()
 
     def make_report(self) -> AgentReport:
         """Return the present report to the coordinator, with the name, address and slots of this machine."""

@@ -55,12 +55,14 @@ class TermOrder(msgspec.Struct, frozen=True):
         silent_s: how long all agents of the run were without a coordinator.
         attempt: how often the run had been resumed when the attempt of its agent began.
         answering: the other machines with agents that answered this one's.
+        has_left: the machine in charge has left the run, and has handed over.
     """
 
     term: int
     silent_s: float = 0.0
     attempt: int = 0
     answering: tuple[NodeName, ...] = ()
+    has_left: bool = False
 
 
 class OwnTerm:

@@ -160,11 +160,13 @@ class TakeCharge:
     Args:
         silent_s: how long all agents of the run have had time for a coordinator, and heard none.
         answering: the other nodes with agents that answered.
+        has_left: the machine in charge has left the run, and has handed over.
     """
 
     silent_s: float
     answering: tuple[NodeName, ...]
     why: str
+    has_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,19 @@ def decide_in_silence(agent: SilentAgent, now_s: float) -> SilenceDecision:
         return Wait(takeover.why)
     answering = tuple(sorted(node for node, answer in agent.answers.items() if answer is not None))
     return TakeCharge(view.silent_s, answering, takeover.why)
+
+
+def follow_leaver(node: NodeName, leaver: NodeName, nodes: Collection[NodeName]) -> TakeCharge:
+    """Return how a node takes charge to which the machine in charge has handed over.
+
+    The claim list still decides: if the coordinator that hands over lives on, it loses its term.
+
+    Args:
+        leaver: the node that was in charge.
+        nodes: of the run, in the newest order.
+    """
+    others = tuple(sorted(set(nodes) - {node, leaver}))
+    return TakeCharge(0.0, others, "the machine in charge has left the run", has_left=True)
 
 
 def _find_end(agent: SilentAgent, quiet_s: float, now_s: float) -> EndAgent | None:
