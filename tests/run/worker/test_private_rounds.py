@@ -20,7 +20,7 @@ from elastane.run.worker import worker_settings
 from elastane.run.worker.data.bound_data import BoundBatchSource
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.data.round_plans import bind_ranks, make_round_plan
-from elastane.run.worker.privacy import Privacy, count_uses
+from elastane.run.worker.privacy import Privacy, count_uses, describe_privacy
 from elastane.run.worker.state.difference_noise import DifferenceNoise, draw_normals
 
 from .lessons import CLASSES, FEATURES, SEED, build_spec, make_samples
@@ -92,8 +92,9 @@ def add_noise_plainly(difference: list[Any], site: str, rank: int, number: int) 
     norm = math.sqrt(sum(float(d.double().square().sum()) for d in difference))
     most = CLIP * (1 - 2.0**-20)
     clipped = [d * (most / norm) if norm > most else d for d in difference]
-    content = b"".join(d.contiguous().numpy().tobytes() for d in clipped)
-    seed = hashlib.blake2b(struct.pack("<qq", rank, number) + content, key=key, digest_size=32).digest()
+    content = b"".join(d.contiguous().numpy().tobytes() for d in difference)
+    place = struct.pack("<qqdd", rank, number, CLIP, CLIP * NOISE)
+    seed = hashlib.blake2b(place + content, key=key, digest_size=32).digest()
     seeds = [seed + struct.pack("<q", number) for number in range(len(clipped))]
     normals = [draw_normals(s, d.numel()).view(d.shape) for s, d in zip(seeds, clipped, strict=True)]
     return [(d.double() + CLIP * NOISE * own).float() for d, own in zip(clipped, normals, strict=True)]
@@ -159,6 +160,26 @@ def test_a_difference_is_clipped_and_its_noise_is_normal_and_follows_from_it():
         noise.apply([torch.tensor([math.nan])], 0, 1)
 
 
+@pytest.mark.parametrize(
+    "other", [DifferenceNoise(2.0, 4.0, {0: b"key"}), DifferenceNoise(4.0, 1.0, {0: b"key"})]
+)
+def test_two_runs_with_other_noise_show_no_difference_together(other):
+    # The first round of two runs has the same differences; these are below both largest norms.
+    one, difference = DifferenceNoise(2.0, 1.0, {0: b"key"}), torch.full((10_000,), 1e-3)
+    shown = [difference.clone(), difference.clone()]
+    one.apply([shown[0]], 0, 1)
+    other.apply([shown[1]], 0, 1)
+    parts = torch.stack([(each - difference).double() for each in shown])
+    assert torch.corrcoef(parts)[0, 1].abs() < 0.05
+
+
+@pytest.mark.parametrize("value", [1e30, 3e34, 1e37, 3e38])
+def test_a_huge_difference_is_clipped_to_the_largest_norm(value):
+    clip, difference = 1e-3, torch.full((1000,), value)
+    DifferenceNoise(clip, 1e-12, {0: b"key"}).apply([difference], 0, 1)
+    assert float(difference.double().norm()) == pytest.approx(clip, rel=1e-5)
+
+
 @pytest.mark.parametrize("rounds", [1, 3, 9, 40])
 @pytest.mark.parametrize("lengths", [{"eu": 37, "us": 30}, {"eu": 7, "us": 200}])
 def test_no_sample_is_in_more_differences_than_are_counted(rounds, lengths):
@@ -176,6 +197,13 @@ def test_no_sample_is_in_more_differences_than_are_counted(rounds, lengths):
         assert max(seen.values()) <= counted
         if plan.samples_per_rank <= length // 2:
             assert counted <= max(seen.values()) + 1
+
+
+def test_the_guarantee_says_what_a_site_does_to_it_that_is_lost_and_left_out(privacy):
+    assert "in at most 2 of them: epsilon" in describe_privacy(privacy, 2, "wait")
+    assert "in at most 2 of them unless its site is lost within a round" in describe_privacy(
+        privacy, 2, "skip"
+    )
 
 
 def test_epsilon_is_that_of_gaussian_noise_and_grows_with_uses():

@@ -6,6 +6,9 @@ place of one changes only the differences of the virtual ranks that read it, eac
 norm; all that follows from them, such as later models, is computed from what has been sent already. A site
 reads each sample once in each of its epochs. The guarantee for one sample is therefore that of as many
 additions of Gaussian noise as its site begins epochs.
+
+A site that a round leaves out reads the same samples when it returns. If it was lost within that round, it
+may have sent differences that depend on them already. No plan can count these.
 """
 
 import hashlib
@@ -19,6 +22,7 @@ from elastane.common.errors import BadInput
 from elastane.common.extras import require_for_import
 from elastane.common.untrusted_data import Malformed, read_bytes
 from elastane.run.nouns.membership import SiteName
+from elastane.run.nouns.sites import AbsentRule
 from elastane.run.worker.data.batch_sources import BatchPlan
 from elastane.run.worker.values import describe_value, to_number
 
@@ -82,7 +86,8 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True):
                 f"the secret of site {site} cannot be used: {path}: {why}",
                 means=f"noise hides what a site has changed only if it follows from at least "
                 f"{LEAST_SECRET_BYTES} bytes that no other site knows",
-                do=f"write it once, for all machines of the site: head -c 32 /dev/urandom > {path}",
+                do="write it once, for all machines of the site: "
+                f"(umask 077; head -c 32 /dev/urandom > {path})",
             )
         return hashlib.sha256(site.encode() + b"\0" + secret).digest()
 
@@ -140,10 +145,11 @@ def count_uses(plan: BatchPlan, site: SiteName, length: int) -> int:
     return min(epochs, rounds * ranks)
 
 
-def describe_privacy(privacy: Privacy, uses: int) -> str:
+def describe_privacy(privacy: Privacy, uses: int, absent: AbsentRule) -> str:
     """Return the guarantee for a sample as a sentence without a dot."""
     epsilon = privacy.compute_epsilon(uses)
+    unless = " unless its site is lost within a round" if absent == "skip" else ""
     return (
         f"differences are clipped to {privacy.clip:g} and get noise of {privacy.noise:g} times that; each "
-        f"sample is in at most {uses} of them: epsilon {epsilon:.2f} at delta {privacy.delta:g}"
+        f"sample is in at most {uses} of them{unless}: epsilon {epsilon:.2f} at delta {privacy.delta:g}"
     )

@@ -391,7 +391,7 @@ class Run:
         own = {rank: keys[site] for rank, site in enumerate(plan.rank_sites) if site in keys}
         self._get_trainer().add_noise(DifferenceNoise(privacy.clip, privacy.noise, own))
         for site, length in source.lengths.items():
-            why = describe_privacy(privacy, count_uses(plan, site, length))
+            why = describe_privacy(privacy, count_uses(plan, site, length), plan.absent)
             line = EventLine(time=0.0, kind="privacy.planned", who=f"site {site}", why=why)
             self._reporter.report_event(f"privacy-{site}", line)
 

@@ -3,8 +3,9 @@
 The noise follows from a secret of the site and from the difference itself. So a virtual rank that is computed
 twice, by whichever workers of its site, has the same bits, as everything has in a run: that tells no more
 than once would. Two different differences have independent noise, also if they are those of the same round,
-made again after a loss. Random bits come from SHAKE-256, of which one part tells nothing about another:
-parameters that have not changed show their noise as it is.
+made again after a loss. So has one difference with two amounts of noise, as in the first round of two runs:
+if one were a multiple of the other, both together would show the difference. Random bits come from SHAKE-256,
+of which one part tells nothing about another: parameters that have not changed show their noise as it is.
 """
 
 import hashlib
@@ -55,14 +56,15 @@ class DifferenceNoise:
                 do="check the learning rate; the same seed gives the same round again",
             )
         factor = BELOW * self._clip / norm if norm > BELOW * self._clip else 1.0
-        hashed = hashlib.blake2b(struct.pack("<qq", rank, round_), key=self._keys[rank], digest_size=32)
+        place = struct.pack("<qqdd", rank, round_, self._clip, self._deviation)
+        hashed = hashlib.blake2b(place, key=self._keys[rank], digest_size=32)
         for block in blocks:
-            block.mul_(factor)
             hashed.update(raw_bytes(block))
         seed = hashed.digest()
         for number, block in enumerate(blocks):
             noise = draw_normals(seed + struct.pack("<q", number), block.numel()) * self._deviation
-            block.copy_(block.double() + noise.to(block.device))
+            # In fp64: a difference that is clipped in few bits may exceed the largest norm.
+            block.copy_(block.double() * factor + noise.to(block.device))
 
     def describe(self) -> str:
         """Return what all workers must do alike."""
