@@ -10,7 +10,7 @@ from elastane.run.coordinator.turn import Turn
 from elastane.run.machines.tickets.site_proofs import find_site_fault
 from elastane.run.machines.tickets.ticket_files import UNKNOWN
 from elastane.run.nouns.control import AgentReport, RunOver
-from elastane.run.nouns.membership import WorkerId
+from elastane.run.nouns.membership import NodeName, WorkerId
 
 UNSEEN_S = 5.0
 """How long a new ticket may take to appear to the coordinator, which looks once a second."""
@@ -23,15 +23,12 @@ def refuse_unproven(turn: Turn, report: AgentReport) -> bool:
     if name == FIRST_NODE or name in nodes.reports or list_node_workers(report) or report.leaving:
         return False
     why = find_site_fault(turn.roster.site_tickets, report.ticket, report.sites, turn.wall_s)
-    since = nodes.doubted.get(name, turn.now)
-    waits = why == UNKNOWN and turn.now - since < UNSEEN_S
+    waits = _may_appear(turn, name, why)
     before = nodes.refused.get(name, "")
-    doubted = {other: time for other, time in nodes.doubted.items() if other != name}
     refused = {other: reason for other, reason in nodes.refused.items() if other != name}
-    doubted |= {name: since} if why == UNKNOWN else {}
     refused |= {name: before if waits else why} if why and (before or not waits) else {}
-    if (doubted, refused) != (nodes.doubted, nodes.refused):
-        turn.roster = replace(turn.roster, nodes=replace(nodes, doubted=doubted, refused=refused))
+    if refused != nodes.refused:
+        turn.roster = replace(turn.roster, nodes=replace(turn.roster.nodes, refused=refused))
     if why and not waits:
         if why != before:
             turn.record("node.refused", who=describe_node(name), why=why)
@@ -40,18 +37,38 @@ def refuse_unproven(turn: Turn, report: AgentReport) -> bool:
     return bool(why)
 
 
+def _may_appear(turn: Turn, name: NodeName, why: str) -> bool:
+    """Return whether a machine has a ticket that the coordinator may not see yet; remember since when.
+
+    Args:
+        why: the fault of its proof.
+    """
+    nodes = turn.roster.nodes
+    doubted = {other: time for other, time in nodes.doubted.items() if other != name}
+    if why == UNKNOWN:
+        doubted[name] = nodes.doubted.get(name, turn.now)
+    if doubted != nodes.doubted:
+        turn.roster = replace(turn.roster, nodes=replace(nodes, doubted=doubted))
+    return why == UNKNOWN and turn.now - doubted[name] < UNSEEN_S
+
+
 def release_unproven(turn: Turn) -> None:
     """Let a machine leave if its ticket was revoked or has expired, as after ``elastane drain``.
 
-    Its workers leave the generations of the run also if its agent does not obey.
+    Its workers leave the generations of the run also if its agent does not obey. One machine stays, so that
+    the run goes on.
     """
-    reports = turn.roster.nodes.reports
-    if turn.roster.wanted.target is None or len(reports) == 1:
+    nodes = turn.roster.nodes
+    if turn.roster.wanted.target is None:
         return
-    for name, report in sorted(reports.items()):
-        if name == FIRST_NODE or not report.ticket or report.leaving:
+    staying = {name for name, report in nodes.reports.items() if not report.leaving} - nodes.drained
+    for name, report in sorted(nodes.reports.items()):
+        if name == FIRST_NODE or not report.ticket or report.leaving or not staying - {name}:
             continue
-        if why := find_site_fault(turn.roster.site_tickets, report.ticket, report.sites, turn.wall_s):
+        why = find_site_fault(turn.roster.site_tickets, report.ticket, report.sites, turn.wall_s)
+        # A coordinator that has taken over on another machine may see the ticket later.
+        if not _may_appear(turn, name, why) and why:
+            staying.discard(name)
             order_node_to_leave(turn, name, who="coordinator", because=f", because {why}")
             if members := _list_members(turn, report):
                 drain_workers(turn, name, members)

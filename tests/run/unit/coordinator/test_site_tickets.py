@@ -229,3 +229,52 @@ def test_a_machine_of_the_site_that_came_before_its_first_ticket_stays(without_t
     owners.report()
     assert owners.refused == []
     assert owners.stage.newest.workers == (0, FIRST_OF_B)
+
+
+def test_one_machine_stays_if_the_tickets_of_all_are_revoked(owners) -> None:
+    train_with_both(owners)
+    first = {"sites": ("berlin",), "leaving": True, "joins": True, "slots": 1}
+    owners.stage.report_agent(**first)
+    owners.stage.adopt(FIRST_OF_B, step=2)
+    owners.stage.report_worker(0, state="leaving", step=2)
+    owners.stage.alive.clear()
+    owners.stage.report_agent(**first)
+    # The last two machines have the same ticket.
+    for workers in ((), (300,)):
+        processes = tuple(ProcessInfo(role="worker", pid=w, worker=w) for w in workers)
+        owners.stage.receive(
+            AgentReport(
+                pid=8,
+                node="c",
+                joins=True,
+                slots=1,
+                target=1,
+                numbers=((300, 400),),
+                workers=processes,
+                sites=("boston",),
+                ticket=owners.presented,
+                term=0,
+            )
+        )
+    owners.stage.report_worker(300, state="ready", node="c", pinned=BOUND, sites=("boston",))
+    owners.stage.adopt(step=3)
+    owners.revoke(owners.presented)
+    assert owners.stage.roster.nodes.drained == {"b"}
+    assert list_events(owners, "stop.requested") == []
+    assert owners.stage.newest.workers == (300,)
+
+
+def test_a_new_coordinator_that_sees_no_ticket_yet_lets_no_machine_leave(owners) -> None:
+    train_with_both(owners)
+    seen, owners.tickets = owners.tickets, {}
+    owners.read()
+    owners.pass_time(4)
+    assert not owners.order.leave
+    owners.tickets = seen
+    owners.read()
+    owners.pass_time(10)
+    assert not owners.order.leave
+    owners.tickets = {}
+    owners.read()
+    owners.pass_time(6)
+    assert owners.order.leave

@@ -131,3 +131,13 @@ def test_a_file_system_that_is_away_withdraws_no_ticket(machine, monkeypatch) ->
         with pytest.raises(OSError):  # noqa: PT011 - any error of a file system
             tickets.read()
     assert len(tickets.read()) == 1
+
+
+def test_a_record_that_appears_after_its_name_is_read_again(machine) -> None:
+    ticket, tickets = issue(machine, "boston"), SiteTickets(machine.run_dir)
+    path = find_tickets(machine.run_dir) / f"{ticket.id}.json"
+    record = path.read_bytes()
+    path.write_bytes(b"")
+    assert tickets.read() == ()
+    path.write_bytes(record)
+    assert [found.id for found in tickets.read()] == [ticket.id]

@@ -119,7 +119,7 @@ class SiteTickets:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        self._records: dict[TicketId, TicketRecord | None] = {}
+        self._records: dict[TicketId, TicketRecord] = {}
 
     def read(self) -> tuple[TicketStatus, ...]:
         """Return the tickets of sites that can be read, by their ids.
@@ -130,12 +130,13 @@ class SiteTickets:
         names = _list_names(self._run_dir)
         ids = _list_ids(names)
         for ticket_id in ids:
-            if ticket_id not in self._records:
-                self._records[ticket_id] = _read_record(self._run_dir, ticket_id)
+            # A network file system may show a name before its file.
+            if ticket_id not in self._records and (record := _read_record(self._run_dir, ticket_id)):
+                self._records[ticket_id] = record
         return tuple(
             _describe(ticket_id, record, names)
             for ticket_id in ids
-            if (record := self._records[ticket_id]) is not None and record.sites
+            if (record := self._records.get(ticket_id)) is not None and record.sites
         )
 
 
