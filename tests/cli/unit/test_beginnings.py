@@ -143,6 +143,19 @@ def test_a_job_takes_no_place_in_which_others_have_checkpoints(stored, new):
     assert after == before, "it may be said once more, and nothing is deleted"
 
 
+@pytest.mark.parametrize("spell", [str, "{}/".format, "file://{}".format])
+def test_a_job_does_not_begin_in_the_place_from_which_it_begins(stored, new, spell):
+    # The only checkpoint there is a copy itself, such as that of a job that died before it saved one.
+    begin_from_checkpoints(new, write_spec(new, begins_from=stored), lambda _: None)
+    place, before = new.checkpoints, read_contents(new)
+    policy = CheckpointPolicy(url=spell(place))
+    with claim_run_directory(RunSpec(name="next", script="t.py", checkpoints=policy), None) as third:
+        record = write_spec(third, begins_from=str(place))
+        with pytest.raises(BadInput, match="already has checkpoints"):
+            begin_from_checkpoints(third, record, lambda _: None)
+    assert read_contents(new) == before
+
+
 def test_a_step_without_a_checkpoint_is_refused_with_those_that_exist(old):
     with pytest.raises(BadInput, match="after step 1") as refused:
         read_origin(old, 1)

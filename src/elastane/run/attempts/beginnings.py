@@ -206,7 +206,9 @@ def prepare_beginning(
     """
     record, origin = read_record(run_dir), state.origin
     into = open_checkpoints(run_dir, record.spec.checkpoints)
-    if into.list_names() and not (again and _holds_copy(into, state.manifest)):
+    # A checkpoint that is copied onto itself is lost.
+    is_elsewhere = into.storage.url != state.catalog.storage.url
+    if into.list_names() and not (again and is_elsewhere and _holds_copy(into, state.manifest)):
         if not again:
             run_dir.run.unlink(missing_ok=True)
         raise BadInput(
