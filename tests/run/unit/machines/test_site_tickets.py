@@ -105,6 +105,24 @@ def test_the_ticket_has_no_secret_for_a_machine_without_the_directory(machine, m
         find_shared_run(word)
 
 
+def test_the_digest_of_the_secret_does_not_get_the_secret(machine, tmp_path, monkeypatch) -> None:
+    admission = get_admission(machine.write_ticket(sites=("boston",)))
+    forger, shown = Machine(tmp_path / "forger" / "study"), list[str]()
+    with forger.serve():
+        # It knows the digest and the directory, and has another certificate.
+        forged = msgspec.structs.replace(
+            get_admission(forger.write_ticket()),
+            directory=admission.directory,
+            secret_digest=admission.secret_digest,
+        )
+        monkeypatch.setattr("elastane.run.machines.visits.visits.get_admission", lambda _: forged)
+        monkeypatch.setattr("elastane.run.machines.visits.visits.present_secret", shown.append)
+        with pytest.raises(BadInput, match="not one of the present attempt of the run"):
+            find_shared_run("the ticket of the forger")
+    forger.listening.close()
+    assert shown == []
+
+
 def test_a_new_attempt_keeps_the_tickets_of_sites_with_their_revocations(machine) -> None:
     kept, withdrawn = issue(machine, "boston"), issue(machine, "kyoto", uses=3)
     machine.write_ticket(uses=2)

@@ -11,7 +11,7 @@ from elastane.common.errors import BadInput, RunFailed
 from elastane.common.home import find_home, make_home
 from elastane.common.untrusted_data import Malformed, read_bytes
 from elastane.run.connections.endpoint import CoordinatorEndpoint, hash_secret, read_secret
-from elastane.run.connections.run_certificate import compute_fingerprint
+from elastane.run.connections.run_certificate import compute_fingerprint, read_certificate
 from elastane.run.machines.tickets.remote_files import MARK_PATH
 from elastane.run.machines.tickets.shared_places import (
     LARGEST_MARKS_BYTES,
@@ -85,6 +85,7 @@ def find_shared_run(word: str) -> tuple[RunDir, tuple[SiteName, ...]]:
     shared = RunDir(Path(admission.directory))
     if not _has_secret(shared, admission):
         raise explain_unshared("run", shared.root)
+    _check_certificate(shared, admission)
     check_shared_places(shared, admission.nodes, admission.endpoint, read_secret(shared))
     return shared, admission.sites
 
@@ -119,6 +120,24 @@ def _has_secret(run_dir: RunDir, admission: Admission) -> bool:
         return hash_secret(read_secret(run_dir)) == admission.secret_digest
     except (OSError, Malformed):
         return False
+
+
+def _check_certificate(run_dir: RunDir, admission: Admission) -> None:
+    """Check that the machine which has admitted this one belongs to the present attempt of a run here.
+
+    Each holder of a site's ticket knows the digest of the run's secret. It could write a ticket of its own,
+    with this digest in the admission, and would be sent the secret itself.
+    """
+    try:
+        certificate = read_certificate(run_dir)
+    except (OSError, Malformed) as error:
+        raise explain_unshared("run", run_dir.root) from error
+    if certificate != admission.endpoint.certificate:
+        raise BadInput(
+            "the ticket is not one of the present attempt of the run",
+            means=f"the machine that answers to it has another certificate than the run in {run_dir.root}",
+            do="get a new one from the owner of the run: elastane ticket create RUN",
+        )
 
 
 def check_shared_places(
