@@ -173,6 +173,13 @@ def test_two_runs_with_other_noise_show_no_difference_together(other):
     assert torch.corrcoef(parts)[0, 1].abs() < 0.05
 
 
+def test_a_parameter_without_elements_gets_no_noise():
+    blocks = [torch.zeros(0), torch.zeros(3)]
+    DifferenceNoise(1.0, 1.0, {0: b"key"}).apply(blocks, 0, 1)
+    assert blocks[0].numel() == 0
+    assert blocks[1].abs().min() > 0
+
+
 @pytest.mark.parametrize("value", [1e30, 3e34, 1e37, 3e38])
 def test_a_huge_difference_is_clipped_to_the_largest_norm(value):
     clip, difference = 1e-3, torch.full((1000,), value)

@@ -77,6 +77,9 @@ class DifferenceNoise:
 
 def draw_normals(seed: bytes, count: int) -> torch.Tensor:
     """Return independent numbers of the standard normal distribution, in fp64 (Box and Muller, 1958)."""
+    if not count:
+        # Torch makes no tensor of an empty buffer.
+        return torch.empty(0, dtype=torch.float64)
     pairs = -(-count // 2)
     words = torch.frombuffer(bytearray(hashlib.shake_256(seed).digest(8 * pairs)), dtype=torch.int32)
     # Each is in the middle of one of 2**32 parts between 0 and 1.
