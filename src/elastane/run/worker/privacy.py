@@ -45,7 +45,7 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True):
 
     clip: float
     noise: float
-    secret: str
+    secret: str | Path
     delta: float = 1e-5
 
     def compute_epsilon(self, uses: int) -> float:
@@ -74,7 +74,7 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BadInput: the file cannot be read, or has too few bytes.
         """
-        path = Path(self.secret.replace(PLACE, site)).expanduser()
+        path = Path(str(self.secret).replace(PLACE, site)).expanduser()
         try:
             secret = read_bytes(path, MOST_SECRET_BYTES)
         except (OSError, Malformed) as error:
@@ -124,9 +124,10 @@ def check_privacy(privacy: Privacy, *, is_bound: bool, shared: Iterable[str]) ->
         )
     for name in shared:
         raise BadInput(
-            f"run.rounds was given privacy=, and {name} changes in each round",
+            f"run.rounds was given privacy=, and a round may change {name}",
             means="it would leave the site without noise",
-            do='use a model without such buffers, and inner_state="fresh"',
+            do="use a model without such buffers, register constant ones with persistent=False, and leave "
+            "inner_state out",
         )
 
 
