@@ -39,7 +39,7 @@ class YardAgent:
 
 @dataclass
 class YardRun:
-    """One run: the agents that take part, by node name."""
+    """One run: the agents that take part, by node name; and what workers have sent to other sites."""
 
     number: int
     spec_steps: int
@@ -48,6 +48,7 @@ class YardRun:
     stopping: bool = False
     outcome: AttemptOutcome | None = None
     answers: bool = True
+    crossings: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 class Yard:
@@ -215,10 +216,18 @@ class YardLine(RunLine):
         return self._describe(run)
 
     def _describe(self, run: YardRun) -> Answer:
-        slots = [agent.told.workers for agent in run.members.values()]
+        sites = [agent.told.sites for agent in run.members.values() for _ in range(agent.told.workers)]
         workers = tuple(
-            ProcessInfo(role="worker", pid=number, state="member", worker=number, generation=1)
-            for number in range(sum(slots))
+            ProcessInfo(
+                role="worker",
+                pid=number,
+                state="member",
+                worker=number,
+                generation=1,
+                sites=sites[number],
+                crossings=run.crossings.get(number, {}),
+            )
+            for number in range(len(sites))
         )
         # The first machine has no name.
         names = ["" if isinstance(agent.told, Begin) else id_ for id_, agent in run.members.items()]

@@ -57,3 +57,17 @@ def test_rounds_between_steps_belong_to_the_step_that_follows() -> None:
         exchange(streams, 7)
         meter.end_step(3, step)
     assert meter.find_bytes(3) == TrafficBytes(sent=57, received=0)
+
+
+def test_bytes_between_sites_are_counted_since_the_worker_began() -> None:
+    streams = {1: StreamBytes(5, 0), 2: StreamBytes(7, 0), 3: StreamBytes(11, 0), 4: StreamBytes(13, 0)}
+    meter = TrafficMeter(0, streams)
+    assert meter.count_crossings() == {}
+    sites = {0: ("eu", "us"), 1: ("eu",), 2: ("us",), 3: ("us", "eu"), 4: ()}
+    members = tuple(Member(worker, "127.0.0.1", 1, sites=of) for worker, of in sites.items())
+    meter.place(Generation(1, 1, members[:3], planned=True, leaving=members[3:]))
+    assert meter.count_crossings() == {"us": 18}
+    streams[2].sent += 100
+    # A worker that is gone stays in the sum.
+    meter.place(Generation(2, 1, members[:2], planned=False))
+    assert meter.count_crossings() == {"us": 118}

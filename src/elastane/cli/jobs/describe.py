@@ -179,11 +179,12 @@ def format_time_limit(job: Job, now_s: float) -> str:
 
 
 def format_cost(job: Job, now_s: float) -> str:
-    """Return the cost so far and the budget; empty if there is neither."""
+    """Return the cost so far, its part for bytes between sites, and the budget; empty if there is neither."""
     spent, budget = job.compute_spent(now_s), job.spec.budget
     if not spent and budget is None:
         return ""
-    return format_money(spent) + ("" if budget is None else f" of {format_money(budget)}")
+    egress = f" ({format_money(job.egress_spent)} for egress)" if job.egress_spent else ""
+    return format_money(spent) + ("" if budget is None else f" of {format_money(budget)}") + egress
 
 
 def format_attempts(job: Job) -> str:

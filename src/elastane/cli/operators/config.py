@@ -21,6 +21,7 @@ NOUNS = {
     "priorities": "priority",
     "engines": "engine",
     "pools": "pool",
+    "egress": "egress of",
     "reservations": "reservation",
     "triggers": "trigger",
     "rules": "rules of the",

@@ -12,7 +12,7 @@ from elastane.cli.options import flag, option
 from elastane.cli.terminal import write_csv
 from elastane.cli.timestamps import format_minute
 from elastane.cluster.client.context import connect
-from elastane.cluster.nouns.usage import Usage, UsageRow
+from elastane.cluster.nouns.usage import BYTES_PER_GB, Usage, UsageRow
 from elastane.common.durations import HOUR_S
 from elastane.common.errors import BadInput
 
@@ -30,6 +30,9 @@ class By(StrEnum):
 
 COLUMNS: dict[str, Column] = {"team": "team", "user": "user", "job": "job", "pool": "pool"}
 
+EGRESS = ("egress GB", "egress")
+"""The columns of the bytes between sites and of their cost; shown if there were any."""
+
 MANY_H = 10.0
 """From this many device-hours on, two decimal places are shown in place of four."""
 
@@ -45,9 +48,11 @@ def usage(
     as_csv: Annotated[bool, flag("Print CSV, in device-seconds.", "--csv")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show device-hours and their cost: owned, borrowed and spot.
+    """Show device-hours, bytes between sites, and their cost.
 
-    Running jobs count up to now.
+    Running jobs count up to now. Device-hours are owned, borrowed or spot. The
+    last column is the whole cost, and the one before it the part for bytes that
+    left a site (egress); by pool, these have rows of their own.
 
     With --json, an object with the keys fromS, untilS and rows, in
     device-seconds.
@@ -84,13 +89,15 @@ def print_usage(by: tuple[str, ...], found: Usage) -> None:
     span = f"between {format_minute(found.from_s)} and {format_minute(found.until_s)}"
     whole = sum_rows(found.rows)
     places = 2 if compute_device_hours(whole) >= MANY_H else 4
-    rows = [(*(str(getattr(row, column)) for column in by), *format_usage(row, places)) for row in found.rows]
+    columns = ("owned h", "borrowed h", "spot h", "total h", *(EGRESS if whole.egress_bytes else ()), "cost")
+    formatted = [format_usage(row, places, egress=bool(whole.egress_bytes)) for row in (*found.rows, whole)]
+    keys = [tuple(str(getattr(row, column)) for column in by) for row in found.rows]
     print_table(
-        (*by, "owned h", "borrowed h", "spot h", "total h", "cost"),
-        rows,
-        numbers=("owned h", "borrowed h", "spot h", "total h", "cost"),
+        (*by, *columns),
+        [(*key, *cells) for key, cells in zip(keys, formatted[:-1], strict=True)],
+        numbers=columns,
         empty=f"no usage {span}",
-        total=("total", *[""] * (len(by) - 1), *format_usage(whole, places)) if rows else None,
+        total=("total", *[""] * (len(by) - 1), *formatted[-1]) if keys else None,
     )
 
 
@@ -99,6 +106,8 @@ def sum_rows(rows: tuple[UsageRow, ...]) -> UsageRow:
         owned_device_s=sum(row.owned_device_s for row in rows),
         borrowed_device_s=sum(row.borrowed_device_s for row in rows),
         spot_device_s=sum(row.spot_device_s for row in rows),
+        egress_bytes=sum(row.egress_bytes for row in rows),
+        egress_cost=sum(row.egress_cost for row in rows),
         cost=sum(row.cost for row in rows),
     )
 
@@ -108,7 +117,15 @@ def compute_device_hours(row: UsageRow) -> float:
     return row.device_s / HOUR_S
 
 
-def format_usage(row: UsageRow, places: int) -> tuple[str, ...]:
-    """Return the cells of a row: owned, borrowed, spot and total device-hours, and the cost."""
+def format_usage(row: UsageRow, places: int, *, egress: bool) -> tuple[str, ...]:
+    """Return the cells of a row: device-hours by their terms and in total, egress, and the whole cost.
+
+    Args:
+        egress: with the cells of `EGRESS`.
+    """
     terms = (row.owned_device_s, row.borrowed_device_s, row.spot_device_s)
-    return (*(f"{device_s / HOUR_S:,.{places}f}" for device_s in (*terms, sum(terms))), f"{row.cost:,.2f}")
+    return (
+        *(f"{device_s / HOUR_S:,.{places}f}" for device_s in (*terms, sum(terms))),
+        *((f"{row.egress_bytes / BYTES_PER_GB:,.2f}", f"{row.egress_cost:,.2f}") if egress else ()),
+        f"{row.cost:,.2f}",
+    )

@@ -23,6 +23,7 @@ from elastane.cluster.nouns.config import (
     Cohort,
     Config,
     DeclaredEngine,
+    EgressPrices,
     PriorityClass,
     Quota,
     Reservation,
@@ -62,8 +63,8 @@ from elastane.common.connections.controller_connection import (
 )
 from elastane.run.machines.claims.slots import KeptClaimList
 
-Document = Cohort | Team | PriorityClass | DeclaredEngine | Pool | Reservation | Trigger
-D = TypeVar("D", Cohort, Team, PriorityClass, DeclaredEngine, Pool, Reservation, Trigger)
+Document = Cohort | Team | PriorityClass | DeclaredEngine | Pool | EgressPrices | Reservation | Trigger
+D = TypeVar("D", Cohort, Team, PriorityClass, DeclaredEngine, Pool, EgressPrices, Reservation, Trigger)
 
 PATHS: dict[type[Document], str] = {
     Cohort: "cohorts",
@@ -71,6 +72,7 @@ PATHS: dict[type[Document], str] = {
     PriorityClass: "priorities",
     DeclaredEngine: "engines",
     Pool: "pools",
+    EgressPrices: "egress",
     Reservation: "reservations",
     Trigger: "triggers",
 }

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
+from sqlalchemy import Connection
 
 from elastane.cluster.controller.clock import has_elapsed
+from elastane.cluster.controller.jobs.accounts import charge_egress
 from elastane.cluster.controller.jobs.end_rules import EndRequest, check_end_rules, end_by_rule
 from elastane.cluster.controller.jobs.explanation import describe_end
 from elastane.cluster.controller.jobs.observation_record import (
@@ -18,8 +20,9 @@ from elastane.cluster.controller.jobs.observation_record import (
 )
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.jobs.unreadable_jobs import ENDS, RELEASED, release_job
-from elastane.cluster.controller.store import history, jobs, nodes, rows
+from elastane.cluster.controller.store import documents, history, jobs, nodes, rows
 from elastane.cluster.controller.store.database import Store, count_change
+from elastane.cluster.nouns.config import EgressPrices
 from elastane.cluster.nouns.engine import JobEngine, Observation
 from elastane.cluster.nouns.job_records import Wanted
 
@@ -79,9 +82,9 @@ class Observer:
         self.seen = await self._engine.observe(frozenset(self._wanted))
         now_s = self._clock()
         with self._store.begin_read() as tx:
-            known = jobs.find_jobs(tx, self.seen.keys())
+            known, prices = jobs.find_jobs(tx, self.seen.keys()), self._read_prices(tx)
         self.has_news |= self._release_unreadable(known, now_s)
-        if names := [change.job.name for change in self._find_changes(known, now_s)]:
+        if names := [change.job.name for change in self._find_changes(known, prices, now_s)]:
             self.has_news |= self._record_changes(names, now_s)
         if has_elapsed(self._nodes_s, NODES_S, now_s):
             found = await self._engine.observe_nodes()
@@ -94,7 +97,7 @@ class Observer:
     def _record_changes(self, names: list[str], now_s: float) -> bool:
         with self._store.begin_write() as tx:
             # People may have changed the jobs since they were read.
-            changes = self._find_changes(jobs.find_jobs(tx, names), now_s)
+            changes = self._find_changes(jobs.find_jobs(tx, names), self._read_prices(tx), now_s)
             for job, after, end in changes:
                 last = after if end is None else end_by_rule(after, end)
                 jobs.write_job(tx, job, last, always=("observed",))
@@ -110,16 +113,32 @@ class Observer:
                 self._count_arrival(took_s)
         return any(changes_the_plan(change.job, change.after) or change.end for change in changes)
 
-    def _find_changes(self, known: Iterable[StoredJob], now_s: float) -> list[_Change]:
-        """Return the changes of these jobs that are worth storing."""
+    def _read_prices(self, tx: Connection) -> tuple[EgressPrices, ...]:
+        """Return the prices of bytes between sites; empty if no job has sent any.
+
+        Declarations that cannot be read keep nothing from being observed: what they price costs nothing.
+        """
+        if not any(seen.crossings for seen in self.seen.values()):
+            return ()
+        return documents.read_declared_documents(tx)[0].egress or ()
+
+    def _find_changes(
+        self, known: Iterable[StoredJob], prices: tuple[EgressPrices, ...], now_s: float
+    ) -> list[_Change]:
+        """Return the changes of these jobs that are worth storing.
+
+        Args:
+            prices: of bytes between sites.
+        """
         found = []
         for job in known:
             if not job.has_ended and not job.unreadable and not self._ends_since(job):
                 seen = self.seen[job.name]
-                after = observe_job(job, seen, now_s)
+                paid = charge_egress(job, seen, prices, now_s)
+                after = observe_job(paid, seen, now_s)
                 end = None if after.has_ended else check_end_rules(job, seen.progress, now_s)
                 if end is not None or is_worth_storing(job, after):
-                    storable = self._make_storable(job, after, seen, now_s)
+                    storable = self._make_storable(paid, after, seen, now_s)
                     if storable is not None:
                         found.append(_Change(job, storable, end))
         return found

@@ -59,6 +59,7 @@ def take_cluster_snapshot(
             teams=config.teams or (),
             cohorts=config.cohorts or (),
             priorities=config.priorities or (),
+            egress=config.egress or (),
             reservations=config.reservations or (),
             rules=config.rules or SchedulingRules(),
             jobs=_list_states(seen, pools, now_s),

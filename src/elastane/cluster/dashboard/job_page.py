@@ -55,6 +55,7 @@ def build_job_page(feed: ClusterFeed, name: str, params: Mapping[str, str]) -> P
             "ended": job.state in ENDED,
             "end_s": estimate_end(job, now_s),
             "spent": job.compute_spent(now_s),
+            "egress_spent": job.egress_spent,
             "may_change": may_change(feed.sight.me, job),
             "priorities": feed.sight.priorities,
             "process": process,

@@ -42,6 +42,7 @@ def build_usage_page(feed: ClusterFeed, params: Mapping[str, str]) -> PageConten
             "left_out": max(0, len(rows) - MOST_ROWS),
             "most_s": max((row.device_s for row in rows), default=0.0),
             "whole_s": sum(row.device_s for row in rows),
+            "egress": sum(row.egress_cost for row in rows),
             "cost": sum(row.cost for row in rows),
             "hours_chart": draw_days("device-hours", [(day, used_s / 3600) for day, used_s, _ in each_day]),
             "cost_chart": draw_days("cost", [(day, cost) for day, _, cost in each_day]),

@@ -6,11 +6,12 @@ and the orders that its coordinator carries out.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from elastane.cluster.engines.pace import Pace, add_event_to_pace, add_line_to_pace
 from elastane.cluster.nouns.engine import (
+    Crossing,
     DrainWorker,
     EvictWorkers,
     JobProgress,
@@ -26,7 +27,16 @@ from elastane.common.untrusted_data import Malformed
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.connections.coordinator_request import CoordinatorClient
 from elastane.run.nouns.attempts import Attempt, AttemptOutcome
-from elastane.run.nouns.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
+from elastane.run.nouns.control import (
+    Answer,
+    Ask,
+    AskDrain,
+    AskEvict,
+    AskResize,
+    AskStatus,
+    AskStop,
+    ProcessInfo,
+)
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.run.observability.tail import Tail
@@ -133,6 +143,7 @@ class RunLine:
             members=counts.members,
             target=counts.target,
             fixed=counts.ending,
+            crossings=counts.crossings,
             progress=self.read_progress(),
             run_dir=str(self.run_dir.root),
         )
@@ -219,6 +230,7 @@ class WorkerCounts(NamedTuple):
     members: int | None = None
     target: int | None = None
     ending: bool = False
+    crossings: tuple[Crossing, ...] = ()
 
 
 def count_workers(answer: Answer | None) -> WorkerCounts:
@@ -235,4 +247,12 @@ def count_workers(answer: Answer | None) -> WorkerCounts:
         members=sum(bool(worker.generation) for worker in workers),
         target=answer.target,
         ending=answer.state in ENDING,
+        crossings=tuple(_list_crossings(workers)),
     )
+
+
+def _list_crossings(workers: Iterable[ProcessInfo]) -> Iterator[Crossing]:
+    for process in workers:
+        if process.worker is not None and process.sites:
+            for target, sent_bytes in process.crossings.items():
+                yield Crossing(process.worker, process.sites[0], target, sent_bytes)

@@ -5,6 +5,7 @@ import msgspec
 from elastane.cluster.nouns.config import (
     Cohort,
     DeclaredEngine,
+    EgressPrices,
     PriorityClass,
     Reservation,
     SchedulingRules,
@@ -125,6 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
         cohorts: with unique names.
         priorities: with unique names.
+        egress: the prices of bytes that leave sites, with unique names.
         reservations: the calendar, with unique names.
         jobs: with unique names and numbers, in any order.
         departures: nodes that are leaving their pools, or have just left.
@@ -137,6 +139,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     teams: tuple[Team, ...] = ()
     cohorts: tuple[Cohort, ...] = ()
     priorities: tuple[PriorityClass, ...] = ()
+    egress: tuple[EgressPrices, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     rules: SchedulingRules = SchedulingRules()
     jobs: tuple[JobState, ...] = ()

@@ -7,8 +7,10 @@ import msgspec
 
 from elastane.cluster.nouns.cluster import Snapshot
 from elastane.cluster.nouns.config import (
+    OTHER_SITES,
     Cohort,
     DeclaredEngine,
+    EgressPrices,
     Once,
     Quota,
     Reservation,
@@ -33,6 +35,8 @@ LEAST_DIVISOR = 1e-6
 """The smallest weight and grain; shares are divided by weights and counted in grains."""
 MOST_PRICE = 1e9
 """The highest price of a device for an hour."""
+MOST_EGRESS_PRICE = 1e3
+"""The highest price of 10^9 bytes. With it no report of a run makes a cost that cannot be stored."""
 
 
 def check_cluster(cluster: Snapshot) -> None:
@@ -41,8 +45,11 @@ def check_cluster(cluster: Snapshot) -> None:
     check_unique("pools", pools)
     check_unique("priorities", (priority.name for priority in cluster.priorities))
     check_unique("reservations", (reservation.name for reservation in cluster.reservations))
+    check_unique("egress", (prices.name for prices in cluster.egress))
     for pool in cluster.pools:
         _check_pool(pool)
+    for prices in cluster.egress:
+        _check_egress(prices)
     _check_tree(cluster.cohorts, cluster.teams, pools)
     for reservation in cluster.reservations:
         _check_reservation(reservation, pools)
@@ -88,15 +95,26 @@ def _check_pool(pool: Pool) -> None:
     check_bounded_count(f"{field}.devices", pool.devices, 0)
     check_bounded_count(f"{field}.leaving", pool.leaving, 0)
     check_bounded_count(f"{field}.devicesPerNode", pool.devices_per_node, 1)
-    check_minimum(f"{field}.price", pool.price, 0)
-    if pool.price > MOST_PRICE:
-        raise make_field_error(
-            f"{field}.price", f"{pool.price:g} is more than {MOST_PRICE:g}", "write a lower one"
-        )
+    _check_price(f"{field}.price", pool.price, MOST_PRICE)
     if pool.leaving > pool.devices:
         raise make_field_error(
             f"{field}.leaving", f"{pool.leaving} is more than its devices", f"write at most {pool.devices}"
         )
+
+
+def _check_egress(prices: EgressPrices) -> None:
+    field = f"egress.{prices.name}"
+    check_name("egress", prices.name)
+    for site, price in prices.prices.items():
+        if site != OTHER_SITES:
+            check_name(f"{field}.prices", site)
+        _check_price(f"{field}.prices.{site}", price, MOST_EGRESS_PRICE)
+
+
+def _check_price(field: str, price: float, most: float) -> None:
+    check_minimum(field, price, 0)
+    if price > most:
+        raise make_field_error(field, f"{price:g} is more than {most:g}", "write a lower one")
 
 
 def check_engines(engines: Collection[DeclaredEngine], pools: Iterable[Pool]) -> None:

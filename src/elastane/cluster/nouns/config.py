@@ -19,6 +19,8 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 QUIET_S = 3600.0
 """After this many seconds without giving anything back, a job's setbacks are forgotten."""
+OTHER_SITES = "*"
+"""Stands for the sites that a list of egress prices does not name."""
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -127,6 +129,23 @@ class DeclaredEngine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return self.options.get(HOME.name) != OWN_HOME
 
 
+class EgressPrices(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What bytes cost that leave one site for others.
+
+    Args:
+        name: the site that they leave.
+        prices: of 10^9 bytes, by the site that gets them; `OTHER_SITES` stands for those that are not named,
+            and without it these cost nothing.
+    """
+
+    name: str
+    prices: dict[str, float]
+
+    def find_price(self, target: str) -> float:
+        """Return the price of 10^9 bytes to a site."""
+        return self.prices.get(target, self.prices.get(OTHER_SITES, 0.0))
+
+
 class Weekly(msgspec.Struct, frozen=True, kw_only=True, tag="weekly", forbid_unknown_fields=True):
     """The same hours on some days of every week.
 
@@ -228,6 +247,7 @@ class Config(RequestBody, frozen=True, kw_only=True, omit_defaults=True):
     priorities: tuple[PriorityClass, ...] | None = None
     engines: tuple[DeclaredEngine, ...] | None = None
     pools: tuple[Pool, ...] | None = None
+    egress: tuple[EgressPrices, ...] | None = None
     reservations: tuple[Reservation, ...] | None = None
     triggers: tuple[Trigger, ...] | None = None
     rules: SchedulingRules | None = None

@@ -129,6 +129,15 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, self.steps - self.step) * self.samples_per_step
 
 
+class Crossing(msgspec.Struct, frozen=True):
+    """What one worker of an attempt has sent from its own site to workers at another one since it began."""
+
+    worker: int
+    source: str
+    target: str
+    sent_bytes: int
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One job at one moment, as its engine sees it.
 
@@ -147,6 +156,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         held: workers that use devices, or soon will, by pool; None: the engine counts workers only.
         lingering_s: seconds since the engine first saw processes of the job without a running agent.
         progress: None: no progress could be read.
+        crossings: the bytes between sites, as the workers that report some have counted them.
         run_dir: directory of its run; empty: it never began.
     """
 
@@ -162,6 +172,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     held: Mapping[str, int] | None = None
     lingering_s: float = 0.0
     progress: JobProgress | None = None
+    crossings: tuple[Crossing, ...] = ()
     run_dir: str = ""
 
     @property

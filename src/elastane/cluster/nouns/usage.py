@@ -5,6 +5,9 @@ from typing import Literal, TypeAlias
 from elastane.common.bodies import AnswerBody
 from elastane.common.bounds import Amount, Position
 
+BYTES_PER_GB = 1e9
+"""Prices of bytes are for 10^9 of them, as providers write them."""
+
 
 class Occupancy(AnswerBody, frozen=True, kw_only=True):
     """A pool, and how much of it all teams together use.
@@ -56,8 +59,28 @@ class Use(AnswerBody, frozen=True, kw_only=True):
     price: Amount = 0.0
 
 
+class SentBytes(AnswerBody, frozen=True, kw_only=True):
+    """Bytes that a job has sent from one site to another, and the price of 10^9 of them."""
+
+    source: str
+    target: str
+    sent_bytes: Position
+    price: Amount = 0.0
+
+    @property
+    def cost(self) -> float:
+        return self.sent_bytes / BYTES_PER_GB * self.price
+
+
 class UsageRow(AnswerBody, frozen=True, kw_only=True):
-    """Device-seconds of one group; a column that was not grouped by is empty."""
+    """Device-seconds of one group; a column that was not grouped by is empty.
+
+    Args:
+        pool: of bytes between sites, ``SOURCE>TARGET``.
+        egress_bytes: bytes that were sent to other sites.
+        egress_cost: the part of ``cost`` that these bytes have caused.
+        cost: of devices and bytes together.
+    """
 
     team: str = ""
     user: str = ""
@@ -66,6 +89,8 @@ class UsageRow(AnswerBody, frozen=True, kw_only=True):
     owned_device_s: float = 0.0
     borrowed_device_s: float = 0.0
     spot_device_s: float = 0.0
+    egress_bytes: float = 0.0
+    egress_cost: float = 0.0
     cost: float = 0.0
 
     @property

@@ -105,4 +105,5 @@ def _describe_worker(
         saving=any(part.state in SAVING for part in report.checkpoints),
         further=seen.further,
         sites=report.sites,
+        crossings=report.crossings,
     )

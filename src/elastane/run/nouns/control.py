@@ -101,6 +101,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
         stopped: the run ends before the last step because the user requested it.
         traffic: what it exchanges with other machines in a usual step of its generation; None: not measured.
         notice: the signal that announces its end, which it alone has got, such as SIGTERM; empty: none.
+        crossings: the bytes that it has sent to workers at each other site since it began.
     """
 
     worker: WorkerId
@@ -125,6 +126,7 @@ class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     traffic: TrafficBytes | None = None
     notice: str = ""
     sites: tuple[SiteName, ...] = ()
+    crossings: dict[SiteName, Position] = {}
 
 
 class StepReport(ControlMessage, frozen=True, kw_only=True):
@@ -285,6 +287,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
         saving: it writes its part of a checkpoint.
         further: the process ids of a worker of several processes, without that of process 0.
         sites: of which a worker may read the data.
+        crossings: the bytes that a worker has sent to workers at each other site since it began.
     """
 
     role: Literal["worker", "coordinator", "agent", "fork-server"]
@@ -303,6 +306,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     saving: bool = False
     further: tuple[int, ...] = ()
     sites: tuple[SiteName, ...] = ()
+    crossings: dict[SiteName, Position] = {}
 
 
 LARGEST_SCRIPT_CODE = 127

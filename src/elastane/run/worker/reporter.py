@@ -18,6 +18,7 @@ from elastane.run.agent import priority
 from elastane.run.connections.endpoint import read_secret
 from elastane.run.nouns import control
 from elastane.run.nouns.machine_address import LOOPBACK_ONLY, read_machine_address
+from elastane.run.nouns.membership import SiteName
 from elastane.run.nouns.records import FALLBACK, Digest, EventLine, LedgerLine, Samples
 from elastane.run.nouns.spec import Pinned, Probe, number_attempt
 from elastane.run.observability import evaluations
@@ -344,6 +345,7 @@ class Reporter:
             ending=self.ending,
             stopped=self.stopped,
             traffic=_find_traffic(self._reactor, member.works_in),
+            crossings=_count_crossings(self._reactor),
         )
 
     def _list_parts(self) -> tuple[control.CheckpointPart, ...]:
@@ -440,6 +442,11 @@ def get_reporter() -> Reporter | None:
 def _find_traffic(reactor: Reactor | None, generation: int) -> control.TrafficBytes | None:
     meter = None if reactor is None else reactor.traffic
     return None if meter is None else meter.find_bytes(generation)
+
+
+def _count_crossings(reactor: Reactor | None) -> dict[SiteName, int]:
+    meter = None if reactor is None else reactor.traffic
+    return {} if meter is None else meter.count_crossings()
 
 
 def _exit(reporter: Reporter, code: int) -> None:

@@ -12,6 +12,7 @@ from elastane.cluster.nouns.config import (
     Cohort,
     Config,
     DeclaredEngine,
+    EgressPrices,
     PriorityClass,
     Reservation,
     SchedulingRules,
@@ -28,15 +29,20 @@ from elastane.common.field_checks import (
 )
 
 Kind: TypeAlias = Literal[
-    "cohorts", "teams", "priorities", "engines", "pools", "reservations", "triggers", "rules"
+    "cohorts", "teams", "priorities", "engines", "pools", "egress", "reservations", "triggers", "rules"
 ]
-NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "engines", "pools", "reservations", "triggers")
+NAMED: tuple[Kind, ...] = (
+    *("cohorts", "teams", "priorities", "engines"),
+    *("pools", "egress", "reservations", "triggers"),
+)
 """Kinds with documents that have names. Of rules there is one set, which is called `ONE`."""
 PRIVATE: frozenset[Kind] = frozenset({"engines"})
 """Kinds that only operators read: a line of shell may hold a password."""
 ONE = "cluster"
 
-NamedDocument: TypeAlias = Cohort | Team | PriorityClass | DeclaredEngine | Pool | Reservation | Trigger
+NamedDocument: TypeAlias = (
+    Cohort | Team | PriorityClass | DeclaredEngine | Pool | EgressPrices | Reservation | Trigger
+)
 Document: TypeAlias = NamedDocument | SchedulingRules
 KINDS: dict[Kind, type[Document]] = {
     "cohorts": Cohort,
@@ -44,6 +50,7 @@ KINDS: dict[Kind, type[Document]] = {
     "priorities": PriorityClass,
     "engines": DeclaredEngine,
     "pools": Pool,
+    "egress": EgressPrices,
     "reservations": Reservation,
     "triggers": Trigger,
     "rules": SchedulingRules,
@@ -172,6 +179,7 @@ def check_config(config: Config) -> None:
             teams=config.teams or (),
             cohorts=config.cohorts or (),
             priorities=config.priorities or (),
+            egress=config.egress or (),
             reservations=config.reservations or (),
             rules=config.rules or SchedulingRules(),
         )

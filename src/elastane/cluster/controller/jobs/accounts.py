@@ -1,8 +1,13 @@
-"""The accounts of a job: what it pays for its devices, and how long it has held some. Pure."""
+"""The accounts of a job: what it pays for devices and bytes, and how long it has held devices. Pure."""
+
+from collections.abc import Iterable
 
 import msgspec
 
+from elastane.cluster.controller.jobs.egress_account import count_egress
 from elastane.cluster.controller.jobs.stored_job import StoredJob
+from elastane.cluster.nouns.config import EgressPrices
+from elastane.cluster.nouns.engine import Observation
 from elastane.cluster.nouns.usage import Terms, Use
 
 
@@ -53,6 +58,7 @@ def charge(job: StoredJob, uses: tuple[Use, ...], now_s: float) -> StoredJob:
 
     Earlier uses that cannot be read cost nothing.
     """
+    job = _close_egress(job)
     if job.uses == uses:
         return job
     since_s = now_s if job.using_since_s is None else max(now_s, job.using_since_s)
@@ -73,3 +79,30 @@ def compute_spending(job: StoredJob, now_s: float) -> float:
     """Return the cost of the job until now."""
     since_s = now_s if job.using_since_s is None else job.using_since_s
     return job.spent + compute_cost(job.uses or (), now_s - since_s)
+
+
+def _close_egress(job: StoredJob) -> StoredJob:
+    """Return the job with no open interval of bytes between sites; its row stores the closed one as usage."""
+    if job.egress is None or not job.egress.sent:
+        return job
+    return msgspec.structs.replace(job, egress=msgspec.structs.replace(job.egress, sent=()))
+
+
+def charge_egress(
+    job: StoredJob, seen: Observation, prices: Iterable[EgressPrices], now_s: float
+) -> StoredJob:
+    """Return the job, which has paid for the bytes between sites that its workers report."""
+    if not seen.present:
+        return job
+    after = count_egress(
+        job.egress,
+        seen.crossings,
+        seen.attempt,
+        sites=job.spec.data.sites,
+        prices=prices,
+        now_s=now_s,
+    )
+    if after == job.egress:
+        return job
+    cost = after.spent - job.egress.spent if after is not None and job.egress is not None else 0.0
+    return msgspec.structs.replace(job, egress=after, spent=job.spent + cost)

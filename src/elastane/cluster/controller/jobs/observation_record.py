@@ -77,7 +77,8 @@ def is_worth_storing(job: StoredJob, after: StoredJob) -> bool:
         job.observed, seen_s=0.0
     )
     return changes_the_plan(job, after) or (
-        rest and has_elapsed(job.observed.seen_s, PROGRESS_S, after.observed.seen_s)
+        (rest or after.egress != job.egress)
+        and has_elapsed(job.observed.seen_s, PROGRESS_S, after.observed.seen_s)
     )
 
 

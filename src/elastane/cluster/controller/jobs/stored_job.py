@@ -2,6 +2,7 @@
 
 import msgspec
 
+from elastane.cluster.controller.jobs.egress_account import EgressAccount
 from elastane.cluster.controller.jobs.size_history import SizeHistory
 from elastane.cluster.nouns.job_records import ENDED, Grant, ObservedJob, State, Wanted
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
@@ -52,7 +53,8 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
         forget_at_s: the cluster forgets the job then; None: never.
         uses: devices that it uses and pays for now; None: the record cannot be read.
         using_since_s: it uses these since then; None: the record cannot be read.
-        spent: cost until ``using_since_s``.
+        spent: cost of devices until ``using_since_s``, and of bytes between sites until now.
+        egress: the account of bytes between sites; None: the record cannot be read.
         active_s: seconds during which it held devices, until ``active_since_s``.
         active_since_s: it holds devices since then; None: it holds none.
         unreadable: the part of the record that cannot be read, so that nothing can be decided about the job.
@@ -93,6 +95,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[Use, ...] | None = ()
     using_since_s: float | None = None
     spent: float = 0.0
+    egress: EgressAccount | None = EgressAccount()
     active_s: float = 0.0
     active_since_s: float | None = None
     unreadable: str = ""

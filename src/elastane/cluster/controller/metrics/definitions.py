@@ -77,7 +77,13 @@ USE = MetricDefinition(
 COST = MetricDefinition(
     "elastane_cost_total",
     "counter",
-    "Cost of the devices that jobs have used since the controller started, in the unit of the prices",
+    "Cost of devices and of bytes between sites since the controller started, in the unit of the prices",
+    ("team",),
+)
+EGRESS_COST = MetricDefinition(
+    "elastane_egress_cost_total",
+    "counter",
+    "The part of the cost that bytes between sites have caused",
     ("team",),
 )
 JOBS_LEFT_OUT = MetricDefinition(
@@ -124,5 +130,6 @@ CLUSTER_METRICS = (
     TEAM_QUOTA,
     USE,
     COST,
+    EGRESS_COST,
     *JOB_METRICS,
 )

@@ -83,6 +83,8 @@ class Meters:
         self._queue_times: dict[LabelValues, HistogramCounter] = {}
         self._uses: dict[LabelValues, float] = defaultdict(float)
         self._costs: dict[LabelValues, float] = defaultdict(float)
+        self._egress_costs: dict[LabelValues, float] = defaultdict(float)
+        self._egress_spent: dict[int, float] = {}
 
     def begin(self, tx: Connection) -> None:
         """Count from now on; otherwise the first scrape begins."""
@@ -92,6 +94,9 @@ class Meters:
     def _begin(self, tx: Connection) -> None:
         self._event = history.find_newest_event(tx)
         self._used_until_s = self._clock()
+        self._egress_spent = {
+            entry.number: entry.spent for entry in meter_rows.list_egress_spent(tx, self._used_until_s)
+        }
 
     def read(self, tx: Connection, condition: Condition, *, with_jobs: bool) -> Readings:
         """Return the values of a scrape, perhaps with series of the jobs that run."""
@@ -110,6 +115,7 @@ class Meters:
                 definitions.ARRIVAL_TIME: {(): self.arrival_times.read()},
                 definitions.USE: self._uses,
                 definitions.COST: self._costs,
+                definitions.EGRESS_COST: self._egress_costs,
                 **self._read_gauges(tx, config, with_jobs=with_jobs),
             }
             # The counters grow after the lock is released.
@@ -146,7 +152,15 @@ class Meters:
             self._uses[team, "owned"] += row.owned_device_s
             self._uses[team, "borrowed"] += row.borrowed_device_s
             self._uses[team, "spot"] += row.spot_device_s
-            self._costs[team,] += row.cost
+            self._costs[team,] += row.cost - row.egress_cost
+        # Within an interval of bytes no time is known, so parts of intervals would not add up.
+        spent = {entry.number: entry for entry in meter_rows.list_egress_spent(tx, self._used_until_s)}
+        for number, entry in spent.items():
+            team = self._names.bound_team(entry.team)
+            more = max(0.0, entry.spent - self._egress_spent.get(number, 0.0))
+            self._costs[team,] += more
+            self._egress_costs[team,] += more
+        self._egress_spent = {number: entry.spent for number, entry in spent.items()}
         self._used_until_s = now_s
 
     def _read_gauges(self, tx: Connection, config: Config, *, with_jobs: bool) -> Gauges:

@@ -1,4 +1,4 @@
-"""Declarations: cohorts, teams with quotas, priorities, engines, pools, reservations, triggers, rules."""
+"""Declarations: cohorts, teams with quotas, priorities, engines, pools, egress, calendar, triggers, rules."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -43,11 +43,12 @@ SINGULAR: dict[Kind, str] = {
     "priorities": "priority class",
     "engines": "engine",
     "pools": "pool",
+    "egress": "egress price list",
     "reservations": "reservation",
     "triggers": "trigger",
     "rules": "the rules of the",
 }
-PLURAL: dict[Kind, str] = {"priorities": "priority classes"}
+PLURAL: dict[Kind, str] = {"priorities": "priority classes", "egress": "egress price lists"}
 """The plurals that are not the names of their kinds."""
 
 

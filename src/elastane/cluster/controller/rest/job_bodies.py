@@ -57,6 +57,7 @@ def render_job(job: StoredJob, agents: tuple[JobAgent, ...] = ()) -> Job:
         preemptions=job.preemptions,
         resized_s=job.resized_s,
         spent=job.spent,
+        egress_spent=0.0 if job.egress is None else job.egress.spent,
         spending_per_h=compute_cost(job.uses or (), HOUR_S),
         spending_since_s=job.using_since_s or 0.0,
         active_s=job.active_s,

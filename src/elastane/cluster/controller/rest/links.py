@@ -29,7 +29,7 @@ class Link(NamedTuple):
 
 JOB_READS = ("", "/explain", "/events", "/processes")
 JOB_CHANGES = ("/scale", "/priority", "/bounds", "/pause", "/resume", "/cancel")
-DOCUMENTS = ("cohorts", "teams", "priorities", "engines", "pools", "reservations", "triggers")
+DOCUMENTS = ("cohorts", "teams", "priorities", "engines", "pools", "egress", "reservations", "triggers")
 NODE_CHANGES = ("/drain", "/fail", "/use")
 
 

@@ -141,7 +141,7 @@ def _find_span(begin: float | None, until: float | None, now_s: float) -> tuple[
 def format_usage_csv(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
     """Format usage as CSV (RFC 4180), with a header line."""
     out = io.StringIO()
-    numbers = ("owned_device_s", "borrowed_device_s", "spot_device_s", "cost")
+    numbers = ("owned_device_s", "borrowed_device_s", "spot_device_s", "egress_bytes", "egress_cost", "cost")
     writer = csv.DictWriter(out, (*by, *numbers), extrasaction="ignore")
     writer.writeheader()
     for row in rows:

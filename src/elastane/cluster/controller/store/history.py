@@ -4,15 +4,16 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import Connection, Row, case, func, insert, or_, select
+from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select
 
 from elastane.cluster.controller.jobs.accounts import close_intervals
+from elastane.cluster.controller.jobs.egress_account import list_egress
 from elastane.cluster.controller.store import rows
 from elastane.cluster.controller.store.columns import JsonColumn, encode_json, is_moment
-from elastane.cluster.controller.store.tables import audit, decisions, events, jobs, usage
+from elastane.cluster.controller.store.tables import audit, decisions, egress, events, jobs, usage
 from elastane.cluster.nouns.history import AuditLine, Event
 from elastane.cluster.nouns.plans import Decision
-from elastane.cluster.nouns.usage import UsageRow
+from elastane.cluster.nouns.usage import BYTES_PER_GB, UsageRow
 from elastane.common.bodies import Page, cut_page
 from elastane.common.safe_text import LONGEST_TEXT, make_storable
 from elastane.common.untrusted_data import Malformed
@@ -228,13 +229,17 @@ def sum_usage(
 ) -> tuple[UsageRow, ...]:
     """Return the usage of teams (None: all) between two past times by columns, with that of running jobs."""
     sums: dict[tuple[str, ...], dict[str, float]] = {}
-    for key, terms, device_s, cost in (
-        *_sum_closed(tx, by, from_s, until_s, teams),
-        *_sum_open(tx, by, from_s, until_s, teams),
-    ):
+
+    def add(key: tuple[str, ...], **amounts: float) -> None:
         row = sums.setdefault(key, {})
-        row[f"{terms}_device_s"] = row.get(f"{terms}_device_s", 0.0) + device_s
-        row["cost"] = row.get("cost", 0.0) + cost
+        for name, amount in amounts.items():
+            row[name] = row.get(name, 0.0) + amount
+
+    span = tx, by, from_s, until_s, teams
+    for key, terms, device_s, cost in (*_sum_closed(*span), *_sum_open(*span)):
+        add(key, **{f"{terms}_device_s": device_s, "cost": cost})
+    for key, sent_bytes, cost in (*_sum_closed_egress(*span), *_sum_open_egress(*span)):
+        add(key, egress_bytes=sent_bytes, egress_cost=cost, cost=cost)
     return tuple(_build_row(dict(zip(by, key, strict=True)), sums[key]) for key in sorted(sums))
 
 
@@ -275,3 +280,46 @@ def _sum_open(
             if device_s:
                 columns = {"job": row.name, "team": row.team, "user": row.user, "pool": interval.pool}
                 yield tuple(columns[name] for name in by), interval.terms, device_s, cost
+
+
+def _sum_closed_egress(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> Iterable[tuple[tuple[str, ...], float, float]]:
+    rows_of, lasted_s = egress.c, egress.c.until_s - egress.c.from_s
+    begin = case((rows_of.from_s < from_s, from_s), else_=rows_of.from_s)
+    end = case((rows_of.until_s > until_s, until_s), else_=rows_of.until_s)
+    sent_bytes = rows_of.sent_bytes * case((lasted_s > 0, (end - begin) / lasted_s), else_=1.0)
+    groups = [rows_of.source + ">" + rows_of.target if name == "pool" else rows_of[name] for name in by]
+    query = (
+        select(*groups, func.sum(sent_bytes), func.sum(sent_bytes * rows_of.price / BYTES_PER_GB))
+        .where(
+            or_(
+                and_(rows_of.until_s > from_s, rows_of.from_s < until_s),
+                and_(lasted_s <= 0, rows_of.from_s > from_s, rows_of.from_s <= until_s),
+            )
+        )
+        .group_by(*groups)
+    )
+    if teams is not None:
+        query = query.where(rows_of.team.in_(teams))
+    for *key, some, cost in tx.execute(query):
+        yield tuple(key), float(some), cost
+
+
+def _sum_open_egress(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> Iterable[tuple[tuple[str, ...], float, float]]:
+    query = select(jobs.c.name, jobs.c.team, jobs.c.user, jobs.c.egress)
+    query = query.where(jobs.c.ended_s.is_(None), jobs.c.egress != "{}")
+    if teams is not None:
+        query = query.where(jobs.c.team.in_(teams))
+    for row in tx.execute(query):
+        account = rows.decode_egress(row.egress)
+        for interval in () if account is None else list_egress(account):
+            part = interval.clip(from_s, until_s)
+            if part:
+                pool = f"{interval.source}>{interval.target}"
+                columns = {"job": row.name, "team": row.team, "user": row.user, "pool": pool}
+                sent_bytes = interval.sent_bytes * part
+                cost = sent_bytes * interval.price / BYTES_PER_GB
+                yield tuple(columns[name] for name in by), sent_bytes, cost

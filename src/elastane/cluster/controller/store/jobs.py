@@ -10,11 +10,12 @@ from sqlalchemy.exc import IntegrityError
 
 from elastane.cluster.controller.figures import JobTimes
 from elastane.cluster.controller.jobs.accounts import close_intervals
+from elastane.cluster.controller.jobs.egress_account import list_closed_egress
 from elastane.cluster.controller.jobs.stored_job import JobNameTaken, SizeReason, StoredJob
 from elastane.cluster.controller.store import code_rows, rows
 from elastane.cluster.controller.store.columns import encode_json, is_moment
 from elastane.cluster.controller.store.database import count_change
-from elastane.cluster.controller.store.tables import decisions, events, forgotten, jobs, usage
+from elastane.cluster.controller.store.tables import decisions, egress, events, forgotten, jobs, usage
 from elastane.cluster.nouns.job_records import State, Wanted
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.cluster.nouns.usage import Use
@@ -326,6 +327,7 @@ def write_job(tx: Connection, before: StoredJob, after: StoredJob, *, always: tu
     values = rows.encode_changes(before, after, always)
     if before.uses != after.uses and after.using_since_s is not None:
         insert_usage(tx, before, after.using_since_s)
+    _insert_egress(tx, before, after)
     if values:
         tx.execute(update(jobs).where(jobs.c.name == after.name).values(values))
 
@@ -339,6 +341,14 @@ def insert_usage(tx: Connection, job: StoredJob, until_s: float) -> None:
     if ended:
         owner = {"job": job.name, "team": job.team, "user": job.user}
         tx.execute(insert(usage), [owner | msgspec.structs.asdict(interval) for interval in ended])
+
+
+def _insert_egress(tx: Connection, before: StoredJob, after: StoredJob) -> None:
+    """Store what a job has sent between sites in an interval that this change closes."""
+    ended = list_closed_egress(before.egress, after.egress)
+    if ended:
+        owner = {"job": after.name, "team": after.team, "user": after.user}
+        tx.execute(insert(egress), [owner | msgspec.structs.asdict(interval) for interval in ended])
 
 
 def update_reasons(tx: Connection, sizes: Mapping[str, PlannedSize]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, or_, select
 
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.store import rows
@@ -29,6 +29,14 @@ class EventCount(msgspec.Struct, frozen=True):
     events: int
 
 
+class EgressSpent(msgspec.Struct, frozen=True):
+    """The cost of all bytes that the job of this number has sent between sites."""
+
+    number: int
+    team: str
+    spent: float
+
+
 def count_jobs(tx: Connection) -> tuple[JobCount, ...]:
     """Count the jobs that have not ended, by team and state."""
     since = func.min(func.coalesce(jobs.c.resized_s, jobs.c.submitted_s))
@@ -43,6 +51,18 @@ def list_uses(tx: Connection) -> Iterator[tuple[str, Use]]:
     for row in tx.execute(query):
         for use in rows.decode_uses(row.using) or ():
             yield row.team, use
+
+
+def list_egress_spent(tx: Connection, after_s: float) -> tuple[EgressSpent, ...]:
+    """Return what bytes between sites have cost the jobs that have not ended before a time."""
+    query = select(jobs.c.number, jobs.c.team, jobs.c.egress).where(
+        jobs.c.egress != "{}", or_(jobs.c.ended_s.is_(None), jobs.c.ended_s >= after_s)
+    )
+    return tuple(
+        EgressSpent(row.number, row.team, account.spent)
+        for row in tx.execute(query)
+        if (account := rows.decode_egress(row.egress)) is not None
+    )
 
 
 def list_running_jobs(tx: Connection, limit: int) -> tuple[StoredJob, ...]:

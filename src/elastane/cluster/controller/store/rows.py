@@ -10,6 +10,7 @@ from typing import Any, get_args
 import msgspec
 from sqlalchemy import Row
 
+from elastane.cluster.controller.jobs.egress_account import EgressAccount
 from elastane.cluster.controller.jobs.stored_job import UNKNOWN_SPEC, SizeReason, StoredJob
 from elastane.cluster.controller.store.columns import (
     JsonColumn,
@@ -33,6 +34,7 @@ _decode_spec = lru_cache(maxsize=20_000)(JsonColumn[JobSpec](JobSpec, check_numb
 _decode_grant = JsonColumn[Grant](Grant)
 _decode_observed = JsonColumn[ObservedJob](ObservedJob)
 _decode_reason = JsonColumn[SizeReason](SizeReason)
+_decode_egress = JsonColumn[EgressAccount](EgressAccount)
 _decode_uses = JsonColumn[tuple[Use, ...]](tuple[Use, ...])
 
 STATES, WISHES = frozenset(get_args(State)), frozenset(get_args(Wanted))
@@ -66,7 +68,14 @@ PLAIN: dict[str, tuple[Callable[[object], bool], object]] = {
 FLOATS = frozenset({*TIMES, *OPTIONAL_TIMES, "using_since_s", "spent"})
 FIELDS = {"lives": "attempts"}
 """Columns whose field of a stored job has another name."""
-JSON = {"spec": "spec", "grant": "granted", "observed": "observed", "reason": "explained", "uses": "using"}
+JSON = {
+    "spec": "spec",
+    "grant": "granted",
+    "observed": "observed",
+    "reason": "explained",
+    "uses": "using",
+    "egress": "egress",
+}
 """Fields of a stored job whose columns hold JSON."""
 COLUMNS = {**{FIELDS.get(name, name): name for name in PLAIN}, **JSON}
 """The column of each field of a stored job, but the number."""
@@ -102,6 +111,8 @@ def decode_job(row: Row[Any]) -> StoredJob:
         fields["reason"] = decode_reason(columns["explained"])
     if "using" in columns:
         fields["uses"] = decode_uses(columns["using"])
+    if "egress" in columns:
+        fields["egress"] = decode_egress(columns["egress"])
     return StoredJob(
         **fields,
         number=columns["number"],
@@ -163,6 +174,14 @@ def decode_uses(text: object) -> tuple[Use, ...] | None:
     """Return the devices that a job uses; None: they cannot be read."""
     try:
         return _decode_uses(text)
+    except Malformed:
+        return None
+
+
+def decode_egress(text: object) -> EgressAccount | None:
+    """Return the account of the bytes that a job sends between sites; None: it cannot be read."""
+    try:
+        return _decode_egress(text)
     except Malformed:
         return None
 

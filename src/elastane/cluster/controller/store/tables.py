@@ -92,6 +92,7 @@ jobs = Table(
     Column("forget_at_s", Float),
     Column("spec_bytes", BigInteger, nullable=False, server_default="0"),
     Column("code", Text, nullable=False, server_default=""),
+    Column("egress", Text, nullable=False, server_default="{}"),
     Index(None, "team", "number"),
     # Every transaction that adds to a team counts the team's jobs and bytes.
     Index(None, "team", "ended_s", "user", "spec_bytes"),
@@ -240,6 +241,25 @@ usage = Table(
     Index(None, "until_s"),
     Index(None, "team", "until_s"),
     sqlite_autoincrement=True,
+)
+
+egress = Table(
+    "egress",
+    metadata,
+    Column("id", Number, primary_key=True, autoincrement=True),
+    Column("job", Text, nullable=False),
+    Column("team", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("sent_bytes", BigInteger, nullable=False),
+    Column("price", Float, nullable=False),
+    Column("from_s", Float, nullable=False),
+    Column("until_s", Float, nullable=False),
+    Index(None, "until_s"),
+    Index(None, "team", "until_s"),
+    sqlite_autoincrement=True,
+    comment="The bytes that jobs have sent between sites. No row is ever changed.",
 )
 
 tokens = Table(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from elastane.run.nouns.control import TrafficBytes
-from elastane.run.nouns.membership import Generation, NodeName, WorkerId
+from elastane.run.nouns.membership import Generation, NodeName, SiteName, WorkerId
 from elastane.run.worker.links.frames import StreamBytes
 
 WINDOW_STEPS = 10
@@ -24,14 +24,18 @@ class TrafficMeter:
     def __init__(self, worker: WorkerId, streams: Mapping[WorkerId, StreamBytes]) -> None:
         self._worker, self._streams = worker, streams
         self._nodes: dict[WorkerId, NodeName] = {}
+        self._sites: dict[WorkerId, SiteName] = {}
         self._generation = 0
         self._last: tuple[int, int, int] | None = None
         self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW_STEPS)
         self._measured: tuple[int, TrafficBytes] | None = None
 
     def place(self, generation: Generation) -> None:
-        """Learn the machines of the members of a generation."""
-        self._nodes |= {peer.worker: peer.node for peer in (*generation.members, *generation.leaving)}
+        """Learn the machines and the sites of the members of a generation."""
+        peers = (*generation.members, *generation.leaving)
+        self._nodes |= {peer.worker: peer.node for peer in peers}
+        # A machine of several sites stands where the first of them is.
+        self._sites |= {peer.worker: peer.sites[0] for peer in peers if peer.sites}
 
     def end_step(self, generation: int, step: int) -> None:
         """Measure the bytes since the last step; in the thread that handles the end of the step.
@@ -63,3 +67,12 @@ class TrafficMeter:
         """Return the bytes of a usual step of a generation; None: not measured yet. From any thread."""
         measured = self._measured
         return measured[1] if measured is not None and measured[0] == generation else None
+
+    def count_crossings(self) -> dict[SiteName, int]:
+        """Return the bytes sent to workers at each other site so far; they never shrink. From any thread."""
+        own, found = self._sites.get(self._worker, ""), dict[SiteName, int]()
+        for peer, stream in list(self._streams.items()) if own else ():
+            site = self._sites.get(peer, own)
+            if site != own:
+                found[site] = found.get(site, 0) + stream.sent
+        return found
