@@ -1,8 +1,9 @@
 """The script of a scheduling story, and the cluster that plays it.
 
-One command a line; ``#`` begins a comment. ``pool``, ``cohort``, ``team``, ``rules`` and ``reserve`` describe
-the cluster; ``submit``, ``end``, ``pause``, ``resume``, ``scale``, ``lose``, ``repair``, ``notice`` and
-``gone`` are what happens to it; ``wait 2m`` lets time pass, with a plan every 30 seconds.
+One command a line; ``#`` begins a comment. ``pool``, ``egress``, ``cohort``, ``team``, ``rules`` and
+``reserve`` describe the cluster; ``submit``, ``end``, ``pause``, ``resume``, ``scale``, ``price``, ``lose``,
+``repair``, ``notice`` and ``gone`` are what happens to it; ``wait 2m`` lets time pass, with a plan every 30
+seconds.
 """
 
 import random
@@ -11,8 +12,17 @@ from datetime import UTC, datetime, time
 import msgspec
 
 from elastane.cluster.nouns.cluster import Holding, JobState, Snapshot
-from elastane.cluster.nouns.config import Cohort, Quota, Reservation, SchedulingRules, Team, Weekly
-from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec, RunPolicy, WorkerResources
+from elastane.cluster.nouns.config import (
+    Cohort,
+    DeclaredEngine,
+    EgressPrices,
+    Quota,
+    Reservation,
+    SchedulingRules,
+    Team,
+    Weekly,
+)
+from elastane.cluster.nouns.jobs import DataPlacement, ElasticPolicy, JobSpec, RunPolicy, WorkerResources
 from elastane.cluster.nouns.plans import Decision
 from elastane.cluster.nouns.pools import Departure, Pool
 from elastane.cluster.scheduler.explanations import explain_decision
@@ -49,15 +59,29 @@ class Story:
 
     # -- the cluster ---------------------------------------------------------------------------------------
 
-    def _run_pool(self, name: str, *flags: str, devices: str, device: str = "", price: str = "1") -> None:
+    def _run_pool(
+        self, name: str, *flags: str, devices: str, device: str = "", price: str = "1", site: str = ""
+    ) -> None:
+        """Declare a pool; one at a site belongs to an engine of the name of the site."""
         pool = Pool(
             name=name,
             device=device or name,
             devices=int(devices),
             spot="spot" in flags,
             price=float(price),
+            site=site,
+            engine=site,
         )
-        self._change(pools=(*self._now.pools, pool))
+        engines = (*self._now.engines, DeclaredEngine(name=site, kind="slurm")) if site else ()
+        self._change(pools=(*self._now.pools, pool), engines=engines)
+
+    def _run_price(self, name: str, price: str) -> None:
+        pools = (replace(pool, price=float(price)) if pool.name == name else pool for pool in self._now.pools)
+        self._change(pools=tuple(pools))
+
+    def _run_egress(self, name: str, **prices: str) -> None:
+        found = {site: float(price) for site, price in prices.items()}
+        self._change(egress=(*self._now.egress, EgressPrices(name=name, prices=found)))
 
     def _run_cohort(self, name: str, **quotas: str) -> None:
         self._change(cohorts=(*self._now.cohorts, Cohort(name=name, quotas=_read_quotas(quotas))))
@@ -96,7 +120,9 @@ class Story:
                 ),
                 elastic_policy=_read_policy(workers),
                 budget=float(spec["budget"]) if "budget" in spec else None,
+                data=DataPlacement(sites=tuple(spec["sites"].split(",")) if "sites" in spec else ()),
             ),
+            parameters=int(float(spec.get("parameters", 0))),
             submitted_s=0.0,
         )
         self._cluster.submit(state)

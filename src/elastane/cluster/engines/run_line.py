@@ -68,7 +68,7 @@ class RunLine:
         self._events = Tail(run_dir.files, run_dir.events, WITHIN_BYTES)
         self._pace = Pace()
         self._steps: int | None = None
-        self._samples = self._ranks = 0
+        self._samples = self._ranks = self._parameters = 0
 
     def read_attempt(self) -> None:
         """Read the newest attempt, if its file has changed.
@@ -125,6 +125,7 @@ class RunLine:
             weights=pace.weights,
             resize_s=pace.resize_s,
             saved_s=pace.saved_s,
+            parameters=self._parameters,
         )
 
     async def ask(self, question: Ask) -> Answer | None:
@@ -193,6 +194,7 @@ class RunLine:
             return
         if pinned is not None:
             self._steps, self._samples, self._ranks = pinned.steps, pinned.global_batch, pinned.virtual_ranks
+            self._parameters = pinned.parameters
 
 
 def make_request(order: RunOrder, *, unless_by_hand: bool = False) -> Ask:

@@ -73,7 +73,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         successors: how many of the workers that have not arrived replace one that had arrived.
         virtual_ranks: of its run; 0: not known yet.
         retry_at_s: after a crash, it does not start before this time.
-        speeds, weights, prior, resize_s, unsaved_s, trained, remaining: as in
+        speeds, weights, prior, resize_s, unsaved_s, trained, remaining, parameters: as in
             `elastane.cluster.nouns.job_records.ObservedJob`.
         ends: why the job must end and needs no devices any more: it was cancelled, has reached its target, or
             its time is up; None: it continues.
@@ -101,6 +101,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trained: float = 0.0
     remaining: float | None = None
     spent: float = 0.0
+    parameters: int = 0
     ends: Cause | None = None
 
     @property

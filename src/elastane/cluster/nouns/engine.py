@@ -103,6 +103,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
             in seconds; None: there was no change.
         saved_s: when the last checkpoint was saved, in seconds since 1970; None: the events that were read
             mention none.
+        parameters: number of trained elements of the model; 0: unknown so far.
     """
 
     step: int = 0
@@ -115,6 +116,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[float, ...] = ()
     resize_s: float | None = None
     saved_s: float | None = None
+    parameters: int = 0
 
     @property
     def trained(self) -> int:

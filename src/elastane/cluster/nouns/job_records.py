@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from elastane.common.bodies import AnswerBody
-from elastane.common.bounds import LARGEST_COUNT, Amount, Count, Duration, Moment, Samples, Steps
+from elastane.common.bounds import LARGEST_COUNT, Amount, Count, Duration, Moment, Position, Samples, Steps
 
 State: TypeAlias = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
 """A job's state: ``queued`` waits without devices; ``running`` holds devices; the last three are final."""
@@ -78,6 +78,7 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
         unsaved_s: seconds of work that a preemption would lose.
         trained: samples it has trained on.
         remaining: samples still to train on; None: unknown.
+        parameters: number of trained elements of its model; 0: unknown.
     """
 
     seen_s: Moment = 0.0
@@ -97,6 +98,7 @@ class ObservedJob(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):
     unsaved_s: Duration = 0.0
     trained: Samples = 0.0
     remaining: Samples | None = None
+    parameters: Position = 0
 
     @property
     def samples_per_s(self) -> float:

@@ -121,6 +121,25 @@ class DidNotReturn(Reason, frozen=True, kw_only=True, gc=False):
     workers: int
 
 
+class CheaperElsewhere(Reason, frozen=True, kw_only=True, gc=False):
+    """A worker of the job leaves ``pool`` for ``target``, where a device costs less.
+
+    Args:
+        price: of a device of ``pool`` for an hour.
+        target_price: of a device of ``target``.
+        saved: what the move saves in ``horizon_s`` seconds.
+        cost: what the move costs: the time until the other worker trains, and the bytes of its state.
+    """
+
+    pool: str
+    price: float
+    target: str
+    target_price: float
+    saved: float
+    cost: float
+    horizon_s: float
+
+
 class SizeNotLegal(Reason, frozen=True, kw_only=True, gc=False):
     """The job's policy does not allow the ``workers`` it has."""
 
@@ -337,6 +356,7 @@ LossReason: TypeAlias = (
     | QuotaReached
     | DidNotArrive
     | DidNotReturn
+    | CheaperElsewhere
     | SizeNotLegal
 )
 """Why a job gives something back."""

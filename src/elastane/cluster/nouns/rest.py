@@ -115,8 +115,8 @@ class Job(JobSummary, frozen=True, kw_only=True):
         resizes: how often its grant changed while it ran.
         preemptions: how often it was stopped for other jobs; stops by its own budget or limits do not count.
         resized_s: when its grant last changed.
-        spent: its cost before ``spending_since_s``, and that of all bytes between sites, in the currency of the
-            pools' prices.
+        spent: its cost before ``spending_since_s``, with that of all bytes between sites, in the currency of
+            the pools' prices.
         egress_spent: the part of ``spent`` that bytes between sites have caused.
         spending_per_h: cost of an hour of the devices it uses now.
         spending_since_s: since when it uses these devices at this price.

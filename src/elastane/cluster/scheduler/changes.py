@@ -4,12 +4,17 @@ A job that has more than it is entitled to gives the rest back at once. A job th
 devices: minimums first, then growth, both in the order in which they were granted. Leaving workers count
 against quotas and pools until an observation shows that they are gone. While a job of a better right waits
 for a device, no other job gets it.
+
+Last, workers of jobs at several sites follow prices to devices that are left.
 """
 
 from dataclasses import dataclass, field
 
+from elastane.cluster.nouns.cluster import Snapshot
+from elastane.cluster.nouns.plans import CheaperElsewhere
 from elastane.cluster.scheduler.cluster_index import ClusterIndex
 from elastane.cluster.scheduler.planned_job import PlannedJob
+from elastane.cluster.scheduler.price_moves import find_price_move, may_follow_prices
 from elastane.cluster.scheduler.quota_ledger import QuotaLedger
 from elastane.cluster.scheduler.sizes import round_down_to_size
 
@@ -27,12 +32,14 @@ class JobChange:
         short: workers that it is entitled to and cannot have yet, by pool.
         drain: workers that are asked to leave, those on nodes that leave included; by the name of the pool,
             because that may have been removed.
+        cheaper: why one of ``new`` takes the place of a worker of another pool; None: none does.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
     new: dict[int, int] = field(default_factory=dict)
     short: dict[int, int] = field(default_factory=dict)
     drain: dict[str, int] = field(default_factory=dict)
+    cheaper: CheaperElsewhere | None = None
 
     @property
     def workers(self) -> dict[int, int]:
@@ -60,7 +67,11 @@ def compute_changes(cluster: ClusterIndex) -> tuple[JobChange, ...]:
     # 3. Start growth. The place of a job in the order is that of its first growth.
     for job in dict.fromkeys(grant.job for grant in grants if grant.growth):
         _start_growth(ledger, job, changes[job.number])
-    # 4. Ask the other workers to leave.
+    # 4. Let workers of jobs that change nothing else follow prices, to devices that no job is entitled to.
+    for job in cluster.jobs:
+        if may_follow_prices(job, cluster.snapshot):
+            _follow_prices(ledger, job, changes[job.number], cluster.snapshot)
+    # 5. Ask the other workers to leave.
     for job in cluster.jobs:
         change = changes[job.number]
         size = change.size
@@ -129,6 +140,26 @@ def _start_growth(ledger: QuotaLedger, job: PlannedJob, change: JobChange) -> No
             change.new[pool] = change.new.get(pool, 0) + taken
         if workers > taken:
             change.short[pool] = change.short.get(pool, 0) + workers - taken
+
+
+def _follow_prices(ledger: QuotaLedger, job: PlannedJob, change: JobChange, snapshot: Snapshot) -> None:
+    """Move one worker to a cheaper pool, if the job keeps all it has and waits for nothing."""
+    if change.new or change.short or change.size != job.size:
+        return
+
+    def count_free(pool: int) -> int:
+        room = ledger.find_room(job.path, job.level, pool, new=True)
+        return int(min(ledger.free[pool], room) // job.devices)
+
+    move = find_price_move(job, change.kept, snapshot, count_free)
+    if move is None:
+        return
+    change.kept[move.source] -= 1
+    if not change.kept[move.source]:
+        del change.kept[move.source]
+    change.new[move.target] = 1
+    change.cheaper = move.why
+    _charge_workers(ledger, job, change.new)
 
 
 def _round_down_to_faster_size(job: PlannedJob, workers: int) -> int:

@@ -50,6 +50,8 @@ class DecisionMaker:
         action = _find_action(job, change)
         names = tuple(self._cluster.pools)
         match action:
+            case "move" if change.cheaper is not None:
+                why: tuple[Why, ...] = (change.cheaper,)
             case "start" | "grow":
                 why = self._explain_more(job, change)
             case "shrink" | "preempt" | "move":

@@ -17,6 +17,7 @@ from elastane.cluster.nouns.plans import (
     CapacityGone,
     Cause,
     CeilingReason,
+    CheaperElsewhere,
     CoolingDown,
     DidNotArrive,
     DidNotReturn,
@@ -132,6 +133,13 @@ def _describe_loss_reason(why: LossReason, name_job: NameJob) -> str:
             return f"{format_count(workers, 'worker')} that it was granted did not arrive in time"
         case DidNotReturn(workers=workers):
             return f"{workers} of its workers failed and did not come back in time"
+        case CheaperElsewhere(pool=pool, target=target, saved=saved, cost=cost):
+            there, here = format_money(why.target_price), format_money(why.price)
+            return (
+                f"a device costs {there} an hour in {target} and {here} in {pool}, so one of its workers "
+                f"moves there: in {why.horizon_s:g} s that saves {format_money(saved)}, more than the "
+                f"{format_money(cost)} that the move costs"
+            )
         case SizeNotLegal(workers=workers):
             return f"its elastic policy does not allow {format_count(workers, 'worker')}"
         case _:

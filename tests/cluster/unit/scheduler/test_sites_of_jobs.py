@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from elastane.cluster.controller.admission import check_residency
 from elastane.cluster.nouns import plans
-from elastane.cluster.nouns.cluster import Holding, Snapshot
-from elastane.cluster.nouns.config import DeclaredEngine, Team
+from elastane.cluster.nouns.cluster import Draining, Holding, Snapshot
+from elastane.cluster.nouns.config import DeclaredEngine, EgressPrices, SchedulingRules, Team
 from elastane.cluster.nouns.job_checks import check_job_spec
 from elastane.cluster.nouns.jobs import DataPlacement
 from elastane.cluster.nouns.pools import Pool
@@ -185,3 +185,65 @@ def test_in_random_clusters_jobs_have_workers_at_all_their_sites_and_come_to_res
             assert number < 3 or not any(decision.drain for decision in decisions), seed
             snapshot = replace(snapshot, jobs=tuple(running), now_s=snapshot.now_s + 3600)
     assert started > 80
+
+
+def follow(b=2, u=1, *, berlin=None, boston=None, low=2, rules=None, egress=(), now_s=NOW_S, **fields):
+    """Return the decision about a job with workers in Berlin, where the price is 6, and in Boston, at 3."""
+    berlin = replace(BERLIN, **({"price": 6.0} | (berlin or {})))
+    boston = replace(BOSTON, **({"price": 3.0} | (boston or {})))
+    spec = {"spot": True, "data": BOTH}
+    job = state(low=low, high=b + u, fields=hold(b=b, u=u) | fields, **spec)
+    snapshot = Snapshot(
+        now_s=now_s,
+        pools=(berlin, boston),
+        engines=ENGINES,
+        egress=egress,
+        jobs=(job,),
+        rules=rules or SchedulingRules(),
+    )
+    (decision,) = plan(snapshot).decisions
+    return decision
+
+
+def test_a_worker_moves_to_the_cheaper_site():
+    decision = follow()
+    assert (decision.action, decision.workers, decision.drain) == ("move", {"b": 1, "u": 2}, {"b": 1})
+    assert decision.why == (
+        plans.CheaperElsewhere(
+            pool="b", price=6.0, target="u", target_price=3.0, saved=0.5, cost=0.15 + 15 / 3600, horizon_s=600
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"b": 1, "u": 2},
+        {"boston": {"devices": 1}},
+        {"boston": {"price": 5.5}},
+        {"rules": SchedulingRules(horizon_s=100.0)},
+        {"resized_s": NOW_S - 10},
+        {"started_s": NOW_S - 10},
+        {"starting_since_s": NOW_S - 10},
+        {"draining": (Draining(pool="u", workers=1, deadline_s=NOW_S + 9),)},
+        {"speeds": ((3, 10.0),), "remaining": 1000.0},
+        {"parameters": 10**9, "egress": (EgressPrices(name="berlin", prices={"*": 0.05}),)},
+    ],
+    ids=", ".join,
+)
+def test_no_worker_moves_if_that_is_not_worth_it_or_not_possible_now(changed):
+    assert follow(**changed).action == "keep"
+
+
+def test_bytes_from_other_sites_do_not_keep_a_worker_where_they_cost_nothing():
+    prices = (
+        EgressPrices(name="berlin", prices={"kyoto": 9.0}),
+        EgressPrices(name="boston", prices={"*": 9}),
+    )
+    assert follow(parameters=10**9, egress=prices).action == "move"
+
+
+def test_a_minimum_does_not_move_to_devices_that_can_be_taken_away():
+    assert follow(b=3, low=3, boston={"spot": True}).action == "keep"
+    assert follow(b=3, low=2, boston={"spot": True}).workers == {"b": 2, "u": 2}
+    assert follow(b=3, low=4).workers == {"b": 2, "u": 2}

@@ -227,4 +227,5 @@ def _add_progress(before: ObservedJob, progress: JobProgress, now_s: float) -> O
         unsaved_s=before.unsaved_s if saved_s is None else max(0.0, now_s - saved_s),
         trained=progress.trained,
         remaining=progress.remaining,
+        parameters=progress.parameters,
     )

@@ -118,6 +118,7 @@ def _read_state(job: StoredJob, now_s: float) -> JobState:
         unsaved_s=observed.unsaved_s,
         trained=observed.trained,
         remaining=observed.remaining,
+        parameters=observed.parameters,
         spent=compute_spending(job, now_s),
         ends=CAUSES.get(job.wanted),
     )

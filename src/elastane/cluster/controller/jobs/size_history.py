@@ -8,6 +8,7 @@ from elastane.cluster.nouns.plans import (
     BudgetAllows,
     BudgetSpent,
     CapacityGone,
+    CheaperElsewhere,
     Decision,
     Ends,
     GivesWay,
@@ -41,7 +42,7 @@ class SizeHistory(msgspec.Struct, frozen=True, kw_only=True):
 def record_decision(before: SizeHistory, decision: Decision, now_s: float) -> SizeHistory:
     setbacks = before.setbacks
     # To give way to another job costs no more than a resize, unless the job is stopped.
-    harmless = WISHED if decision.action == "preempt" else (*WISHED, GivesWay)
+    harmless = WISHED if decision.action == "preempt" else (*WISHED, GivesWay, CheaperElsewhere)
     if decision.action in SETBACKS and not all(isinstance(why, harmless) for why in decision.why):
         is_first = before.resized_s is None or now_s >= before.resized_s + QUIET_S
         setbacks = 1 if is_first else setbacks + 1
