@@ -6,13 +6,14 @@ import msgspec
 from sqlalchemy import Connection
 
 from elastane.cluster.controller.jobs.accounts import charge
+from elastane.cluster.controller.jobs.egress_account import EgressAccount
 from elastane.cluster.controller.jobs.observation_record import close_job
 from elastane.cluster.controller.jobs.requests import cancel_job, create_job
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.store import jobs
 from elastane.cluster.nouns.job_records import ENDED, ObservedJob, State
 from elastane.cluster.nouns.jobs import JobSpec
-from elastane.cluster.nouns.usage import Use
+from elastane.cluster.nouns.usage import BYTES_PER_GB, SentBytes, Use
 
 
 def submit(tx: Connection, spec: JobSpec, user: str, now_s: float) -> StoredJob:
@@ -31,6 +32,18 @@ def observe(
 def use(tx: Connection, name: str, uses: tuple[Use, ...], now_s: float) -> None:
     (job,) = jobs.find_jobs(tx, [name])
     jobs.write_job(tx, job, charge(job, uses, now_s))
+
+
+def send(tx: Connection, name: str, sent_bytes: int, now_s: float) -> None:
+    """Let a job have sent bytes between two sites, at a price of 2 for 10^9."""
+    (job,) = jobs.find_jobs(tx, [name])
+    account = EgressAccount(
+        sent=(SentBytes(source="berlin", target="boston", sent_bytes=sent_bytes, price=2.0),),
+        from_s=now_s,
+        until_s=now_s,
+        spent=sent_bytes / BYTES_PER_GB * 2.0,
+    )
+    jobs.write_job(tx, job, msgspec.structs.replace(job, egress=account))
 
 
 def cancel(tx: Connection, name: str, now_s: float) -> StoredJob:

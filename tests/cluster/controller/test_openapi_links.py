@@ -27,7 +27,7 @@ from elastane.cluster.controller.rest.context import Rate, Settings
 from elastane.cluster.controller.rest.links import list_links
 from elastane.cluster.controller.store import documents, jobs, nodes
 from elastane.cluster.controller.store.database import Store
-from elastane.cluster.nouns.config import Cohort, Config, PriorityClass, Team, Trigger
+from elastane.cluster.nouns.config import Cohort, Config, EgressPrices, PriorityClass, Team, Trigger
 from elastane.cluster.nouns.pools import Pool
 from tests.cluster.controller import job_rows
 
@@ -61,6 +61,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
         teams=(Team(name="vision"),),
         cohorts=(Cohort(name="all"),),
         priorities=(PriorityClass(name="high", value=1),),
+        egress=(EgressPrices(name="berlin", prices={"*": 0.05}),),
         triggers=(Trigger(name="busy", metric="qps", above=1.0, pool="h100", limit=1),),
     )
     logs = home / "run" / "logs"
@@ -93,6 +94,7 @@ DOCUMENTS = {
     "priorities": {"value": 3},
     "engines": {"kind": "slurm", "options": {"setup": "module load cuda"}},
     "pools": {"device": "h100", "devices": 1},
+    "egress": {"prices": {"boston": 0.09, "*": 0.05}},
     "reservations": {"pool": "h100", "devices": 1, "when": ONCE},
     "triggers": {"metric": "qps", "above": 1.0, "pool": "h100", "limit": 1},
 }

@@ -242,6 +242,7 @@ CONFIG = {
     "priorities": [{"name": "high", "value": 10}],
     "engines": [{"name": "hpc", "kind": "slurm"}],
     "pools": [POOL],
+    "egress": [{"name": "berlin", "prices": {"boston": 0.09, "*": 0.05}}],
     "reservations": [
         {
             "name": "inference",
@@ -258,7 +259,7 @@ def test_a_configuration_is_compared_applied_and_read_back(operator, api):
     applied = msgspec.json.decode(operator.post("/config/apply", CONFIG).content)
     assert applied == compared
     assert {one["change"] for one in applied["items"]} == {"add"}
-    assert len(applied["items"]) == 6
+    assert len(applied["items"]) == 7
     assert operator.post("/config/diff", CONFIG).json()["items"] == []
     whole = msgspec.json.decode(operator.get("/config").content, type=Config)
     assert operator.post("/config/diff", whole).json()["items"] == []

@@ -113,7 +113,7 @@ def test_a_store_of_a_newer_version_or_an_early_build_is_left_alone(store, store
         Store(store_url)
 
 
-@pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
+@pytest.mark.parametrize("table", ["events", "decisions", "usage", "egress", "audit"])
 @pytest.mark.parametrize(
     "verb",
     [
@@ -128,7 +128,7 @@ def test_history_is_neither_changed_nor_deleted(store, make_spec, table, verb):
         tx.execute(text(verb.format(table)))
 
 
-@pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
+@pytest.mark.parametrize("table", ["events", "decisions", "usage", "egress", "audit"])
 def test_history_is_not_replaced_by_sqlites_insert_or_replace(sqlite_store, make_spec, table):
     replace = "INSERT OR REPLACE INTO {0} SELECT * FROM {0}"
     write_down(sqlite_store, make_spec())
@@ -143,6 +143,7 @@ def write_down(store, spec):
     with store.begin_write() as tx:
         history.append_event(tx, "job.submitted", "it was", NOW_S)
         job_rows.use(tx, "train", (Use(pool="h100", terms="owned", devices=1),), NOW_S)
+        job_rows.send(tx, "train", 10**9, NOW_S)
         job_rows.use(tx, "train", (), NOW_S + 1)
         tx.execute(
             text(
