@@ -43,7 +43,8 @@ def send(tx: Connection, name: str, sent_bytes: int, now_s: float) -> None:
         until_s=now_s,
         spent=sent_bytes / BYTES_PER_GB * 2.0,
     )
-    jobs.write_job(tx, job, msgspec.structs.replace(job, egress=account))
+    spent = job.spent + account.spent
+    jobs.write_job(tx, job, msgspec.structs.replace(job, egress=account, spent=spent))
 
 
 def cancel(tx: Connection, name: str, now_s: float) -> StoredJob:

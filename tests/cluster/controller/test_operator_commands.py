@@ -16,6 +16,7 @@ from elastane.cluster.controller.store import history
 from elastane.cluster.nouns.engine import ObservedNode
 from elastane.cluster.nouns.engine_options import OPTIONS, SLURM
 
+from . import job_rows
 from .conftest import _served
 
 H100 = ("pool", "set", "h100", "--device", "h100", "--devices", "8", "--price", "2")
@@ -363,6 +364,22 @@ def test_usage_is_printed_in_hours_and_as_json_in_seconds(olga, cluster, make_sp
     assert [(one["team"], float(one["borrowed_device_s"])) for one in table] == [("vision", seconds)]
     assert "no usage" in olga.said("usage", "--from", "2019-01-01", "--until", "2019-02-01")
     assert olga.said("usage", "--by", "job", "--by", "job") == olga.said("usage", "--by", "job")
+
+
+def test_bytes_between_sites_are_printed_beside_the_devices(olga, cluster, make_spec):
+    olga(*H100)
+    cluster.api.user().post("/jobs", make_spec())
+    cluster.until(lambda: cluster.workers("train") == 4)
+    assert "egress" not in olga.said("usage", "--from", "2020-01-01")
+    with cluster.api.store.begin_write() as tx:
+        job_rows.send(tx, "train", 3 * 10**9, cluster.clock())
+    by_pool = olga.rows("usage", "--from", "2020-01-01", "--by", "pool")
+    assert by_pool[0] == ["berlin>boston", "0.0000", "0.0000", "0.0000", "0.0000", "3.00", "6.00", "6.00"]
+    assert [row[0] for row in by_pool] == ["berlin>boston", "h100", "total"]
+    assert by_pool[-1][-3:-1] == ["3.00", "6.00"]
+    (line,) = csv.DictReader(io.StringIO(olga.said("usage", "--from", "2020-01-01", "--csv")))
+    assert (float(line["egress_bytes"]), float(line["egress_cost"])) == (3e9, 6.0)
+    assert "(6.00 for egress)" in olga.said("describe", "train")
 
 
 def test_a_span_of_usage_that_ends_before_it_begins_is_refused(olga, cluster):

@@ -27,7 +27,7 @@ from .conftest import Api, spec
 from .world import Cluster, World
 
 DEVICES = 8
-COLUMNS = ("spec", "granted", "observed", "explained", "using")
+COLUMNS = ("spec", "granted", "observed", "explained", "using", "egress")
 """Of jobs, those with JSON."""
 NULL_SPEEDS = '{"seenS":1.0,"held":{"h100":{"workers":2}},"step":3,"speeds":[[2,null]]}'
 """What a job of an earlier version could have stored."""

@@ -6,6 +6,7 @@ import pytest
 
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.bound_data import read_worker_sites
+from tests.waiting import wait_until
 
 from .small_cluster import SOURCES, TRAINING, read_json, wait_for_members, wait_for_state
 from .test_jobs_on_agents_elsewhere import engine, read_training, run_elastane
@@ -32,6 +33,9 @@ def test_a_job_at_two_sites_trains_the_bytes_of_one_machine(
     run_elastane("pool", "set", "local", "--site", "eu", "--devices", "3")
     boston = ("--device", "cpu", "--devices", "1", "--engine", "far", "--site", "us", "--price", "2")
     run_elastane("pool", "set", "overseas", *boston)
+    prices = tmp_path / "prices.yaml"
+    prices.write_text('egress:\n- {name: eu, prices: {"*": 900}}\n')
+    run_elastane("config", "apply", prices)
     args = (f"--steps={ROUNDS}", "--inner-steps=3", "--sites=eu,us")
     job = tmp_path / "job.yaml"
     job.write_text(
@@ -44,6 +48,7 @@ def test_a_job_at_two_sites_trains_the_bytes_of_one_machine(
     run_elastane("submit", job, "--name", "study")
     wait_for_members(run_elastane, "study", 3, engine.list_living)
     assert read_json(run_elastane, "describe", "study")["grant"]["workers"] == {"local": 2, "overseas": 1}
+    wait_until(lambda: read_json(run_elastane, "describe", "study")["egressSpent"], "bytes are paid")
     for agent in engine.list_living():
         for gates in (tmp_path / "agents" / agent).glob("agent-runs/*/*"):
             (gates / "gates").touch()
@@ -52,3 +57,8 @@ def test_a_job_at_two_sites_trains_the_bytes_of_one_machine(
     assert [line.loss_hex for line in run.ledger] == alone.losses
     assert sorted(read_worker_sites(run.events).values(), key=sorted) == [{"eu"}, {"eu"}, {"us"}]
     assert verify_run(run).problems == ()
+    usage = {row["pool"]: row for row in read_json(run_elastane, "usage", "--by", "pool")["rows"]}
+    there, back = usage["eu>us"], usage["us>eu"]
+    assert there["egressCost"] == pytest.approx(there["egressBytes"] / 1e9 * 900)
+    assert (back["egressBytes"] > 0, back["egressCost"]) == (True, 0)
+    assert read_json(run_elastane, "describe", "study")["egressSpent"] == pytest.approx(there["egressCost"])

@@ -1,14 +1,24 @@
 """The line to a run: what a coordinator is asked for, and how many are asked at once."""
 
 import asyncio
+import json
 
 import pytest
 
-from elastane.cluster.engines.run_line import REQUESTS_AT_ONCE, RunLine, WorkerCounts, ask_runs
-from elastane.cluster.nouns.engine import DrainWorker, EvictWorkers, ResizeJob, StopAttempt
+from elastane.cluster.engines.run_line import REQUESTS_AT_ONCE, RunLine, WorkerCounts, ask_runs, count_workers
+from elastane.cluster.nouns.engine import Crossing, DrainWorker, EvictWorkers, ResizeJob, StopAttempt
+from elastane.common.untrusted_data import Malformed
 from elastane.run.attempts.attempt_file import write_attempt
 from elastane.run.nouns.attempts import Attempt, AttemptOutcome
-from elastane.run.nouns.control import Answer, AskDrain, AskEvict, AskResize, AskStatus, AskStop
+from elastane.run.nouns.control import (
+    Answer,
+    AskDrain,
+    AskEvict,
+    AskResize,
+    AskStatus,
+    AskStop,
+    decode_answer,
+)
 from elastane.run.nouns.rundir import RunDir
 
 
@@ -94,3 +104,21 @@ def test_many_runs_are_asked_in_groups_so_that_each_has_time_to_answer(tmp_path)
     assert answers.keys() == lines.keys() - {"job-0"}
     assert {answer.target for answer in answers.values()} == {1}
     assert CountedLine.most == REQUESTS_AT_ONCE
+
+
+def describe_worker(**fields) -> bytes:
+    worker = {"role": "worker", "pid": 7, "worker": 3, "generation": 1, "sites": ["eu"], **fields}
+    return json.dumps({"type": "Answer", "ok": True, "target": 1, "processes": [worker]}).encode()
+
+
+def test_what_workers_have_sent_to_other_sites_is_read_from_the_answer() -> None:
+    counts = count_workers(decode_answer(describe_worker(crossings={"us": 5, "kyoto": 2**62})))
+    assert counts.crossings == (Crossing(3, "eu", "us", 5), Crossing(3, "eu", "kyoto", 2**62))
+    assert count_workers(decode_answer(describe_worker(crossings={"us": 5}, sites=[]))).crossings == ()
+
+
+@pytest.mark.parametrize("sent", [-1, 2**62 + 1, 1e300, float("nan"), float("inf"), 0.5, None, "9"])
+def test_a_counter_that_cannot_be_true_makes_the_answer_unreadable(sent) -> None:
+    """The run then counts as silent; no other run is affected."""
+    with pytest.raises(Malformed):
+        decode_answer(describe_worker(crossings={"us": sent}))
