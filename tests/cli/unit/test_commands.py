@@ -409,7 +409,7 @@ def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, live_r
     agent, first = json.loads(elastane("ps", "done", "--json").stdout)
     keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state", "node"}
     keys |= {"sent_bytes", "received_bytes", "activity", "silent_s", "compute_s", "saving", "further"}
-    keys.add("sites")
+    keys |= {"sites", "crossings"}
     assert set(agent) == set(first) == keys
     assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
 
