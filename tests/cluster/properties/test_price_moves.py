@@ -1,7 +1,7 @@
 """Workers of jobs at several sites follow prices: they come to rest, keep each site, and never cost more."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastane.cluster.nouns.cluster import Snapshot
@@ -85,8 +85,10 @@ def list_moves(made):
 
 
 @given(seeds)
+@example(392321496)
 @settings(max_examples=60)
 def test_with_constant_prices_every_cluster_comes_to_rest(seed):
+    """The example did not: workers left their team's quota, gave way to a borrower, and took their own back."""
     rng = dice(seed)
     cluster = spread(rng)
     for _ in range(2):

@@ -342,5 +342,6 @@ def test_every_kind_of_reason_is_checked_or_has_its_own_test():
         plans.AwaitsArrival,
         plans.TargetMet,
         plans.BudgetAllows,
+        plans.CheaperElsewhere,
     }
     assert {kind for kind in get_args(plans.Why) if not hasattr(Truth, named(kind))} == elsewhere

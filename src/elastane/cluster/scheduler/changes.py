@@ -147,9 +147,16 @@ def _follow_prices(ledger: QuotaLedger, job: PlannedJob, change: JobChange, snap
     if change.new or change.short or change.size != job.size:
         return
 
-    def count_free(pool: int) -> int:
-        room = ledger.find_room(job.path, job.level, pool, new=True)
-        return int(min(ledger.free[pool], room) // job.devices)
+    def count_free(source: int, target: int) -> int:
+        # From a quota that its team owns to one that it borrows, a worker would give way to jobs to which it
+        # did not before, and come back.
+        level = max(
+            job.path.index(grant.node)
+            for grant in job.grants
+            if any(pool == source for pool, _ in grant.parts)
+        )
+        room = ledger.find_room(job.path, level, target, new=True)
+        return int(min(ledger.free[target], room) // job.devices)
 
     move = find_price_move(job, change.kept, snapshot, count_free)
     if move is None:

@@ -49,20 +49,23 @@ def may_follow_prices(job: PlannedJob, snapshot: Snapshot) -> bool:
 
 
 def find_price_move(
-    job: PlannedJob, kept: Mapping[int, int], snapshot: Snapshot, count_free: Callable[[int], int]
+    job: PlannedJob, kept: Mapping[int, int], snapshot: Snapshot, count_free: Callable[[int, int], int]
 ) -> PriceMove | None:
     """Return the move that saves most beyond its cost; None: no move is worth it.
 
     Args:
         job: it may follow prices.
         kept: its workers by pool.
-        count_free: returns how many workers of the job still fit into a pool that no job has a claim to.
+        count_free: returns how many workers that leave a pool, the first argument, fit into another one
+            beside all that jobs have a claim to.
     """
     found = [
         move
         for source in kept
         for target in job.groups[0].for_minimum
-        if source != target and _may_leave(job, kept, source, target, snapshot) and count_free(target) > 0
+        if source != target
+        and _may_leave(job, kept, source, target, snapshot)
+        and count_free(source, target) > 0
         if (move := _weigh(job, kept, source, target, snapshot)) is not None
     ]
     return max(found, key=lambda move: move.why.saved - move.why.cost, default=None)
