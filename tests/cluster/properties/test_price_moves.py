@@ -88,7 +88,7 @@ def list_moves(made):
 @example(392321496)
 @settings(max_examples=60)
 def test_with_constant_prices_every_cluster_comes_to_rest(seed):
-    """The example did not: workers left their team's quota, gave way to a borrower, and stopped it at home."""
+    """The example did not: workers left their own quota, gave way to a borrower and stopped it at home."""
     rng = dice(seed)
     cluster = spread(rng)
     for _ in range(2):
