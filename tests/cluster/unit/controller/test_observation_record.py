@@ -9,19 +9,12 @@ from elastane.cluster.nouns.engine import Observation
 from elastane.cluster.nouns.job_records import Grant, HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.run.nouns.attempts import AttemptOutcome
+from tests.cluster.stored_jobs import make_stored_job
 
 SPEC = JobSpec(name="j", team="t", script="/train.py", elastic_policy=ElasticPolicy(max_replicas=8))
-JOB = StoredJob(
-    number=1,
-    name="j",
-    team="t",
-    user="ada",
-    state="running",
-    workers=3,
+JOB = make_stored_job(
+    SPEC,
     step=7,
-    started_s=1.0,
-    spec=SPEC,
-    grant=Grant(workers={"p": 3}),
     observed=ObservedJob(seen_s=9.0, held={"p": HeldWorkers(workers=3)}),
     run_dir="/runs/j",
     active_s=8.0,

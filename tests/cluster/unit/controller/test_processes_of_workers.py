@@ -5,28 +5,20 @@ import pytest
 
 from elastane.cluster.controller.admission import check_virtual_ranks
 from elastane.cluster.controller.jobs.explanation import explain_size
-from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.controller.rest.job_bodies import render_summary
 from elastane.cluster.engines.local.job_program import make_run_spec
 from elastane.cluster.engines.own_run import check_fits_own_home
-from elastane.cluster.nouns.job_records import Explanation, Grant
+from elastane.cluster.nouns.job_records import Explanation
 from elastane.cluster.nouns.job_words import format_job_workers
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
 from elastane.common.errors import BadField, BadInput
+from tests.cluster.stored_jobs import make_stored_job
 
 SPEC = JobSpec(
     name="j", team="t", script="/train.py", processes=2, elastic_policy=ElasticPolicy(max_replicas=4)
 )
-JOB = StoredJob(
-    number=1,
-    name="j",
-    team="t",
-    user="ada",
-    state="running",
-    workers=3,
-    started_s=1.0,
-    spec=SPEC,
-    grant=Grant(workers={"p": 3}),
+JOB = make_stored_job(
+    SPEC,
     reason=Explanation(sentences=("j keeps 3 workers in p.",)),
 )
 

@@ -7,22 +7,15 @@ from elastane.cluster.controller.jobs.observation_record import observe_job
 from elastane.cluster.controller.jobs.scheduler_state import read_scheduler_job
 from elastane.cluster.controller.jobs.stored_job import StoredJob
 from elastane.cluster.nouns.engine import JobProgress, Observation
-from elastane.cluster.nouns.job_records import Explanation, Grant, HeldWorkers, ObservedJob
+from elastane.cluster.nouns.job_records import Explanation, HeldWorkers, ObservedJob
 from elastane.cluster.nouns.jobs import ElasticPolicy, JobSpec
+from tests.cluster.stored_jobs import make_stored_job
 
 SPEC = JobSpec(
     name="j", team="t", script="/train.py", contract="torchrun", elastic_policy=ElasticPolicy(max_replicas=8)
 )
-JOB = StoredJob(
-    number=1,
-    name="j",
-    team="t",
-    user="ada",
-    state="running",
-    workers=3,
-    started_s=1.0,
-    spec=SPEC,
-    grant=Grant(workers={"p": 3}),
+JOB = make_stored_job(
+    SPEC,
     observed=ObservedJob(seen_s=9.0, held={"p": HeldWorkers(workers=3)}),
     reason=Explanation(sentences=("j keeps 3 workers in p.",)),
 )
