@@ -119,9 +119,6 @@ class RandomUser:
         )
         self.submitted[name] = self._cluster.jobs.submit(spec, key=name).number
 
-    def step_of(self, name: str) -> int:
-        return self._cluster.jobs.get(name).observed.step
-
     def cancel(self, name: str) -> None:
         self._change(lambda: self._cluster.jobs.cancel(name))
         self.cancelled.add(name)

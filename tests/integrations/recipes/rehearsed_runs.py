@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from torch import nn
 
@@ -101,12 +100,6 @@ def play_recipe(stage: Stage, recipe: Recipe, folder: Path, disturb=do_nothing, 
     assert ended.verdict.problems == (), ended.describe()
     assert not ended.find_events("worker.failed"), ended.describe()
     return ended
-
-
-def change_recipe(recipe: Recipe, **parts: dict) -> Recipe:
-    """Return a recipe with changed fields of its parts."""
-    changed = {name: msgspec.structs.replace(getattr(recipe, name), **new) for name, new in parts.items()}
-    return msgspec.structs.replace(recipe, **changed)
 
 
 async def release_all_steps(run) -> None:

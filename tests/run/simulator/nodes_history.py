@@ -1,7 +1,7 @@
 """One history of a run on several nodes: nodes die, the network parts them, and coordinators take over."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -132,10 +132,6 @@ class NodesHistory(History):
 
     def list_living_nodes(self) -> list[SimNode]:
         return [node for node in self.nodes if node.alive]
-
-    def list_coordinators(self) -> Iterator[NodeCoordinator]:
-        """Yield all living coordinators."""
-        return (coordinator for node in self.nodes for coordinator in node.list_living())
 
     @property
     def newest(self) -> NodeCoordinator | None:

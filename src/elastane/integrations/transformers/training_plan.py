@@ -1,6 +1,5 @@
 """The order of a training: its steps, the place of each in its epoch, and the samples of each epoch."""
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -74,11 +73,6 @@ class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def begins_epoch(self, step: int) -> bool:
         return find_step_samples(step, self.samples, self.global_batch).start == 0
-
-
-def count_steps(steps_per_epoch: int, max_steps: int, epochs: float) -> int:
-    """Return the steps of the training, as a Trainer counts: ``max_steps`` takes precedence."""
-    return max_steps if max_steps > 0 else math.ceil(epochs * steps_per_epoch)
 
 
 class SampleOrder:

@@ -18,7 +18,6 @@ from elastane.cluster.engines.kubernetes.quantities import parse_quantity
 from tests.cluster.engines.api_double.objects import ApiError, Document, Objects, format_time, now, parse_time
 
 WAIT_S = 0.5
-DEFAULT_PROCESSORS = "1"
 
 
 class Nodes:

@@ -12,7 +12,6 @@ from elastane.run.nouns.spec import PastDivision, Pinned, RunRecord, RunSpec
 from elastane.run.observability.coverage import SampleRules
 from elastane.run.observability.run_files import Recorded
 from elastane.run.protocol.sampling import (
-    count_steps_per_epoch,
     find_sample_index,
     find_step_samples,
     hash_sample,
@@ -106,8 +105,3 @@ def pinned() -> Pinned:
 @pytest.fixture
 def rules() -> SampleRules:
     return SampleRules(find_sample_index, hash_sample, hash_stream_sample)
-
-
-@pytest.fixture
-def epoch_steps() -> int:
-    return count_steps_per_epoch(PINNED.dataset_length, PINNED.global_batch)
