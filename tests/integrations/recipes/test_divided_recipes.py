@@ -55,7 +55,8 @@ def test_a_divided_run_resumes_and_goes_on_with_other_divisions(stage, tmp_path,
         file.write_text(format_recipe(recipe))
         return str(find_script(recipe)), str(file)
 
-    first = tmp_path / "first"
+    # A run has the name of its folder, and one home has all of these.
+    first = tmp_path / f"{name}-first"
     first.mkdir()
     with Attempts(stage, first) as attempts:
         options = (
@@ -78,7 +79,7 @@ def test_a_divided_run_resumes_and_goes_on_with_other_divisions(stage, tmp_path,
         assert read_files(ended) == read_files(whole)
         for processes, workers in ((4, 1), (1, 4)):
             script, file = write(max(2, processes))
-            folder = tmp_path / f"on-{processes}"
+            folder = tmp_path / f"{name}-on-{processes}"
             folder.mkdir()
             with Attempts(stage, folder) as others:
                 begins = (f"--from={attempts.run_dir.root}@4", f"--processes={processes}")

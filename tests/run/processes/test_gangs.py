@@ -100,7 +100,8 @@ def test_tensor_parallelism_has_the_values_of_one_process(play, args):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_checkpoint_of_divided_matrices_is_read_by_other_divisions(stage, tmp_path, processes):
     """The small Llama of the examples, by pairs that divide each matrix, then on without them."""
-    one, other = tmp_path / "gangs-tensor", tmp_path / "gangs-whole"
+    # A run has the name of its folder, and one home has all of these.
+    one, other = tmp_path / f"gangs-tensor-{processes}", tmp_path / f"gangs-whole-{processes}"
     one.mkdir()
     other.mkdir()
     with Attempts(stage, one) as first:
