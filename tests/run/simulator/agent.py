@@ -8,6 +8,7 @@ from elastane.run.agent.worker_set import WorkerSet, follow_order, take_numbers
 from elastane.run.machines.agents.node_agent import has_left, is_last_machine
 from elastane.run.nouns.control import (
     AgentReport,
+    HandOver,
     KillWorker,
     LeaveRecorded,
     ProcessInfo,
@@ -165,6 +166,9 @@ class SimAgent:
                     self.world.clock.schedule_after(FAREWELL_S, self._end_the_rest)
             case LeaveRecorded():
                 self._leave_recorded = True
+            case HandOver():
+                # The history of several nodes starts the coordinator.
+                pass
 
     def _end_the_rest(self) -> None:
         if not self.alive:
