@@ -92,7 +92,7 @@ class JobContract:
         wait_until(lambda: not site.list_parts(), "nothing of it is left", state=logs)
         # It was one attempt.
         job = read_json(run_elastane, "describe", "far")
-        assert (job["attempts"], job["crashes"]) == (1, 0)
+        assert (job["attempts"], job["crashes"]) == (1, 0), job
         assert "run.resumed" not in {event.kind for event in run.events}
 
     @pytest.mark.long

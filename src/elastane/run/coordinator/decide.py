@@ -495,10 +495,16 @@ def _handle_agent(turn: Turn, report: AgentReport) -> None:
         if before is None or worker not in before.awaiting_data:
             why = "it waits for its data, and all other workers wait for it"
             turn.record("data.awaited", who=f"worker {worker}", why=why, workers=(worker,))
-    agents = turn.roster.nodes.reports.values()
-    if report.stopping or (agents and all(agent.leaving for agent in agents)):
+    if report.stopping or _do_all_leave(turn.roster):
         # A run without a machine cannot go on.
         request_stop(turn, AskStop())
+
+
+def _do_all_leave(roster: Roster) -> bool:
+    """Return whether all nodes leave; a new coordinator may not have heard those that agents name."""
+    agents, lost = roster.nodes.reports, roster.nodes.lost
+    named = frozenset().union(*map(list_named_nodes, agents.values())) - lost
+    return bool(agents) and agents.keys() >= named and all(agent.leaving for agent in agents.values())
 
 
 def _handle_exits(turn: Turn, report: AgentReport) -> None:

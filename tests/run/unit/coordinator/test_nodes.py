@@ -338,6 +338,22 @@ def test_a_new_coordinator_waits_for_every_node_that_it_hears_of(two_nodes) -> N
     assert successor.roster.term.listening
 
 
+def test_a_new_coordinator_that_hears_a_leaving_node_first_does_not_stop_the_run(two_nodes) -> None:
+    """It took charge of a run on three machines when one had left, and the run ended."""
+    stage, node = two_nodes
+    names = (NodeAddress(""), NodeAddress("b"))
+    node.stage = successor = stage.start_successor(wait=False, agent=False)
+    node.order = msgspec.structs.replace(node.order, nodes=names)
+    node.report(leaving=True)
+    successor.wait(LISTEN_S)
+    assert successor.roster.stopping is None
+    successor.report_agent(nodes=names, total=4, target=2)
+    node.report(leaving=True)
+    assert successor.roster.stopping is None
+    successor.report_agent(nodes=names, total=4, target=2, leaving=True)
+    assert successor.roster.stopping is not None
+
+
 def test_orders_name_a_node_that_the_term_does_not_hear_until_it_counts_as_lost(two_nodes) -> None:
     stage, _ = two_nodes
     known = (NodeAddress(""), NodeAddress("b", "10.0.0.2", 7001))
