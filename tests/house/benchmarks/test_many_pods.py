@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 
 import pytest
@@ -33,7 +33,7 @@ from elastane.cluster.nouns.pools import Pool
 from elastane.common.connections.controller_connection import ControllerConnection, trust_certificate
 from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE, SmallCluster, run_small_cluster
 from tests.cluster.engines.api_double.nodes import Nodes
-from tests.cluster.engines.api_double.objects import Document
+from tests.cluster.engines.api_double.objects import ApiError, Document
 from tests.waiting import WAIT_S, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(900)]
@@ -90,9 +90,16 @@ def fill_store(store: Store, cluster: SmallCluster) -> None:
             jobs.insert_job(tx, create_job(spec, "ada", time.time()))
 
 
+def find_secret(cluster: SmallCluster, pod: str) -> Document | None:
+    with suppress(ApiError):
+        return cluster.objects.get("secrets", NAMESPACE, pod)
+    return None
+
+
 def arrive(url: str, cluster: SmallCluster, pod: str) -> str:
     """Let the agent of a pod arrive, and return the job that it begins."""
-    secret = cluster.objects.get("secrets", NAMESPACE, pod)
+    # The engine makes it after the pod, which owns it.
+    secret = wait_until(lambda: find_secret(cluster, pod), f"pod {pod} has its secret")
     ticket = decode_job_ticket(base64.b64decode(secret["data"]["ticket"]).decode())
     trust = trust_certificate(url, ticket.certificate)
     with ControllerConnection(
