@@ -122,8 +122,11 @@ def _describe_loss_reason(why: LossReason, name_job: NameJob) -> str:
                 f": {', and '.join(causes)}" if causes else ""
             )
         case Reserved(reservation=name, pool=pool, devices=devices, at_s=at_s):
-            wanted = f"{format_count(devices, 'device')} of {pool}"
-            return f"from {format_time(at_s)} on, {wanted} belong to the reservation {name}"
+            wanted, verb = (
+                f"{format_count(devices, 'device')} of {pool}",
+                "belongs" if devices == 1 else "belong",
+            )
+            return f"from {format_time(at_s)} on, {wanted} {verb} to the reservation {name}"
         case QuotaReached(node=node, pool=pool, limit=limit):
             most = f"at most {format_count(limit, 'device')} of {pool} may be used"
             return (

@@ -31,10 +31,7 @@ from elastane.common.field_checks import (
 Kind: TypeAlias = Literal[
     "cohorts", "teams", "priorities", "engines", "pools", "egress", "reservations", "triggers", "rules"
 ]
-NAMED: tuple[Kind, ...] = (
-    *("cohorts", "teams", "priorities", "engines"),
-    *("pools", "egress", "reservations", "triggers"),
-)
+NAMED: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "rules")
 """Kinds with documents that have names. Of rules there is one set, which is called `ONE`."""
 PRIVATE: frozenset[Kind] = frozenset({"engines"})
 """Kinds that only operators read: a line of shell may hold a password."""
