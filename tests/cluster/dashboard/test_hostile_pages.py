@@ -152,6 +152,11 @@ def write_history(tx, texts, now_s) -> None:
         values = texts.make_fields("usage", "job", "team", "user", "pool") | {"terms": "owned", "devices": 1}
         values |= {"price": 1.0, "from_s": time.time() - 5000, "until_s": time.time() - 50}
         tx.execute(insert(tables.usage).values(**values))
+        values = texts.make_fields("egress", "job", "team", "user", "source", "target") | {
+            "sent_bytes": 10**9
+        }
+        values |= {"price": 1.0, "from_s": time.time() - 5000, "until_s": time.time() - 50}
+        tx.execute(insert(tables.egress).values(**values))
 
 
 def write_declarations(tx, texts, now_s) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert
 
 from elastane.cluster.controller.store import history
-from elastane.cluster.controller.store.tables import usage
+from elastane.cluster.controller.store.tables import egress, usage
 from elastane.cluster.nouns.config import Reservation, Weekly
 from elastane.cluster.nouns.dashboard import DashboardSettings
 from elastane.cluster.nouns.job_records import HeldWorkers, ObservedJob
@@ -65,6 +65,12 @@ def busy(site, make_spec, tmp_path):
             insert(usage).values(
                 job="train", team="vision", user="ada", pool="h100", terms="owned", devices=2, price=2.5,
                 from_s=time.time() - 5000, until_s=time.time() - 60,
+            )
+        )  # fmt: skip
+        tx.execute(
+            insert(egress).values(
+                job="train", team="vision", user="ada", source="eu", target="us", sent_bytes=4 * 10**9,
+                price=0.5, from_s=time.time() - 700, until_s=time.time() - 60,
             )
         )  # fmt: skip
     return site
@@ -223,6 +229,13 @@ def test_the_focus_stays_where_it_is_when_a_part_changes(busy, open_page, make_s
 
 
 @pytest.mark.long
+def test_the_usage_page_has_the_part_of_bytes_between_sites_where_there_are_some(busy, open_page):
+    page = open_page(busy, "/usage?by=pool")
+    cells = page.locator("tbody tr", has_text="eu>us").locator("td").all_text_contents()
+    assert page.locator("thead th").all_text_contents()[-2:] == ["Egress", "Cost"]
+    assert cells[-2:] == ["2.00", "2.00"]
+
+
 def test_no_script_of_a_job_runs(busy, open_page):
     page = open_page(busy, "/jobs/broken")
     for path in ("/", "/jobs", "/jobs/broken", f"/jobs?q={HOSTILE}"):
