@@ -66,6 +66,8 @@ class DeadRun:
             pinned=msgspec.structs.replace(record.pinned, script_digest=digest),
         )
         self.write_events(EVENTS)
+        self.claims = run_dir.root / CLAIMS
+        self.claims.mkdir()
         self.catalog = Catalog(LocalStorage(run_dir.checkpoints))
         self.messages = []
         for step in (2, 3):
@@ -123,10 +125,8 @@ def test_numbers_of_workers_and_terms_are_not_used_twice(dead_run):
 
 def test_a_term_without_any_event_is_not_used_twice(dead_run):
     """Two coordinators claimed terms 3 and 4 and died before their first events."""
-    claims = dead_run.run_dir.root / CLAIMS
-    claims.mkdir()
     for number in (3, 4):
-        assert OwnTerm(open_claim_list(str(claims)), number).claim() == number
+        assert OwnTerm(open_claim_list(str(dead_run.claims)), number).claim() == number
     assert dead_run.resume().resumed.first_term == 5
 
 
