@@ -9,7 +9,7 @@ import torch
 
 from elastane.run.worker.state.gpu_memory import ROOMS
 
-from .stage import add_worker_2_and_drain_worker_0
+from .stage import add_worker_2_and_drain_worker_0, find_members
 from .ways import EVERY_WAY, pair_with_ways
 
 pytestmark = pytest.mark.processes
@@ -46,6 +46,22 @@ def test_mirrored_workers_may_join_and_leave(stage, assert_equals_reference, way
     ended = stage.play(mirror, "--paced-from=5", disturb=add_worker_2_and_drain_worker_0, start=2, **way)
     assert_equals_reference(ended)
     assert set(ended.get_shares(30)) == {1, 2}
+
+
+@pytest.mark.parametrize("mirror", MIRRORS)
+def test_a_joiner_gets_what_scripts_have_changed_after_values_were_published(
+    stage, assert_equals_reference, mirror
+):
+    async def add_worker_3(run):
+        await run.wait_for_step(4)
+        await run.resize(4)
+        await run.wait_for_event("worker.ready", "worker 3")
+        await run.step_until(lambda answer: 3 in find_members(answer))
+        run.stop_pacing()
+
+    ended = stage.play(mirror, "--paced-from=5", disturb=add_worker_3, start=3, copies=2)
+    assert_equals_reference(ended)
+    assert set(ended.get_shares(30)) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(("moment", "way"), pair_with_ways(["in-backward", "before-vote", "before-apply"]))

@@ -246,7 +246,7 @@ def test_another_thread_reads_values_after_the_kernels_that_compute_them():
                 for _ in range(20):
                     busy = torch.tanh(busy @ busy)
                 section.fill_(value).add_(0 * busy[0, 0])
-        state.placement.mark_computed(range(len(state.layout.blocks)))
+        state.placement.mark_changed(range(len(state.layout.blocks)))
         reactor = threading.Thread(target=state.update_arena, args=(range(state.shards.units),))
         reactor.start()
         reactor.join()

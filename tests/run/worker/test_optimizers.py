@@ -153,7 +153,7 @@ def train_on(training) -> None:
     gradients = placement.place_sums(sums, blocks)
     with training.state.guard.allow_steps():
         training.state.shards.apply(gradients, frozenset(range(training.state.units)), frozenset(), 1.0)
-    placement.mark_computed(blocks)
+    placement.mark_changed(blocks)
 
 
 @pytest.mark.parametrize("copies", [None, 2])

@@ -180,7 +180,7 @@ def test_updating_one_block_of_the_arena_updates_no_other(mirrored):
     with torch.no_grad():
         for values in state.placement.values[: state.layout.parameter_sections]:
             values.fill_(7)
-    state.placement.mark_computed(range(len(state.layout.blocks)))
+    state.placement.mark_changed(range(len(state.layout.blocks)))
     state.update_arena([1])
     found = [bool((state.layout.view_block(state.arena.tensors, block) == 7).all()) for block in range(3)]
     assert found == [False, True, False]
@@ -223,6 +223,20 @@ def test_a_mirrored_joiner_receives_all_state_and_trains_alike(mirrored, kind, c
     assert_same_bits(donor.state.model, joiner.state.model)
     train_on(donor)
     train_on(joiner)
+    assert compute_digests(joiner) == compute_digests(donor)
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_joiner_receives_what_the_script_changed_after_others_had_read_the_values(mirrored, copies):
+    donor = get_trainer(mirrored(Lesson(build_mlp), copies=copies))
+    joiner = get_trainer(mirrored(Lesson(build_mlp), prepare_lesson, copies=copies))
+    everything = range(donor.state.units)
+    donor.state.update_arena(range(donor.state.shards.units))
+    with torch.no_grad():
+        for parameter in donor.state.model.parameters():
+            parameter.mul_(2)
+    donor.state.adopt_changes(first=False, begins=False)
+    joiner.state.unpack(bytearray().join(donor.state.pack(everything, everything)))
     assert compute_digests(joiner) == compute_digests(donor)
 
 

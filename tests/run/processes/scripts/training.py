@@ -175,6 +175,10 @@ for step in begin_steps():
             with torch.autocast(options.device, dtype=torch.bfloat16):
                 loss = functional.cross_entropy(model(batch.to(options.device)), targets.to(options.device))
             inner.backward(loss)
+    with torch.no_grad():
+        # A decay of the script's own, after each step: all that follows needs the values after it.
+        for parameter in model.parameters():
+            parameter.mul_(0.999)
     if step.number == EVALUATED_STEP:
         evaluate()
     if step.number == options.keep_at:

@@ -75,8 +75,8 @@ class InPlace:
         """Return tensors of the model's device as tensors on the host; here they are the same tensors."""
         return list(tensors)
 
-    def mark_computed(self, blocks: Iterable[int]) -> None:
-        """Note that the optimizer has computed new values of these blocks."""
+    def mark_changed(self, blocks: Iterable[int]) -> None:
+        """Note that the optimizer, or the script, has changed the values of these blocks."""
 
     def update_arena(self, blocks: Iterable[int]) -> None:
         """Copy the values of these blocks to the arena, from which peers, digests and snapshots read them."""
@@ -111,8 +111,8 @@ class Separated(InPlace):
         # Blocks that have older values in the arena than in the model.
         self._stale: set[int] = set()
 
-    def mark_computed(self, blocks: Iterable[int]) -> None:
-        """Note that the optimizer has computed new values of these blocks."""
+    def mark_changed(self, blocks: Iterable[int]) -> None:
+        """Note that the optimizer, or the script, has changed the values of these blocks."""
         self._stale |= self._select_trained(blocks)
 
     def update_arena(self, blocks: Iterable[int]) -> None:
@@ -199,10 +199,10 @@ class Mirrored(Separated):
             self.synchronize()
         return copies
 
-    def mark_computed(self, blocks: Iterable[int]) -> None:
-        """Note that the optimizer has computed new values of these blocks; its kernels may still run."""
+    def mark_changed(self, blocks: Iterable[int]) -> None:
+        """Note that the optimizer, or the script, has changed values of these blocks; kernels may still run."""
         self.mark_writes()
-        super().mark_computed(blocks)
+        super().mark_changed(blocks)
 
     def end_receipt(self, view: View, blocks: Iterable[int]) -> None:
         """Complete the receipt of values, which are in `received`; ``view`` selects them.

@@ -146,7 +146,7 @@ class TrainingState:
                 values, extents = self.placement.values, self.layout.extents
                 flat = (values[extent.section][extent.start :] for extent in extents)
                 self._shards.place(zip(self.layout.parameters, flat, strict=True))
-            self.placement.mark_computed(range(len(self.layout.blocks)))
+            self.placement.mark_changed(range(len(self.layout.blocks)))
             if self.inner is not None:
                 self.placement.commit_values()
 
@@ -231,8 +231,12 @@ class TrainingState:
         self.buffers.commit()
         self.replicated.untrained.changed.update(changed)
         self.replicated.untrained.remember()
-        self.placement.mark_writes()
-        if self.inner is not None and not receives:
+        if receives:
+            self.placement.mark_writes()
+            return
+        # Peers may have read the values of the optimizer, and `.data` has no counter of changes.
+        self.placement.mark_changed(range(len(self.layout.blocks)))
+        if self.inner is not None:
             self.placement.commit_values()
             self.replicated.keep_plain()
 
@@ -355,7 +359,7 @@ class TrainingState:
             gradients = self.placement.place_sums(sums, self.shards.list_blocks(held))
             with self.guard.allow_steps():
                 self.shards.apply(gradients, held, untouched, scale)
-            self.placement.mark_computed(self.shards.list_blocks(held))
+            self.placement.mark_changed(self.shards.list_blocks(held))
         blocks = range(len(self.layout.blocks))
         held_buffers = [
             block
