@@ -200,7 +200,7 @@ class Mirrored(Separated):
         return copies
 
     def mark_changed(self, blocks: Iterable[int]) -> None:
-        """Note that the optimizer, or the script, has changed values of these blocks; kernels may still run."""
+        """Note that the optimizer, or the script, changes these values; its kernels may still run."""
         self.mark_writes()
         super().mark_changed(blocks)
 
