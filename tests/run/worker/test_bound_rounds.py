@@ -164,9 +164,8 @@ def test_bound_data_that_cannot_be_used_is_refused(data, changes, wishes, words)
     assert words in str(caught.value)
 
 
-def test_a_run_goes_on_from_another_one_only_with_its_sites():
-    plan = bind_ranks(make_round_plan(0, STEPS, RANKS, BATCH, ROUNDS, seed=SEED), LENGTHS, "wait")
-    pinned = Pinned(
+def make_pinned(**changes):
+    return Pinned(
         script_digest="",
         virtual_ranks=RANKS,
         global_batch=BATCH,
@@ -182,10 +181,38 @@ def test_a_run_goes_on_from_another_one_only_with_its_sites():
         layout_digest="",
         optimizer="",
         versions={},
-        rank_sites=("eu", "eu", "jp", "jp"),
+        **changes,
     )
-    origin = RunOrigin(
-        run="old", directory="", checkpoint="step-1", position=DataPosition(1, shards={0: 6}), pinned=pinned
-    )
+
+
+def make_origin(pinned, checkpoint):
+    position = DataPosition(1, shards={0: 6})
+    return RunOrigin(run="old", directory="", checkpoint=checkpoint, position=position, pinned=pinned)
+
+
+def test_a_run_goes_on_from_another_one_only_with_its_sites():
+    plan = bind_ranks(make_round_plan(0, STEPS, RANKS, BATCH, ROUNDS, seed=SEED), LENGTHS, "wait")
+    origin = make_origin(make_pinned(rank_sites=("eu", "eu", "jp", "jp")), "step-1")
     with pytest.raises(BadInput, match="its data is bound to eu, jp, and now to eu, us"):
-        check_continuity(origin, plan, is_ordered=False)
+        check_continuity(origin, plan, {}, is_ordered=False)
+
+
+def test_a_run_goes_on_from_a_step_of_another_one_only_with_the_data_of_its_sites():
+    plan = bind_ranks(make_round_plan(0, STEPS, RANKS, BATCH, ROUNDS, seed=SEED), LENGTHS, "wait")
+    pinned = make_pinned(rank_sites=plan.rank_sites, site_digests={"eu": "a", "us": "b"})
+    origin = make_origin(pinned, "step-1")
+    check_continuity(origin, plan, {"eu": "a"}, is_ordered=False)
+    with pytest.raises(BadInput, match="the data of site eu has changed"):
+        check_continuity(origin, plan, {"eu": "c"}, is_ordered=False)
+
+
+def test_two_datasets_of_other_lengths_or_samples_have_other_digests():
+    plan = bind_ranks(make_round_plan(0, STEPS, RANKS, BATCH, ROUNDS, seed=SEED), LENGTHS, "wait")
+    data = {site: make_samples(length) for site, length in LENGTHS.items()}
+    longer = {site: make_samples(length + 1) for site, length in LENGTHS.items()}
+    first, again, other = (
+        BoundBatchSource(samples, plan, ("eu",), None).site_digests for samples in (data, data, longer)
+    )
+    assert first == again
+    assert first.keys() == other.keys() == {"eu"}
+    assert first != other

@@ -33,6 +33,9 @@ def complete_pinned(pinned: Pinned, other: Pinned) -> Pinned:
     """Return the pinned facts with those of a worker in place of the ones that are not known yet."""
     if pinned.division is None:
         pinned = msgspec.structs.replace(pinned, division=other.division, blocks=other.blocks)
+    if other.site_digests.keys() - pinned.site_digests.keys():
+        digests = other.site_digests | pinned.site_digests
+        pinned = msgspec.structs.replace(pinned, site_digests=digests)
     return pinned if pinned.probe else msgspec.structs.replace(pinned, probe=other.probe)
 
 
@@ -43,7 +46,12 @@ def describe_differences(pinned: Pinned, other: Pinned) -> str:
         f"{name} is {_shorten(after[name], before[name])}, but the run's is "
         f"{_shorten(before[name], after[name])}{EXPLANATIONS.get(name, '')}"
         for name in before
-        if name != "probe" and before[name] != after[name]
+        if name not in ("probe", "site_digests") and before[name] != after[name]
+    ]
+    differences += [
+        f"the dataset of site {site} is another one than the run's{EXPLANATIONS['dataset_digest']}"
+        for site, digest in other.site_digests.items()
+        if pinned.site_digests.get(site, digest) != digest
     ]
     if differences:
         return "; ".join(differences)

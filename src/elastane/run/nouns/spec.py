@@ -235,6 +235,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         probe: None before the rehearsal, without one, or with ``convergence`` ``fast``.
         rank_sites: the site of each virtual rank, where alone its samples are read; empty: data may move.
         absent: what a round does without one of these sites.
+        site_digests: of the dataset of each site, like ``dataset_digest``. A worker knows those of its own
+            sites, and the run those of all sites that have had a worker.
     """
 
     script_digest: str
@@ -261,6 +263,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     sharing: Count = 1
     rank_sites: tuple[SiteName, ...] = ()
     absent: Literal["wait", "skip"] = "wait"
+    site_digests: dict[SiteName, str] = {}
 
     @property
     def samples_per_rank(self) -> int:

@@ -28,7 +28,7 @@ from elastane.run.worker.checkpoints.copier import PlainState
 from elastane.run.worker.checkpoints.state_reader import StartingCheckpoint
 from elastane.run.worker.checkpoints.state_slices import find_host_keys
 from elastane.run.worker.checkpoints.writer import CheckpointWriter
-from elastane.run.worker.data.batch_sources import BatchPlan
+from elastane.run.worker.data.batch_sources import BatchPlan, BatchSource
 from elastane.run.worker.finished.model_writer import check_writable
 from elastane.run.worker.gangs.gang_checks import check_gang
 from elastane.run.worker.reporter import Reporter
@@ -158,13 +158,18 @@ def _choose_fetch_bytes(state: TrainingState) -> int:
 
 
 def build_pinned(
-    settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str, order: str, together: int
+    settings: WorkerSettings,
+    parts: TrainingParts,
+    plan: BatchPlan,
+    data: str,
+    batches: BatchSource,
+    together: int,
 ) -> Pinned:
     """Return the facts that must be equal on all workers.
 
     Args:
         data: the digest of the dataset.
-        order: the digest of the order that the script chooses; empty: it chooses none.
+        batches: with the digests of the order and of the data of sites.
     """
     spec, optimizer = settings.spec, parts.state.optimizer
     script = Path(spec.script)
@@ -178,7 +183,8 @@ def build_pinned(
         dataset_length=plan.length,
         dropped=plan.dropped,
         dataset_digest=data,
-        order_digest=order,
+        order_digest=batches.order_digest,
+        site_digests=batches.site_digests,
         steps=plan.steps,
         seed=spec.seed,
         threads=spec.threads,

@@ -389,7 +389,9 @@ class Run:
         """Let differences have noise, and record what that guarantees at the sites of this worker."""
         keys = {site: privacy.read_key(site) for site in source.lengths}
         own = {rank: keys[site] for rank, site in enumerate(plan.rank_sites) if site in keys}
-        self._get_trainer().add_noise(DifferenceNoise(privacy.clip, privacy.noise, own))
+        noise = DifferenceNoise(privacy.clip, privacy.noise, own)
+        source.seal_digests(noise.seal)
+        self._get_trainer().add_noise(noise)
         for site, length in source.lengths.items():
             why = describe_privacy(privacy, count_uses(plan, site, length), plan.absent)
             line = EventLine(time=0.0, kind="privacy.planned", who=f"site {site}", why=why)
@@ -449,8 +451,8 @@ class Run:
         trainer = self._get_trainer()
         with closing(batches):
             if (origin := self._settings.origin) is not None:
-                check_continuity(origin, plan, is_ordered=is_ordered)
-            trainer.start(plan, digest, batches.order_digest)
+                check_continuity(origin, plan, batches.site_digests, is_ordered=is_ordered)
+            trainer.start(plan, digest, batches)
             self._resume(plan, batches)
             while not self._finished:
                 step = self._step = kind(trainer, plan, batches)

@@ -26,7 +26,7 @@ from elastane.run.protocol.messages import RoundOutcome
 from elastane.run.worker import assembly
 from elastane.run.worker.arguments import check_arguments, check_not_wrapped, check_process_group
 from elastane.run.worker.checkpoints.state_reader import StartingCheckpoint
-from elastane.run.worker.data.batch_sources import BatchPlan
+from elastane.run.worker.data.batch_sources import BatchPlan, BatchSource
 from elastane.run.worker.data.data_continuity import describe_changes
 from elastane.run.worker.data.determinism import ScriptSeeds
 from elastane.run.worker.gangs.data_place import DataPlace, find_data_place
@@ -194,13 +194,13 @@ class Trainer:
             torch.distributed.all_gather_object(places, self.place)
             self.state.get_shards().check_data(places)
 
-    def start(self, plan: BatchPlan, dataset_digest: str, order_digest: str) -> None:
+    def start(self, plan: BatchPlan, dataset_digest: str, batches: BatchSource) -> None:
         """Start this worker's part of the run; after `end_rehearsal` the coordinator may use this worker.
 
         Args:
             plan: the division of the dataset into steps and virtual ranks.
             dataset_digest: the digest of the dataset.
-            order_digest: the digest of the order that the script chooses; empty: it chooses none.
+            batches: with the digests of the order and of the data of sites.
 
         Raises:
             StorageError: the checkpoint from which the run resumes cannot be read.
@@ -213,7 +213,7 @@ class Trainer:
             self.step = start_checkpoint.outcome.step
         member = MemberMachine(self.worker, layout, start_checkpoint.outcome if start_checkpoint else None)
         pinned = assembly.build_pinned(
-            self._settings, self._parts, plan, dataset_digest, order_digest, self.place.size
+            self._settings, self._parts, plan, dataset_digest, batches, self.place.size
         )
         if self._settings.origin is not None:
             self._compare_with_origin(self._settings.origin, pinned)
@@ -248,7 +248,7 @@ class Trainer:
                 means="the state of one optimizer has no meaning for another",
                 do=f"use {kinds[0]}; or start a new run from the exported weights: elastane export",
             )
-        if changes := describe_changes(origin, msgspec.structs.asdict(pinned)):
+        if changes := describe_changes(origin, pinned):
             self.reporter.warn("origin", f"differs from {origin}: {changes}", step=origin.step)
 
     def set_wire(self, wire: WireFormat | None) -> None:

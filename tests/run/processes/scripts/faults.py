@@ -198,6 +198,10 @@ def corrupt_values(number: int, step: int) -> None:
         _around(Trainer, "open_to_script", before=spoil)
 
 
+def get_worker() -> int:
+    return worker_settings.get_settings().worker
+
+
 def get_slowdown() -> float:
     """Return the factor of a step's time: worker 1 is ten times slower; with a file ``hurry`` none waits."""
     root = _run_dir()

@@ -52,6 +52,7 @@ parser.add_argument("--delay", type=int, default=0, help="exchange differences o
 parser.add_argument("--group", type=int, default=1, help="the virtual ranks that are rounded together")
 parser.add_argument("--sites", help="the sites with data of their own, such as eu,us")
 parser.add_argument("--absent", default="wait", help="what a round does without a site")
+parser.add_argument("--shorter", type=int, help="this worker finds a sample less at its sites")
 parser.add_argument("--renew-bytes", type=int, help="with one key of an encrypted connection")
 parser.add_argument("--apart", action="store_true", help="no worker shares memory, as if on other machines")
 options = parser.parse_args()
@@ -145,7 +146,8 @@ def bind_data(sites):
 
     def open_part(number):
         faults.note_opening(sites[number])
-        return TensorDataset(*(tensor[number :: len(sites)] for tensor in data.tensors))
+        stop = LENGTH - len(sites) if options.shorter == faults.get_worker() else LENGTH
+        return TensorDataset(*(tensor[number : stop : len(sites)] for tensor in data.tensors))
 
     return {site: functools.partial(open_part, number) for number, site in enumerate(sites)}
 

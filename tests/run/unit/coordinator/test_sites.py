@@ -22,7 +22,7 @@ def stage(open_stage):
 def start(stage):
     """Return a function that starts workers, each with its site."""
 
-    def begin(absent, **sites):
+    def begin(absent, digest="digest of {site}", **sites):
         pinned = msgspec.structs.replace(PINNED, rank_sites=RANKS, absent=absent)
         numbers = {int(name.removeprefix("w")): site for name, site in sites.items()}
         stage.alive |= numbers.keys()
@@ -31,7 +31,8 @@ def start(stage):
             stage.ask(AskResize(workers=stage.target))
         stage.report_agent()
         for worker, site in numbers.items():
-            stage.report_worker(worker, state="ready", pinned=pinned, sites=(site,))
+            own = msgspec.structs.replace(pinned, site_digests={site: digest.format(site=site)})
+            stage.report_worker(worker, state="ready", pinned=own, sites=(site,))
 
     return begin
 
@@ -105,3 +106,13 @@ def test_a_run_that_waits_for_a_site_can_be_stopped(stage, start):
     stage.wait(2.0)
     assert stage.roster.over is not None
     assert stage.roster.over.why == "stopped after step 3"
+
+
+def test_a_worker_with_other_data_of_a_site_is_refused_and_a_new_site_is_pinned(stage, start):
+    start("skip", w0="eu", w1="us")
+    known = {"eu": "digest of eu", "us": "digest of us"}
+    assert stage.roster.pinned.site_digests == known
+    start("skip", digest="other data", w2="us")
+    assert stage.roster.pinned.site_digests == known
+    (refused,) = [event for event in stage.written if event.kind == "worker.refused"]
+    assert "the dataset of site us is another one than the run's" in refused.why

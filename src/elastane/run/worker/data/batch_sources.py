@@ -146,11 +146,13 @@ class BatchSource(ABC):
 
     Attributes:
         order_digest: the digest of the first epoch's order, if the script chooses it; empty: it does not.
+        site_digests: the digests of the datasets of this worker's sites; empty: the data is not bound.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self.order_digest = ""
+        self.site_digests: dict[SiteName, str] = {}
 
     def load(self, step: int, virtual_rank: int) -> Batch:
         """Return the batch of a virtual rank, and seed the random numbers of its computation.

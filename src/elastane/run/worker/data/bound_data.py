@@ -42,6 +42,7 @@ from elastane.run.worker.data.batch_sources import (
 from elastane.run.worker.data.dataset_checks import check_positions
 from elastane.run.worker.data.determinism import seed_everything, use_one_thread
 from elastane.run.worker.data.epoch_order import Order
+from elastane.run.worker.data.fingerprint import digest_dataset
 from elastane.run.worker.exhaustion import runs_script
 from elastane.run.worker.values import describe_value
 
@@ -131,6 +132,7 @@ class BoundBatchSource(BatchSource):
 
     Attributes:
         lengths: the samples of each of these sites.
+        site_digests: the digests of their datasets.
     """
 
     def __init__(
@@ -143,9 +145,20 @@ class BoundBatchSource(BatchSource):
         self.lengths = {
             site: _measure(site, data, len(self._ranks[site])) for site, data in self._datasets.items()
         }
+        self.site_digests = {site: digest_dataset(data, plan.seed) for site, data in self._datasets.items()}
         self._positions: tuple[StreamPosition, ...] = decode_positions({}, plan.virtual_ranks)
         # The round that begins with these positions; 0: none has begun.
         self._step = 0
+
+    def seal_digests(self, seal: Callable[[str, int], str]) -> None:
+        """Let only workers of a site compare the digest of its dataset with a guess.
+
+        Args:
+            seal: of a text, by the secret of a virtual rank's site.
+        """
+        self.site_digests = {
+            site: seal(digest, self._ranks[site][0]) for site, digest in self.site_digests.items()
+        }
 
     @property
     def own_ranks(self) -> tuple[int, ...]:

@@ -1,14 +1,20 @@
 """The check that the data of a run continues where that of its origin stood."""
 
+from collections.abc import Mapping
+
 from elastane.common.errors import BadInput
-from elastane.run.nouns.spec import RunOrigin
+from elastane.run.nouns.membership import SiteName
+from elastane.run.nouns.spec import Pinned, RunOrigin
 from elastane.run.worker.data.batch_sources import BatchPlan
 
 
-def check_continuity(origin: RunOrigin, plan: BatchPlan, *, is_ordered: bool) -> None:
+def check_continuity(
+    origin: RunOrigin, plan: BatchPlan, site_digests: Mapping[SiteName, str], *, is_ordered: bool
+) -> None:
     """Refuse data that cannot continue at the position of the origin; at the end of an epoch most can.
 
     Args:
+        site_digests: of the datasets of this worker's sites.
         is_ordered: the script chooses the order of each epoch.
 
     Raises:
@@ -29,6 +35,8 @@ def check_continuity(origin: RunOrigin, plan: BatchPlan, *, is_ordered: bool) ->
     elif was.rank_sites != plan.rank_sites:
         sites = (", ".join(sorted(set(ranks))) or "no site" for ranks in (was.rank_sites, plan.rank_sites))
         problem = "its data is bound to {}, and now to {}".format(*sites)
+    elif origin.step and (changed := _find_changed_sites(was, site_digests)):
+        problem = f"the data of site {' and '.join(changed)} has changed"
     elif plan.length and at.start:
         where = f"epoch {at.epoch} has begun there, up to sample {at.start}"
         if was.dataset_length != plan.length:
@@ -43,6 +51,10 @@ def check_continuity(origin: RunOrigin, plan: BatchPlan, *, is_ordered: bool) ->
             means="samples of the epoch would be lost, or trained on twice",
             do="use the same data as that run; other data can begin at the end of an epoch: --from RUN@STEP",
         )
+
+
+def _find_changed_sites(was: Pinned, digests: Mapping[SiteName, str]) -> list[SiteName]:
+    return [site for site, digest in digests.items() if was.site_digests.get(site, digest) != digest]
 
 
 def check_same_epochs(origin: RunOrigin | None, global_batch: int, length: int) -> None:
@@ -76,11 +88,11 @@ def build_nothing_left_error(origin: RunOrigin, plan: BatchPlan) -> BadInput:
     )
 
 
-def describe_changes(origin: RunOrigin, now: dict[str, object]) -> str:
+def describe_changes(origin: RunOrigin, now: Pinned) -> str:
     """Describe the settings that decide the bits and differ from those of the origin; empty: none does.
 
     Args:
-        now: the pinned settings of this run, by name.
+        now: the pinned settings of this run.
     """
     names = (
         "global_batch", "microbatch", "virtual_ranks", "dataset_length", "dropped", "dataset_digest",
@@ -88,12 +100,14 @@ def describe_changes(origin: RunOrigin, now: dict[str, object]) -> str:
     )  # fmt: skip
     found = []
     for name in names:
-        was = getattr(origin.pinned, name)
-        if was != now[name]:
+        was, value = getattr(origin.pinned, name), getattr(now, name)
+        if was != value:
             is_text = name == "dataset_digest"
-            found.append("other samples" if is_text else f"{name} {now[name]} (formerly {was})")
-    if origin.pinned.layout_digest != now["layout_digest"]:
+            found.append("other samples" if is_text else f"{name} {value} (formerly {was})")
+    changed_sites = _find_changed_sites(origin.pinned, now.site_digests)
+    found += [f"other samples of site {site}" for site in changed_sites]
+    if origin.pinned.layout_digest != now.layout_digest:
         found.append("other frozen parameters, or another layout of the state")
-    if origin.pinned.script_digest != now["script_digest"]:
+    if origin.pinned.script_digest != now.script_digest:
         found.append("another script")
     return ", ".join(found)
