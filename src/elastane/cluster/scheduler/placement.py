@@ -4,7 +4,7 @@ A job with data at several sites gets one worker at each of them before it gets 
 """
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -122,22 +122,27 @@ def fill_held_places(
     # One of each site first: if the job has to give workers up, each site keeps one.
     for site in list_bare_sites(job, group, ()) if len(group.sites) > 1 else ():
         if workers:
-            found, left = _fill_held_places(allocation, job, 1, level, site, parts)
+            there = [pool for pool in group.for_minimum if pool in site]
+            found, left = _fill_held_places(allocation, job, 1, level, there, parts)
             parts, workers = parts + found, workers - 1 + left
     found, workers = _fill_held_places(allocation, job, workers, level, group.for_minimum, parts)
     return parts + found, workers
 
 
 def _fill_held_places(
-    allocation: Allocation, job: PlannedJob, workers: int, level: int, pools: Container[int], beside: Parts
+    allocation: Allocation, job: PlannedJob, workers: int, level: int, pools: Iterable[int], beside: Parts
 ) -> tuple[Parts, int]:
-    """Find up to ``workers`` places that the job has in some pools, besides those already found."""
+    """Find up to ``workers`` places that the job has in some pools, besides those already found.
+
+    Args:
+        pools: the ones to be kept first, first: on-demand ones, then the cheapest.
+    """
     ledger, devices, granted = allocation.ledger, job.devices, job.granted
     taken = sum_parts(beside)
     parts: list[tuple[int, int]] = []
-    for pool, held in job.held.items():
-        stay = min(workers, held - granted.get(pool, 0) - taken[pool])
-        if stay > 0 and pool in pools:
+    for pool in pools:
+        stay = min(workers, job.held.get(pool, 0) - granted.get(pool, 0) - taken[pool])
+        if stay > 0:
             room = min(find_limit(allocation, job, level, pool, new=False)[0], ledger.free[pool])
             stay = min(stay, int(room // devices) - taken[pool])
             if stay > 0:

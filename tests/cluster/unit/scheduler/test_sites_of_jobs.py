@@ -96,6 +96,14 @@ def test_a_running_job_goes_on_without_a_lost_site_and_returns_to_it():
     assert back.drain == {"b": 1}
 
 
+@pytest.mark.parametrize(("berlin", "boston", "given_up"), [(1.0, 3.0, "u"), (20.0, 3.0, "b")])
+def test_a_site_that_returns_takes_the_place_of_the_dearest_worker(berlin, boston, given_up):
+    three = DataPlacement(sites=("berlin", "boston", "kyoto"))
+    job = state(low=3, high=4, fields=hold(b=2, u=2), data=three)
+    pools = (replace(BERLIN, price=berlin), replace(BOSTON, price=boston), replace(ELSEWHERE, devices=1))
+    assert decide(job, pools=pools).drain == {given_up: 1}
+
+
 @pytest.mark.parametrize(
     ("data", "low", "more", "error"),
     [
