@@ -16,17 +16,16 @@ from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.controller.agents.all_engines import AllEngines
 from elastane.cluster.controller.agents.fleet import Fleet
 from elastane.cluster.controller.agents.site import Site
-from elastane.cluster.controller.cluster.declarations import diff_configs
 from elastane.cluster.controller.loop import Loop
 from elastane.cluster.controller.planning import Scheduler
 from elastane.cluster.controller.rest.app import build_application
 from elastane.cluster.controller.rest.context import Controller
-from elastane.cluster.controller.store import documents
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.controller.store.tokens import make_first_token
 from elastane.cluster.engines.local.engine import LocalEngine
 from elastane.cluster.nouns.agents import AgentAsk, AgentEnd, Away, SeenAgent, SeenNode, StartRefusal
 from elastane.cluster.nouns.config import Config, DeclaredEngine, SchedulingRules
+from elastane.cluster.nouns.controller import ControllerReady
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
@@ -35,6 +34,7 @@ from elastane.common.connections.http_listener import open_http_listener
 from processes import wait_until
 
 JOIN = (sys.executable, "-P", "-m", "elastane", "join", "-")
+APART = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 DEVICES = 4
 
 
@@ -43,14 +43,17 @@ class ProcessEngine:
 
     Args:
         where: for the output of the agents.
+        apart: agents share neither a directory nor memory, as on machines of their own: each has another
+            home, and its own numbers of processes.
 
     Attributes:
         began_s: when each agent was started, in seconds since 1970.
     """
 
-    def __init__(self, where: Path) -> None:
-        self._where = where
+    def __init__(self, where: Path, *, apart: bool = False) -> None:
+        self._where, self._apart = where, apart
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._killed: set[str] = set()
         self.began_s: dict[str, float] = {}
         where.mkdir(parents=True)
 
@@ -59,20 +62,30 @@ class ProcessEngine:
         return [
             SeenAgent(id=id_, state="running", node=f"node-of-{id_}")
             if process.poll() is None
-            else SeenAgent(
-                id=id_, state="gone", exit_code=None if process.returncode < 0 else process.returncode
-            )
+            else SeenAgent(id=id_, state="gone", exit_code=self._find_exit_code(id_))
             for id_, process in self._agents.items()
         ]
+
+    def _find_exit_code(self, agent: str) -> int | None:
+        """Return the exit code of an agent that has ended; None: it was killed."""
+        code = self._agents[agent].returncode
+        # `unshare` ends with a code of its own if its child was killed.
+        return None if code < 0 or agent in self._killed else code
 
     async def start_agents(self, asks: Sequence[AgentAsk]) -> Mapping[str, StartRefusal]:
         """Start agents."""
         for ask in asks:
             if ask.id not in self._agents:
+                home = {"ELASTANE_HOME": str(self._where / ask.id)} if self._apart else {}
                 with (self._where / f"{ask.id}.log").open("wb") as log:
                     self.began_s[ask.id] = time.time()
                     process = self._agents[ask.id] = subprocess.Popen(  # noqa: ASYNC220 - it begins at once
-                        JOIN, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                        (*APART, *JOIN) if self._apart else JOIN,
+                        stdin=subprocess.PIPE,
+                        stdout=log,
+                        stderr=log,
+                        env={**os.environ, **home},
+                        start_new_session=True,
                     )
                 assert process.stdin is not None
                 process.stdin.write(f"{ask.ticket}\n".encode())
@@ -82,9 +95,8 @@ class ProcessEngine:
     async def end_agents(self, ends: Sequence[AgentEnd]) -> Mapping[str, str]:
         """Give agents a notice, or kill them."""
         for end in ends:
-            process = self._agents.get(end.id)
-            if process is not None and process.poll() is None:
-                process.send_signal(signal.SIGTERM if end.grace_s else signal.SIGKILL)
+            if end.id in self._agents:
+                self._signal(end.id, signal.SIGTERM if end.grace_s else signal.SIGKILL)
         return {}
 
     async def list_nodes(self, pools: Mapping[str, Mapping[str, str]]) -> Sequence[SeenNode] | Away:
@@ -93,6 +105,22 @@ class ProcessEngine:
 
     async def close(self) -> None:
         """Do nothing: agents go on."""
+
+    def kill(self, agent: str) -> None:
+        """Kill an agent, as the end of its machine would."""
+        self._signal(agent, signal.SIGKILL)
+
+    def _signal(self, agent: str, number: signal.Signals) -> None:
+        process = self._agents[agent]
+        if process.poll() is not None:
+            return
+        pid = process.pid
+        if number == signal.SIGKILL:
+            self._killed.add(agent)
+        with suppress(ProcessLookupError, FileNotFoundError):
+            if self._apart:
+                (pid,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+            os.kill(pid, number)
 
     def has_ended(self, agent: str) -> bool:
         """Return whether the process of an agent has ended."""
@@ -117,14 +145,22 @@ class ProcessEngine:
 @contextmanager
 def open_cluster(home: Path, engine: ProcessEngine) -> Iterator[Cluster]:
     """Run a controller with one pool, of this engine, in threads of this process; yield a client."""
-    store = Store(f"sqlite:///{home}/store.db")
-    with store.begin_write() as tx:
+    with run_controller(home, engine) as ready, Cluster(ready.url, ready.token) as cluster:
         config = Config(
             pools=(Pool(name="far", device="cpu", devices=DEVICES, engine="far"),),
             engines=(DeclaredEngine(name="far", kind="slurm"),),
             rules=SchedulingRules(cooldown_s=0.1, min_run_time_s=0.1),
         )
-        documents.write_documents(tx, diff_configs(Config(), config), time.time())
+        cluster.documents.apply(config)
+        yield cluster
+
+
+@contextmanager
+def run_controller(home: Path, engine: ProcessEngine) -> Iterator[ControllerReady]:
+    """Run a controller in threads of this process; all engines that are declared there are this one."""
+    home.mkdir(parents=True, exist_ok=True)
+    store = Store(f"sqlite:///{home}/store.db")
+    with store.begin_write() as tx:
         token = make_first_token(tx, "benchmark", time.time())
     assert token is not None
     listener = open_http_listener("127.0.0.1", 0, certificate="", key="")
@@ -141,8 +177,7 @@ def open_cluster(home: Path, engine: ProcessEngine) -> Iterator[Cluster]:
         thread.start()
     try:
         wait_until(lambda: server.started, "the controller listens")
-        with Cluster(url, token) as cluster:
-            yield cluster
+        yield ControllerReady(url=url, pid=os.getpid(), store=str(home / "store.db"), token=token)
     finally:
         api.state.closing.set()
         server.should_exit = True

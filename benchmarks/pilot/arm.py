@@ -7,9 +7,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+import msgspec
 from elastane.cluster.client.cluster import Cluster
 from elastane.cluster.nouns import pools
 from elastane.cluster.nouns.controller import ControllerReady
@@ -20,7 +21,8 @@ from elastane.cluster.nouns.tokens import NewToken, Role
 from elastane.common.errors import ElastaneError
 from elastane.run.attempts.attempt_file import read_attempt
 from elastane.run.connections.coordinator_request import ask_coordinator
-from elastane.run.nouns.control import AskStatus
+from elastane.run.nouns.control import AskStatus, ProcessInfo
+from elastane.run.nouns.membership import NodeName
 from elastane.run.nouns.rundir import RunDir
 
 from pilot.controller import SOURCES, start_controller
@@ -30,6 +32,7 @@ from pilot.scenario import (
     Kill,
     Price,
     Priority,
+    Reached,
     Reserve,
     Scenario,
     ScenarioEvent,
@@ -52,7 +55,15 @@ def list_import_paths() -> str:
     return os.pathsep.join(map(str, (SOURCES, BENCHMARKS, ROOT / "examples")))
 
 
-def play(scenario: Scenario, name: str, home: Path, shape: Shape, say: Callable[[str], None]) -> ArmRecord:
+def play(
+    scenario: Scenario,
+    name: str,
+    home: Path,
+    shape: Shape,
+    say: Callable[[str], None],
+    start: Callable[[Path], AbstractContextManager[ControllerReady]] = start_controller,
+    kill_machine: Callable[[NodeName], None] | None = None,
+) -> ArmRecord:
     """Play a scenario.
 
     Args:
@@ -61,20 +72,29 @@ def play(scenario: Scenario, name: str, home: Path, shape: Shape, say: Callable[
         home: the folder of all files of the arm; it does not exist yet.
         shape: turns a spec of the scenario into one of the arm.
         say: prints a line of progress.
+        start: starts a controller with its files in a new folder.
+        kill_machine: kills a machine of a run; None: all jobs are on this one.
 
     Raises:
         ElastaneError: the controller does not start, cannot be reached, or refuses an action of the scenario.
         TimeoutError: not all jobs have ended in time.
     """
-    with start_controller(home) as ready:
-        return _Arm(scenario, name, home, ready, say).play(shape)
+    with start(home) as ready:
+        return _Arm(scenario, name, home, ready, say, kill_machine).play(shape)
 
 
 class _Arm:
     def __init__(
-        self, scenario: Scenario, name: str, home: Path, ready: ControllerReady, say: Callable[[str], None]
+        self,
+        scenario: Scenario,
+        name: str,
+        home: Path,
+        ready: ControllerReady,
+        say: Callable[[str], None],
+        kill_machine: Callable[[NodeName], None] | None,
     ) -> None:
         self.scenario, self.name, self.home, self.say = scenario, name, home, say
+        self.kill_machine = kill_machine
         self.url = ready.url
         self.operator = Cluster(ready.url, ready.token)
         self.members = {
@@ -84,6 +104,7 @@ class _Arm:
         self.began_s = 0.0
         self.observations: list[Observation] = []
         self.actions: list[Action] = []
+        self.played: list[ScenarioEvent] = []
         self.jobs: dict[str, Job] = {}
 
     def make_client(self, role: Role, team: str = "") -> Cluster:
@@ -107,7 +128,7 @@ class _Arm:
                     f"{self.name}: these jobs have not ended after {scenario.timeout_s:g} s: {left}"
                 )
             # The events of second 0 come before the first job.
-            pending_events = [one for one in pending_events if one.at > self.now_s or not self.carry_out(one)]
+            pending_events = [one for one in pending_events if not self.play_event(one)]
             while submissions and submissions[0].at <= self.now_s:
                 self.submit(submissions.pop(0), shape)
             self.observe()
@@ -167,11 +188,20 @@ class _Arm:
             events=tuple(event for job in jobs for event in self.operator.jobs.events(job.name)),
             observations=tuple(self.observations),
             actions=tuple(self.actions),
+            played=tuple(self.played),
             usage=usage.rows,
             audit=tuple(reversed([*self.operator.audit()])),
         )
 
     # -- events ------------------------------------------------------------------------------------------
+
+    def play_event(self, one: ScenarioEvent) -> bool:
+        """Carry out an event if its time has come; return whether it has happened."""
+        due = one.at <= self.now_s and (one.after is None or self.has_reached(one.after))
+        if not due or not self.carry_out(one):
+            return False
+        self.played.append(msgspec.structs.replace(one, at=self.now_s, after=None))
+        return True
 
     def carry_out(self, one: ScenarioEvent) -> bool:
         """Carry out an event; return False if it is not yet possible."""
@@ -196,6 +226,10 @@ class _Arm:
                 return self.kill(event)
         return True
 
+    def has_reached(self, wanted: Reached) -> bool:
+        job = self.jobs.get(wanted.job)
+        return job is not None and (job.state in ENDED or job.step >= wanted.step)
+
     def kill(self, event: Kill) -> bool:
         """Kill a process; return True if it is dead, or the job has ended."""
         job = self.jobs.get(event.job)
@@ -204,15 +238,27 @@ class _Arm:
         if job.state in ENDED:
             return True
         run_dir = RunDir(self.home / "runs" / event.job)
-        if job.state != "running" or job.step < event.after_step:
+        if job.state != "running":
             return False
-        pid = _find_agent(run_dir) if event.process == "agent" else _find_worker(run_dir)
+        if event.process == "machine":
+            return self.end_machine(event, _find_machine(run_dir, event.site))
+        is_agent = event.process == "agent"
+        pid = _find_agent(run_dir) if is_agent else _find_worker(run_dir)
         if pid is None:
             return False
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        process = "the agent" if event.process == "agent" else "a worker"
+        process = "the agent" if is_agent else "a worker"
         self.record_action("kill", f"SIGKILL for {process} of {event.job}", event.job)
+        return True
+
+    def end_machine(self, event: Kill, node: NodeName | None) -> bool:
+        """Kill a machine of a job; return whether there was one."""
+        assert self.kill_machine is not None, "jobs of this pilot have machines of their own"
+        if not node:
+            return False
+        self.kill_machine(node)
+        self.record_action("kill", f"SIGKILL for the machine in {event.site} of {event.job}", event.job)
         return True
 
 
@@ -223,9 +269,23 @@ def _find_agent(run_dir: RunDir) -> int | None:
 
 def _find_worker(run_dir: RunDir) -> int | None:
     """Return the youngest of several workers; None for a single worker, which alone has the state."""
-    try:
-        answer = ask_coordinator(run_dir, AskStatus(), timeout_s=1.0)
-    except ElastaneError:
-        return None
-    members = [row.pid for row in answer.processes if row.role == "worker" and row.state == "member"]
+    members = [row.pid for row in _list_members(_list_rows(run_dir))]
     return members[-1] if len(members) > 1 else None
+
+
+def _find_machine(run_dir: RunDir, site: str) -> NodeName | None:
+    """Return the youngest machine with a worker at a site; None: there is no such machine."""
+    nodes = [row.node for row in _list_members(_list_rows(run_dir)) if site in row.sites]
+    return nodes[-1] if nodes else None
+
+
+def _list_rows(run_dir: RunDir) -> Sequence[ProcessInfo]:
+    """Return the processes of a run; none if its coordinator does not answer."""
+    try:
+        return ask_coordinator(run_dir, AskStatus(), timeout_s=1.0).processes
+    except ElastaneError:
+        return ()
+
+
+def _list_members(rows: Sequence[ProcessInfo]) -> Sequence[ProcessInfo]:
+    return [row for row in rows if row.role == "worker" and row.state == "member"]

@@ -47,8 +47,12 @@ def _check_arm(scenario: Scenario, arm: ArmRecord, figures: Figures, equal: Equa
             # A job that ended before its kill shows nothing; the scenario's times are then wrong.
             text = f"{arm.name}: {job.name} continued after its agent was killed"
             yield Check(text, job.crashes >= 1 and job.state == "finished")
-    yield Check(f"{arm.name}: no operator had to intervene", not figures.interventions)
-    yield Check(f"{arm.name}: no pool gave more devices than it had", figures.most_beyond <= 0)
+    yield from check_cluster(arm.name, figures)
+
+
+def check_cluster(arm: str, figures: Figures) -> Iterable[Check]:
+    yield Check(f"{arm}: no operator had to intervene", not figures.interventions)
+    yield Check(f"{arm}: no pool gave more devices than it had", figures.most_beyond <= 0)
 
 
 def _make_check(text: str, exceptions: Sequence[str]) -> Check:

@@ -5,8 +5,8 @@ from html import escape
 from itertools import groupby
 
 from elastane.cluster.nouns.rest import Job
-from elastane.run.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
-from elastane.run.observability.drawing import Axis, choose_ticks
+from elastane.run.observability.chart import CHEVRON, CROSS, DIAMOND, DOWN, RING, SQUARE, STAR, UP
+from elastane.run.observability.drawing import Axis, add_margin, choose_ticks, draw_frame, draw_path
 
 from pilot.record import Action, ArmRecord, Observation
 from pilot.scenario import History, Scenario, compute_capacity
@@ -14,6 +14,7 @@ from pilot.scenario import History, Scenario, compute_capacity
 WIDTH, LEFT, RIGHT = 1120, 110, 18
 MARKS_PX, MARK_ROWS, MARK_ROW_PX = 56, 3, 17
 DEVICE_PX, LANE_PX, WORKER_PX, GAP_PX = 13, 36, 4.6, 38
+LOSSES_PX = 190
 
 HUES = (236, 158, 32, 286, 200, 350)
 """The hues of teams, in degrees."""
@@ -25,8 +26,16 @@ SIGNS = {
     "reserve": ("warn", RING, "calendar"),
     "price": ("score", STAR, "price"),
     "priority": ("core", CHEVRON, "priority"),
+    "joined": ("good", UP, "worker joined"),
+    "left": ("warn", DOWN, "worker left"),
+    "died": ("bad", SQUARE, "worker died"),
+    "absent": ("warn", RING, "site absent"),
+    "present": ("good", RING, "site back"),
 }
 """The sign of each kind of action: a class, a glyph, a word."""
+
+Losses = Sequence[tuple[float, float | None]]
+"""The second of the pilot at which each step ended, and its loss; None: it had none."""
 
 
 def assign_colours(arm: ArmRecord) -> dict[str, str]:
@@ -39,13 +48,14 @@ def assign_colours(arm: ArmRecord) -> dict[str, str]:
     return found
 
 
-def draw_chart(arm: ArmRecord, scenario: Scenario, until_s: float) -> str:
+def draw_chart(arm: ArmRecord, scenario: Scenario, until_s: float, losses: Losses = ()) -> str:
     """Return the chart, with all names escaped.
 
     Args:
         arm: the arm to draw.
         scenario: its pools have the devices.
         until_s: the end of the axis, in seconds.
+        losses: those of its only job; empty: the chart has none.
     """
     drawing = _Drawing(arm, Axis(0.0, until_s, LEFT, WIDTH - RIGHT))
     top = MARKS_PX + 34.0
@@ -60,6 +70,10 @@ def draw_chart(arm: ArmRecord, scenario: Scenario, until_s: float) -> str:
     for job in arm.jobs:
         top += LANE_PX
         parts += drawing.draw_lane(job, top)
+    if losses:
+        top += GAP_PX
+        parts += drawing.draw_losses(losses, top, top + LOSSES_PX)
+        top += LOSSES_PX
     parts += drawing.draw_ticks(top, until_s)
     label = f"Devices and jobs of the {escape(arm.name)} arm"
     head = f'<svg viewBox="0 0 {WIDTH} {top + 42:.0f}" role="img" aria-label="{label}">'
@@ -116,6 +130,14 @@ class _Drawing:
         if job.state == "failed":
             at = f"translate({x(ended_s) + 9} {base - 9}) scale(.8)"
             yield f'<g class="mark bad" transform="{at}"><path d="{SQUARE}"/><title>failed</title></g>'
+
+    def draw_losses(self, losses: Losses, top: float, bottom: float) -> Iterable[str]:
+        """Draw the loss over time."""
+        known = [loss for _, loss in losses if loss is not None]
+        y = Axis(*add_margin(min(known), max(known), floor=0.0), bottom, top)
+        yield from draw_frame("loss of each round, over the sites that took part", y, self.x, top, bottom)
+        places = ((self.x(at_s), None if loss is None else y(loss)) for at_s, loss in losses)
+        yield f'<path class="curve" d="{draw_path(places)}"/>'
 
     def draw_ticks(self, bottom: float, until_s: float) -> Iterable[str]:
         for value in choose_ticks(0.0, until_s, 12, whole=True):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 from pilot.checks import Check
@@ -28,46 +29,59 @@ def render_page(
     machine: Mapping[str, str | int],
 ) -> str:
     """Return the page, with all names escaped."""
+    until_s = max(arm.ended_s for arm in arms) + 2
+    first, *others = figures
+    tiles = [
+        (name, show(figures[first]), ", ".join(f"{arm}: {show(figures[arm])}" for arm in others))
+        for name, show in TILES
+    ]
+    about = f"{len(scenario.jobs)} jobs on a cluster, in two arms with the same events"
+    return build_page(
+        render_heading(
+            scenario, checks, f"{about}: elastic jobs, and jobs of a fixed size, each its ideal one."
+        ),
+        render_tiles(tiles),
+        *(render_arm(arm, draw_chart(arm, scenario, until_s)) for arm in arms),
+        render_table("Figures", *build_rows(figures)),
+        render_checks(checks),
+        *map(render_events, arms),
+        render_footer(scenario, machine),
+    )
+
+
+def build_page(*parts: Iterable[str]) -> str:
+    """Return a page with these parts, of which all names are escaped."""
     css = (files("elastane.run.observability") / "page.css").read_text()
     own = (Path(__file__).parent / "page.css").read_text()
-    until_s = max(arm.ended_s for arm in arms) + 2
-    parts = [
+    lines = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Pilot - elastane</title><style>{css}{own}</style></head><body><main>",
-        *_render_heading(scenario, checks),
-        *_render_tiles(figures),
-        *(part for arm in arms for part in _render_arm(arm, scenario, until_s)),
-        *_render_figures(figures),
-        *_render_checks(checks),
-        *(part for arm in arms for part in _render_events(arm)),
-        *_render_footer(scenario, machine),
+        *chain.from_iterable(parts),
         "</main></body></html>",
         "",
     ]
-    return "\n".join(parts)
+    return "\n".join(lines)
 
 
-def _render_heading(scenario: Scenario, checks: Sequence[Check]) -> Iterable[str]:
+def render_heading(scenario: Scenario, checks: Sequence[Check], about: str) -> Iterable[str]:
     good = all(check.good for check in checks)
     outcome, words = ("finished", "all checks passed") if good else ("failed", "a check failed")
     yield f'<header><h1>{escape(scenario.name)}</h1><span class="badge {outcome}">{words}</span></header>'
-    yield f'<p class="soft">{len(scenario.jobs)} jobs on a cluster, in two arms with the same events:'
-    yield "elastic jobs, and jobs of a fixed size, each its ideal one.</p>"
+    yield f'<p class="soft">{escape(about)}</p>'
 
 
-def _render_tiles(figures: Mapping[str, Figures]) -> Iterable[str]:
-    first, *others = figures
+def render_tiles(tiles: Iterable[tuple[str, str, str]]) -> Iterable[str]:
+    """Yield four tiles, of which each has a name, a figure and a line below it."""
     yield '<section class="card tiles">'
-    for name, format_figure in TILES:
-        against = ", ".join(f"{escape(arm)}: {format_figure(figures[arm])}" for arm in others)
-        yield f'<div class="tile"><span class="name">{name}</span><b>{format_figure(figures[first])}</b>'
-        yield f"<span>{against}</span></div>"
+    for name, figure, below in tiles:
+        yield f'<div class="tile"><span class="name">{escape(name)}</span><b>{escape(figure)}</b>'
+        yield f"<span>{escape(below)}</span></div>"
     yield "</section>"
 
 
-def _render_arm(arm: ArmRecord, scenario: Scenario, until_s: float) -> Iterable[str]:
-    yield f'<h2>{escape(arm.name.capitalize())}</h2><figure class="card">{draw_chart(arm, scenario, until_s)}'
+def render_arm(arm: ArmRecord, chart: str) -> Iterable[str]:
+    yield f'<h2>{escape(arm.name.capitalize())}</h2><figure class="card">{chart}'
     yield '<figcaption class="keys">'
     for job, colour in assign_colours(arm).items():
         yield f'<span><i style="background:{colour}"></i>{escape(job)}</span>'
@@ -78,10 +92,10 @@ def _render_arm(arm: ArmRecord, scenario: Scenario, until_s: float) -> Iterable[
     yield "</figcaption></figure>"
 
 
-def _render_figures(figures: Mapping[str, Figures]) -> Iterable[str]:
-    (_, *arms), *lines = build_rows(figures)
-    yield '<h2>Figures</h2><div class="card scroll"><table><thead><tr><th></th>'
-    yield "".join(f'<th class="n">{escape(arm)}</th>' for arm in arms)
+def render_table(title: str, head: Sequence[str], *lines: Sequence[str]) -> Iterable[str]:
+    """Yield a table; each line begins with its name."""
+    yield f'<h2>{escape(title)}</h2><div class="card scroll"><table><thead><tr><th>{escape(head[0])}</th>'
+    yield "".join(f'<th class="n">{escape(word)}</th>' for word in head[1:])
     yield "</tr></thead><tbody>"
     for name, *values in lines:
         cells = "".join(f'<td class="n">{escape(value)}</td>' for value in values)
@@ -89,7 +103,7 @@ def _render_figures(figures: Mapping[str, Figures]) -> Iterable[str]:
     yield "</tbody></table></div>"
 
 
-def _render_checks(checks: Sequence[Check]) -> Iterable[str]:
+def render_checks(checks: Sequence[Check]) -> Iterable[str]:
     yield '<h2>Checks</h2><div class="card scroll"><table><tbody>'
     for check in checks:
         colour, word = ("good", "yes") if check.good else ("bad", "NO")
@@ -97,7 +111,7 @@ def _render_checks(checks: Sequence[Check]) -> Iterable[str]:
     yield "</tbody></table></div>"
 
 
-def _render_events(arm: ArmRecord) -> Iterable[str]:
+def render_events(arm: ArmRecord) -> Iterable[str]:
     """Return the actions from outside and the events of the cluster, in the order of time."""
     rows = [(event.time_s - arm.began_s, event.kind, event.job, event.message) for event in arm.events]
     rows += [
@@ -114,7 +128,7 @@ def _render_events(arm: ArmRecord) -> Iterable[str]:
     yield "</tbody></table></div></details>"
 
 
-def _render_footer(scenario: Scenario, machine: Mapping[str, str | int]) -> Iterable[str]:
+def render_footer(scenario: Scenario, machine: Mapping[str, str | int]) -> Iterable[str]:
     on = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}"
     yield f"<footer>{escape(on)}, Python {machine['python']}, torch {machine['torch']}, elastane"
     yield f"{machine['elastane']}. A device takes {scenario.microbatch_s:g} s for a microbatch. The worker"

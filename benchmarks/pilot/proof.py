@@ -24,7 +24,8 @@ def compare_with_references(
     def compare(job: Submission) -> dict[str, bool]:
         reference = RunDir(home / "runs" / job.name)
         trained = train_reference(scenario, job, reference)
-        return {arm.name: trained and is_proved_equal(arm.run_dir(job.name), reference) for arm in arms}
+        runs = {arm.name: arm.run_dir(job.name) for arm in arms}
+        return {name: trained and is_proved(run) and is_equal(run, reference) for name, run in runs.items()}
 
     pool = ThreadPoolExecutor(machine.count_cores())
     try:
@@ -34,18 +35,27 @@ def compare_with_references(
         end_jobs(home)
 
 
-def train_reference(scenario: Scenario, job: Submission, run_dir: RunDir) -> bool:
-    """Train a job undisturbed on one worker at the machine's full speed; return whether it succeeded."""
+def train_reference(
+    scenario: Scenario, job: Submission, run_dir: RunDir, further: Sequence[str] = ()
+) -> bool:
+    """Train a job undisturbed on one worker at the machine's full speed; return whether it succeeded.
+
+    Args:
+        further: more options of ``elastane run``.
+    """
     spec = scenario.make_spec(job, ROOT, {})
-    options = ("--workers=1:1", "--checkpoint-every=never", f"--run-dir={run_dir.root}")
+    options = ("--workers=1:1", "--checkpoint-every=never", f"--run-dir={run_dir.root}", *further)
     return _succeeds("run", *options, spec.script, *spec.args)
 
 
-def is_proved_equal(run_dir: RunDir, reference: RunDir) -> bool:
-    """Return whether ``elastane verify`` proves a run and finds it equal to its reference run."""
-    return _succeeds("verify", str(run_dir.root)) and _succeeds(
-        "verify", str(run_dir.root), str(reference.root)
-    )
+def is_proved(run_dir: RunDir) -> bool:
+    """Return whether ``elastane verify`` proves a run by its records."""
+    return _succeeds("verify", str(run_dir.root))
+
+
+def is_equal(run_dir: RunDir, reference: RunDir) -> bool:
+    """Return whether ``elastane verify`` finds a run equal to another one."""
+    return _succeeds("verify", str(run_dir.root), str(reference.root))
 
 
 def _succeeds(*words: str) -> bool:

@@ -8,6 +8,8 @@ from elastane.cluster.nouns.rest import Job
 from elastane.cluster.nouns.usage import UsageRow
 from elastane.run.nouns.rundir import RunDir
 
+from pilot.scenario import ScenarioEvent
+
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """An observation of one job, as the API describes it at that moment.
@@ -61,6 +63,7 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
         events: the events of all jobs.
         observations: the observations, in the order of time.
         actions: the actions from outside, in the order of time.
+        played: the events of the scenario in this order, with the times at which they have happened.
         usage: the usage by job and pool.
         audit: the audit log, oldest line first.
     """
@@ -73,6 +76,7 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...]
     observations: tuple[Observation, ...]
     actions: tuple[Action, ...]
+    played: tuple[ScenarioEvent, ...]
     usage: tuple[UsageRow, ...]
     audit: tuple[AuditLine, ...]
 

@@ -53,17 +53,35 @@ class Reserve(Part, frozen=True, kw_only=True):
 
 
 class Kill(Part, frozen=True, kw_only=True):
-    """SIGKILL for a process of a job, after its time and after the job has committed this step."""
+    """SIGKILL for a process of a job.
+
+    Args:
+        process: of a ``machine`` the agent is killed, and its workers end with it.
+        site: of the machine; empty for other processes.
+    """
 
     job: str
-    process: Literal["agent", "worker"]
-    after_step: int = 0
+    process: Literal["agent", "worker", "machine"]
+    site: str = ""
+
+
+class Reached(Part, frozen=True, kw_only=True):
+    """A job has committed a step, or has ended."""
+
+    job: str
+    step: int
 
 
 class ScenarioEvent(Part, frozen=True, kw_only=True):
-    """One event at second ``at``; exactly one of the other fields is given."""
+    """One event; exactly one of the other fields is given.
+
+    Args:
+        at: the second of the pilot at which it happens.
+        after: it does not happen before that; None: it depends on no job.
+    """
 
     at: float
+    after: Reached | None = None
     capacity: Capacity | None = None
     price: Price | None = None
     priority: Priority | None = None
@@ -154,8 +172,10 @@ def read_scenario(path: Path) -> Scenario:
             raise BadInput(
                 f"at {one.at:g}: {len(given)} events in one line", do="write exactly one event in each line"
             )
-        if isinstance(one.what, Priority | Kill) and one.what.job not in names:
-            raise BadInput(f"at {one.at:g}: no job {one.what.job!r}", do=f"name one of {sorted(names)}")
+        named = [each for each in (one.after, one.what) if isinstance(each, Reached | Priority | Kill)]
+        for each in named:
+            if each.job not in names:
+                raise BadInput(f"at {one.at:g}: no job {each.job!r}", do=f"name one of {sorted(names)}")
     return found
 
 

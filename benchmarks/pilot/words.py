@@ -1,6 +1,6 @@
 """The figures of all arms, as lines of text."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pilot.figures import Figures, Queue
 
@@ -44,8 +44,8 @@ def build_rows(figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:
     return [("", *figures), first, *by_team, *rest]
 
 
-def format_table(figures: Mapping[str, Figures]) -> str:
-    lines = build_rows(figures)
+def format_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of which the first one is the head, in columns."""
     name, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
     return "\n".join(
         "  ".join(
