@@ -1,7 +1,9 @@
 """A run on three machines with networks of their own outlives broken links, with the bytes of one worker."""
 
+import os
 import signal
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +13,10 @@ from tests.waiting import wait_until
 
 from .machines import FIRST, Machines
 from .stage import SHORT_SILENCE_S
+
+AWAY_ROUNDS = int(os.environ.get("ELASTANE_AWAY_ROUNDS", "5"))
+"""How many rounds others make at least while a site is away; one takes about a second."""
+LONGEST_ROUND_S = 15.0
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -43,14 +49,18 @@ def test_a_machine_with_a_cut_link_is_lost_and_returns(machines, networks, asser
     assert "worker 200" not in ended.find_subjects("worker.died")
 
 
+@pytest.mark.timeout(1500)
 def test_a_site_with_a_cut_link_is_lost_and_returns_in_a_run_of_rounds(machines, networks, stage):
-    rounds = ("--steps=60", "--inner-steps=3", "--wire=int8", "--group=2")
+    rounds = (f"--steps={60 + AWAY_ROUNDS}", "--inner-steps=3", "--wire=int8", "--group=2")
     machines.begin("--seconds=0.05", *rounds, start=1)
     for number, name in ((1, "b"), (2, "c")):
         machines.join(name, number)
         machines.wait_for_members(name)
     networks.cut(1)
     machines.wait_for("node.lost", "node b")
+    lost = machines.count_steps()
+    for round_ in range(lost + 1, lost + 1 + AWAY_ROUNDS):
+        wait_until(lambda round_=round_: machines.count_steps() >= round_, f"the others make round {round_}")
     networks.heal(1)
     machines.wait_for("node.joined", "node b", times=2)
     machines.wait_for_members("b")
@@ -60,6 +70,8 @@ def test_a_site_with_a_cut_link_is_lost_and_returns_in_a_run_of_rounds(machines,
     assert (ended.losses, ended.digests) == (expected.losses, expected.digests), ended.describe()
     assert ended.verdict.problems == ()
     assert "worker 200" not in ended.find_subjects("worker.died")
+    times = [line.time for line in ended.run.ledger]
+    assert max(after - before for before, after in pairwise(times)) < LONGEST_ROUND_S
 
 
 def begin_on_three_machines(machines):
