@@ -1,12 +1,12 @@
-"""The schema of 0.1.0. The revisions up to 0005 were those of builds before it."""
+"""The schema of 0.1.0. The revisions up to 0012 were those of builds before it."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
+revision = "0013"
 down_revision = None
 
-APPEND_ONLY = ("events", "decisions", "usage", "audit")
+APPEND_ONLY = ("events", "decisions", "usage", "egress", "audit")
 OF_JOBS = ("events", "decisions")
 
 
@@ -137,6 +137,8 @@ def upgrade() -> None:
         sa.Column("active_since_s", sa.Float(), nullable=True),
         sa.Column("forget_at_s", sa.Float(), nullable=True),
         sa.Column("spec_bytes", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("code", sa.Text(), server_default="", nullable=False),
+        sa.Column("egress", sa.Text(), server_default="{}", nullable=False),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_jobs")),
         sa.UniqueConstraint("name", name=op.f("uq_jobs_name")),
         sqlite_autoincrement=True,
@@ -148,6 +150,14 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("ended_s IS NULL"),
         postgresql_where=sa.text("ended_s IS NULL"),
+    )
+    op.create_index(
+        "ix_jobs_code",
+        "jobs",
+        ["code"],
+        unique=False,
+        sqlite_where=sa.text("code <> ''"),
+        postgresql_where=sa.text("code <> ''"),
     )
     op.create_index(op.f("ix_jobs_forget_at_s"), "jobs", ["forget_at_s"], unique=False)
     op.create_index(op.f("ix_jobs_state_number"), "jobs", ["state", "number"], unique=False)
@@ -200,6 +210,7 @@ def upgrade() -> None:
         "turns",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("change", sa.BigInteger(), nullable=False),
+        sa.Column("cluster", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_turns")),
         comment="One row. Every writing transaction locks it; `change` grows with every input of a plan.",
     )
@@ -236,6 +247,130 @@ def upgrade() -> None:
         comment="The first answer to each idempotency key.",
     )
     op.create_index(op.f("ix_replies_time_s"), "replies", ["time_s"], unique=False)
+    op.create_table(
+        "agents",
+        sa.Column(
+            "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("engine", sa.Text(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("workers", sa.BigInteger(), nullable=False),
+        sa.Column("devices", sa.BigInteger(), nullable=False),
+        sa.Column("key", sa.LargeBinary(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("node", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("exit_code", sa.Integer(), nullable=True),
+        sa.Column("attempt", sa.BigInteger(), nullable=False),
+        sa.Column("asked_s", sa.Float(), nullable=False),
+        sa.Column("started_s", sa.Float(), nullable=True),
+        sa.Column("arrived_s", sa.Float(), nullable=True),
+        sa.Column("leave_by_s", sa.Float(), nullable=True),
+        sa.Column("ended_s", sa.Float(), nullable=True),
+        sa.Column("gang", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("gang_size", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("shape", sa.Text(), server_default="", nullable=False),
+        sa.Column("is_replaceable", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("process", sa.Text(), server_default="", nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_agents")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_agents_job_ended_s"), "agents", ["job", "ended_s"], unique=False)
+    op.create_index(op.f("ix_agents_ended_s"), "agents", ["ended_s"], unique=False)
+    op.create_table(
+        "runs",
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.BigInteger(), nullable=False),
+        sa.Column("beginner", sa.BigInteger(), nullable=False),
+        sa.Column("answers", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("job", name=op.f("pk_runs")),
+        comment="The newest attempt of each job that runs on agents.",
+    )
+    op.create_table(
+        "code",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("archive_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("used_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("team", "digest", name=op.f("pk_code")),
+        comment="The code that teams have sent for jobs; its archives are in the home of the controller.",
+    )
+    op.create_index(op.f("ix_code_digest"), "code", ["digest"], unique=False)
+    op.create_index(op.f("ix_code_used_s"), "code", ["used_s"], unique=False)
+    op.create_table(
+        "elastic_jobs",
+        sa.Column("uid", sa.Text(), nullable=False),
+        sa.Column("engine", sa.Text(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("generation", sa.BigInteger(), nullable=False),
+        sa.Column("options", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("uid", name=op.f("pk_elastic_jobs")),
+        comment="Resources of Kubernetes of which jobs were made.",
+    )
+    op.create_table(
+        "notification_targets",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("occasions", sa.Text(), nullable=False),
+        sa.Column("service", sa.Text(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("created_s", sa.Float(), nullable=False),
+        sa.Column("last_event", sa.BigInteger(), nullable=False),
+        sa.Column("failures", sa.BigInteger(), nullable=False),
+        sa.Column("retry_at_s", sa.Float(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("sent_s", sa.Float(), nullable=True),
+        sa.Column("left_out", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_notification_targets")),
+        comment="Services that get messages about jobs. Their URLs are encrypted.",
+    )
+    op.create_table(
+        "notifications",
+        sa.Column(
+            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("occasion", sa.Text(), nullable=False),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("made_s", sa.Float(), nullable=False),
+        sa.Column("ended_s", sa.Float(), nullable=True),
+        sa.Column("batch", sa.Text(), nullable=False),
+        sa.Column("again", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_notifications")),
+        sa.UniqueConstraint("target", "key", name=op.f("uq_notifications_target_key")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_notifications_target_id"), "notifications", ["target", "id"], unique=False)
+    op.create_index(op.f("ix_notifications_state_id"), "notifications", ["state", "id"], unique=False)
+    op.create_table(
+        "egress",
+        sa.Column(
+            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("sent_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("price", sa.Float(), nullable=False),
+        sa.Column("from_s", sa.Float(), nullable=False),
+        sa.Column("until_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_egress")),
+        sqlite_autoincrement=True,
+        comment="The bytes that jobs have sent between sites. No row is ever changed.",
+    )
+    op.create_index(op.f("ix_egress_until_s"), "egress", ["until_s"], unique=False)
+    op.create_index(op.f("ix_egress_team_until_s"), "egress", ["team", "until_s"], unique=False)
     _protect_history()
 
 
