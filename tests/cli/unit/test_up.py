@@ -23,6 +23,7 @@ from elastane.common.connections.controller_connection import ControllerUnreacha
 from elastane.common.connections.controller_context import read_context
 from elastane.common.errors import BadInput
 from tests.certificates import make_certificate
+from tests.full_disk import fill_disk
 from tests.waiting import WAIT_S, wait_until
 
 pytestmark = [
@@ -235,16 +236,6 @@ def test_down_without_a_controller_is_an_error(home):
 # -- the record of the controller cannot be written ----------------------------------------------------------
 
 
-def fill(disk: Path) -> None:
-    with (disk / "ballast").open("ab", buffering=0) as ballast:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    ballast.write(bytes(size))
-            except OSError:
-                pass
-
-
 @pytest.fixture
 def small_home(make_small_disk, monkeypatch) -> Iterator[Path]:
     """Make a home on a separate small disk."""
@@ -262,7 +253,7 @@ def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_names_the
     store = f"--store=sqlite:///{tmp_path / 'elsewhere.db'}"
     (small_home / "controller.log").touch()
     (small_home / "controller.lock").touch()
-    fill(small_home)
+    ballast = fill_disk(small_home)
     refused = run_elastane("up", "--detach", "--listen=127.0.0.1:0", store)
     assert refused.returncode == 1
     assert "No space left" in refused.stderr
@@ -272,7 +263,7 @@ def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_names_the
     assert find_lock_holder(small_home) is None, "its process is still there"
     assert run_elastane("down").returncode == 2
 
-    (small_home / "ballast").unlink()
+    ballast.unlink()
     # The first token was never printed.
     assert "elastane up --new-token" in refused.stderr
     again = start_controller(store, "--new-token")
@@ -286,7 +277,7 @@ def test_a_full_disk_is_reported_even_if_nothing_can_be_logged(small_home, logge
     if logged:
         (small_home / "controller.log").touch()
         (small_home / "controller.lock").touch()
-    fill(small_home)
+    fill_disk(small_home)
     refused = run_elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert refused.returncode != 0
     assert "is full" in refused.stderr or "No space left" in refused.stderr

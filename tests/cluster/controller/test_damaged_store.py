@@ -23,6 +23,7 @@ from elastane.cluster.nouns.controller import (
     ControllerSettings,
 )
 from elastane.common.services import StartFailure
+from tests.full_disk import fill_disk
 from tests.waiting import WAIT_S, wait_until
 
 QUICK = """
@@ -280,17 +281,11 @@ def test_a_full_disk_under_the_store_is_reported_until_it_has_room(start, make_s
     disk = make_small_disk(4 << 20)
     controller = start(tmp_path / "home", disk / "store.db")
     wait_until(lambda: controller.checks() == set(), "all is well")
-    with (disk / "ballast").open("ab", buffering=0) as ballast:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    ballast.write(bytes(size))
-            except OSError:
-                pass
+    ballast = fill_disk(disk)
     assert "full" in controller.fails("writing")
     # The stored content is intact, so it is served.
     assert controller.serves()
-    (disk / "ballast").unlink()
+    ballast.unlink()
     wait_until(lambda: controller.checks() == set(), "all is well again")
 
 

@@ -13,6 +13,7 @@ from elastane.cluster.controller.store import jobs
 from elastane.cluster.controller.store.database import Store
 from elastane.cluster.scheduler.explanations import explain_decision
 from elastane.cluster.scheduler.plan import plan
+from tests.full_disk import fill_disk
 from tests.waiting import wait_until
 
 from .machine import Machine, MachineEngine
@@ -47,17 +48,6 @@ def running(store, monkeypatch):
     thread.join()
 
 
-def fill(disk) -> None:
-    """Fill the disk to its last byte, as another program would."""
-    with (disk / "ballast").open("ab", buffering=0) as ballast:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    ballast.write(bytes(size))
-            except OSError:
-                pass
-
-
 def test_the_loop_reports_a_full_disk_retries_and_recovers_while_jobs_train(
     store, running, disk, api_over, make_spec
 ):
@@ -70,7 +60,7 @@ def test_the_loop_reports_a_full_disk_retries_and_recovers_while_jobs_train(
     wait_until(lambda: "before" in machine.jobs, "the job runs")
     attempt = machine.jobs["before"].attempt
 
-    fill(disk)
+    ballast = fill_disk(disk)
     refused = ada.post("/jobs", make_spec("meanwhile", env={"BALLAST": "x" * 100_000}))
     assert refused.status_code == 507
     assert "free some space" in refused.json()["do"]
@@ -84,7 +74,7 @@ def test_the_loop_reports_a_full_disk_retries_and_recovers_while_jobs_train(
     assert machine.jobs["before"].agent is not None
     assert ada.get("/jobs/before").status_code == 200
 
-    (disk / "ballast").unlink()
+    ballast.unlink()
     wait_until(lambda: not loop.failing, "the loop goes on")
     assert ada.get("/health").json() == {"status": "ok"}
     assert ada.post("/jobs/before/cancel").is_success

@@ -1,9 +1,8 @@
 """Training continues while the disk of the run directory is full, and completes the ledger later."""
 
-import os
-from pathlib import Path
-
 import pytest
+
+from tests.full_disk import fill_disk
 
 pytestmark = pytest.mark.processes
 
@@ -13,19 +12,6 @@ SIZE = 4 << 20
 @pytest.fixture
 def small_disk(make_small_disk):
     return make_small_disk(SIZE)
-
-
-def fill_disk(where: Path) -> Path:
-    filler = where / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while file.write(bytes(size)):
-                    pass
-            except OSError:
-                continue
-    assert os.statvfs(where).f_bavail == 0
-    return filler
 
 
 def test_lines_of_the_ledger_wait_in_memory_until_the_disk_has_room(

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 import msgspec
 import pytest
@@ -37,6 +37,7 @@ from elastane.run.nouns.attempts import Attempt, AttemptOutcome
 from elastane.run.nouns.checkpoint_policy import CheckpointSettings
 from elastane.run.nouns.rundir import RunDir
 from elastane.run.nouns.spec import CheckpointPolicy, RunSpec
+from tests.full_disk import fill_disk
 from tests.waiting import WAIT_S, wait_until
 
 SPEC = JobSpec(
@@ -425,12 +426,10 @@ def test_on_a_full_disk_an_attempt_is_refused_and_does_not_count_as_a_crash(
 
     assert start(1) == {}
     wait_until(lambda: has_ended(1), "the first attempt has ended")
-    with (home / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
-        while True:
-            ballast.write(bytes(1 << 12))
+    ballast = fill_disk(home)
     assert "No space left" in start(2)["j"]
     assert not has_ended(2)
-    (home / "ballast").unlink()
+    ballast.unlink()
     assert start(2) == {}
     wait_until(lambda: has_ended(2), "the second attempt has ended")
 
