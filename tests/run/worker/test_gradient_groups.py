@@ -8,9 +8,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from elastane.common.errors import BadInput
-from elastane.run.worker.state.backward_order import BackwardOrder
 from elastane.run.worker.state.devices import SideStream
-from elastane.run.worker.state.gradient_groups import ON_HOST, UNLIMITED, GroupLimits, divide_gradients
+from elastane.run.worker.state.gradient_groups import (
+    ON_HOST,
+    UNLIMITED,
+    BackwardOrder,
+    GroupLimits,
+    divide_gradients,
+)
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.model_layout import ModelLayout
 from elastane.run.worker.state.slot_memory import DeviceSlots, HostSlots

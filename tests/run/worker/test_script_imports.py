@@ -9,8 +9,7 @@ from elastane.run.worker.script_imports import ScriptImport, find_imports
 
 PROBE = """
 import sys
-from elastane.run.worker.script_imports import ScriptImport
-from elastane.run.worker.script_preloading import preload_imports
+from elastane.run.worker.script_imports import ScriptImport, preload_imports
 sys.path.insert(0, sys.argv[1])
 imports = [ScriptImport(name) for name in sys.argv[3:]]
 print(preload_imports(imports, frozenset(filter(None, sys.argv[2].split(",")))))

@@ -1,5 +1,11 @@
-"""The process that feeds the trackers of a run: it is started, restarted, and given time to finish."""
+"""The process that feeds the trackers of a run: it is started, restarted, and given time to finish.
 
+The first machine feeds them from the start. After it has left or died, another one is in charge. One process
+at a time feeds them, because it holds a lock in the shared run directory; the next one passes on what the
+trackers lack.
+"""
+
+import asyncio
 import subprocess
 import sys
 import threading
@@ -159,3 +165,39 @@ class TrackerKeeper:
         if process is not None and process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
+
+
+class StandbyTrackers:
+    """Keeps that process running on a machine that has joined, from the time when the machine is in charge.
+
+    Args:
+        chosen: the trackers of its spec.
+        say: takes lines for the user, from another thread.
+    """
+
+    def __init__(self, run_dir: RunDir, chosen: tuple[Tracker, ...], say: Callable[[str], None]) -> None:
+        self._run_dir, self._chosen, self._say = run_dir, chosen, say
+        self._keeper: TrackerKeeper | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._keeper is not None:
+            self._keeper.__exit__(*error)
+
+    async def follow(self, is_in_charge: Callable[[], bool]) -> None:
+        """Wait until this machine is in charge, then keep the process until the context ends."""
+        while not is_in_charge():  # noqa: ASYNC110 - no event announces it
+            await asyncio.sleep(POLL_S)
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, unless it runs already."""
+        if self._keeper is None:
+            self._keeper = TrackerKeeper(self._run_dir, self._chosen, self._say).__enter__()
+
+    def finish(self, grace_s: float) -> None:
+        """Wait until the trackers have everything, at most this many seconds, if this machine feeds them."""
+        if self._keeper is not None:
+            self._keeper.finish(grace_s)

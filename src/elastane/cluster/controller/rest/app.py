@@ -16,7 +16,6 @@ from elastane.cluster.controller.rest import (
     code,
     config,
     documents,
-    engines,
     event_streams,
     jobs,
     metrics,
@@ -35,7 +34,6 @@ from elastane.cluster.controller.rest.middleware import Framing, SizeLimit
 ROUTERS = (
     agents,
     agent_records,
-    engines,
     jobs,
     workers,
     event_streams,

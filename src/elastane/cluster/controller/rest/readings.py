@@ -1,5 +1,9 @@
-"""Readings without a change: health, version, the identity of a token, occupancy, usage and the audit log."""
+"""Readings without a change.
 
+Health, version, the identity of a token, occupancy, what an engine lacks, usage and the audit log.
+"""
+
+import asyncio
 import csv
 import io
 from importlib.metadata import version
@@ -13,13 +17,15 @@ from elastane.cluster.controller.figures import INTERVENTIONS, compute_cluster_f
 from elastane.cluster.controller.rest.bodies import respond
 from elastane.cluster.controller.rest.caller import CallerParameter
 from elastane.cluster.controller.rest.description import describe_route
-from elastane.cluster.controller.rest.parameters import After, Limit
+from elastane.cluster.controller.rest.parameters import After, Limit, Name
+from elastane.cluster.controller.rest.problems import make_missing_error
 from elastane.cluster.controller.snapshot import measure_cluster_occupancy, measure_pools
 from elastane.cluster.controller.store import documents, history, jobs
 from elastane.cluster.controller.store.condition import NO_ANSWER, Condition
 from elastane.cluster.controller.store.database import Store, read_change
 from elastane.cluster.controller.store.failures import StoreError, StoreUnusable
 from elastane.cluster.controller.store.history import By, sum_usage
+from elastane.cluster.nouns.agents import EngineFinding
 from elastane.cluster.nouns.controller import Health, HealthProblem
 from elastane.cluster.nouns.history import AuditLine
 from elastane.cluster.nouns.rest import Me, Version
@@ -78,6 +84,21 @@ def get_occupancy(caller: CallerParameter) -> Response:
         config = documents.read_declared_config(tx)
         found = measure_cluster_occupancy(tx, config, jobs.map_uses(tx).values(), caller.now_s)
     return respond(Page(items=found))
+
+
+@router.get("/engines/{name}/findings", tags=["engines"], **describe_route(Page[EngineFinding]))
+def get_findings(caller: CallerParameter, name: Name) -> Response:
+    """Look for all that an engine needs, on the machine of the controller; nothing is started."""
+    target = Target(name=f"engine {name}")
+    caller.require_right("engines.read", target)
+    with caller.begin_read() as tx:
+        config = documents.read_declared_config(tx)
+    document = next((engine for engine in config.engines or () if engine.name == name), None)
+    if document is None:
+        raise make_missing_error(target.name)
+    pools = {pool.name: pool.options for pool in config.pools or () if pool.engine == name}
+    # This request has a thread of its own, so the programs of an engine may take their time.
+    return respond(Page(items=asyncio.run(caller.controller.examine(document, pools))))
 
 
 @router.get("/usage", tags=["usage"], **describe_route(Usage, or_as="text/csv; charset=utf-8"))

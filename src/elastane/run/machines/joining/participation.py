@@ -26,10 +26,10 @@ from elastane.run.attempts.supervision import (
     count_futile,
     issue_first_ticket,
 )
+from elastane.run.attempts.tracking import StandbyTrackers
 from elastane.run.connections.endpoint import read_own_endpoint
 from elastane.run.connections.run_lock import is_locked
 from elastane.run.machines.agents.node_agent import NodeAgent
-from elastane.run.machines.joining.standby_trackers import StandbyTrackers
 from elastane.run.nouns.control import RunOver
 from elastane.run.nouns.machine_address import MachineAddress
 from elastane.run.nouns.membership import NodeAddress, SiteName

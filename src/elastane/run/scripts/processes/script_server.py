@@ -20,8 +20,7 @@ from elastane.run.observability.run_files import read_record
 from elastane.run.scripts.processes.script_process import prepare_process, run_program, show_gpus
 from elastane.run.worker.descendants import adopt_orphans, kill_descendants, list_descendants
 from elastane.run.worker.fork_loop import ForkLoop
-from elastane.run.worker.script_imports import find_imports
-from elastane.run.worker.script_preloading import ALWAYS, preload_imports
+from elastane.run.worker.script_imports import ALWAYS, find_imports, preload_imports
 from elastane.run.worker.world_store import WorldStore, start_store
 
 SWEEP_S = 0.005

@@ -20,9 +20,8 @@ from torch._guards import CompileContext
 
 from elastane.common.errors import BadInput
 from elastane.run.worker.exhaustion import runs_script
-from elastane.run.worker.state.backward_order import BackwardOrder
 from elastane.run.worker.state.divided_tensors import get_local_gradient, is_shard
-from elastane.run.worker.state.gradient_groups import divide_gradients
+from elastane.run.worker.state.gradient_groups import BackwardOrder, divide_gradients
 from elastane.run.worker.state.gradient_slots import GradientSlots
 from elastane.run.worker.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.run.worker.state.model_layout import ModelLayout
