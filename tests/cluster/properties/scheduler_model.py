@@ -309,12 +309,11 @@ class Cluster:
 
     def obey(self, made: Plan) -> None:
         decided = by_job(made)
-        killed = {(one.job, one.pool) for one in made.overdue}
         now_s = self.snapshot.now_s
         jobs = []
         for state in self.snapshot.jobs:
             decision = decided[state.name]
-            draining = tuple(one for one in state.draining if (state.name, one.pool) not in killed)
+            draining = tuple(one for one in state.draining if one.deadline_s >= now_s)
             holds = {holding.pool: holding for holding in state.holds}
             for pool, workers in decision.drain.items():
                 leaving = min(workers, holds[pool].leaving)

@@ -179,11 +179,9 @@ def test_two_jobs_do_not_preempt_each_other_for_ever():
 
 
 def test_a_worker_that_does_not_leave_blocks_only_its_own_devices():
-    """kueue#6489: it is to be killed, and others start meanwhile."""
+    """kueue#6489: others start meanwhile."""
     stuck = replace(job(1, low=2), draining=(Draining(pool="a", workers=2, deadline_s=1.0),))
-    made = plan(cluster(stuck, job(2, low=6)))
-    assert by_job(made)["job-2"].action == "start"
-    assert [(one.job, one.workers) for one in made.overdue] == [("job-1", 2)]
+    assert by_job(plan(cluster(stuck, job(2, low=6))))["job-2"].action == "start"
 
 
 def test_a_job_that_was_just_started_is_not_stopped_by_a_higher_priority():

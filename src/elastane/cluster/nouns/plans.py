@@ -419,16 +419,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         return any(isinstance(why, Suspended | Ends) for why in self.why)
 
 
-class Overdue(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers that should have left by now and must be killed; their devices count until they are gone."""
-
-    job: str
-    pool: str
-    workers: int
-
-
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision for every job, oldest job first, and the workers to kill."""
+    """One decision for every job, oldest job first."""
 
     decisions: tuple[Decision, ...] = ()
-    overdue: tuple[Overdue, ...] = ()

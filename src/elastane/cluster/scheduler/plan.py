@@ -1,9 +1,7 @@
 """The plan: one decision for every job, each with its reasons."""
 
-from collections.abc import Iterator
-
 from elastane.cluster.nouns.cluster import Snapshot
-from elastane.cluster.nouns.plans import Overdue, Plan
+from elastane.cluster.nouns.plans import Plan
 from elastane.cluster.scheduler.allocator import allocate
 from elastane.cluster.scheduler.changes import compute_changes
 from elastane.cluster.scheduler.decisions import DecisionMaker
@@ -25,12 +23,4 @@ def plan(snapshot: Snapshot) -> Plan:
     # 3. Turn the changes into decisions with reasons.
     maker = DecisionMaker(cluster, allocation)
     decisions = tuple(maker.decide(job, change) for job, change in zip(cluster.jobs, changes, strict=True))
-    # 4. Name the workers that should have left by now.
-    return Plan(decisions=decisions, overdue=tuple(_list_overdue(snapshot)))
-
-
-def _list_overdue(snapshot: Snapshot) -> Iterator[Overdue]:
-    for state in sorted(snapshot.jobs, key=lambda state: state.number):
-        for place in state.draining:
-            if place.deadline_s < snapshot.now_s:
-                yield Overdue(job=state.name, pool=place.pool, workers=place.workers)
+    return Plan(decisions=decisions)
