@@ -79,15 +79,6 @@ Readings: TypeAlias = Mapping[MetricDefinition, Mapping[LabelValues, float | His
 """The values of one scrape, by metric and then by the values of its labels."""
 
 
-def count_series(readings: Readings) -> int:
-    """Return the number of series that Prometheus stores for these values."""
-    return sum(
-        # A histogram has its buckets, the one without a bound, its sum and its count.
-        len(series) * (len(metric.bounds) + 3 if metric.kind == "histogram" else 1)
-        for metric, series in readings.items()
-    )
-
-
 def encode_readings(readings: Readings, accept: str = "") -> tuple[bytes, str]:
     """Encode the values of a scrape.
 

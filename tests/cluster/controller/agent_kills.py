@@ -140,13 +140,13 @@ def is_alive(start: Start) -> bool:
 
 def is_at_rest(store: Store, home: Path) -> bool:
     with store.begin_read() as tx:
-        busy = jobs.list_living_jobs(tx) or agent_rows.list_living_agents(tx)
+        busy = jobs.list_planned_jobs(tx) or agent_rows.list_living_agents(tx)
     return not busy and not any(map(is_alive, read_starts(home)))
 
 
 def describe_unrest(store: Store, home: Path) -> str:
     with store.begin_read() as tx:
-        living = [(job.name, job.state) for job in jobs.list_living_jobs(tx)]
+        living = [(job.name, job.state) for job in jobs.list_planned_jobs(tx)]
         agents = [(agent.number, agent.job, agent.state) for agent in agent_rows.list_living_agents(tx)]
     return f"jobs {living}, agents {agents}, processes {list(filter(is_alive, read_starts(home)))}"
 

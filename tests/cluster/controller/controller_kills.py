@@ -540,7 +540,7 @@ def count_steps(places: EngineDirectories, name: str) -> int:
 
 def is_at_rest(store: Store, places: EngineDirectories) -> bool:
     with store.begin_read() as tx:
-        return not jobs.list_living_jobs(tx) and not places.list_unsettled()
+        return not jobs.list_planned_jobs(tx) and not places.list_unsettled()
 
 
 def wait_for(done, what: str) -> None:

@@ -146,7 +146,7 @@ class Story:
         if self.cycles <= max(wish.cycle for wish in SCRIPT):
             return False
         with self.api.store.begin_read() as tx:
-            return not jobs.list_living_jobs(tx) and not self.machine.unsettled
+            return not jobs.list_planned_jobs(tx) and not self.machine.unsettled
 
 
 def look(story: Story) -> None:

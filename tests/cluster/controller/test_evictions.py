@@ -75,7 +75,7 @@ def test_an_eviction_does_not_count_as_a_crash(cycles, machine, sqlite_store):
     until, _ = cycles
     until(lambda: "b" in machine.jobs)
     with sqlite_store.begin_read() as tx:
-        assert {(job.name, job.crashes, job.attempts) for job in jobs.list_living_jobs(tx)} == {
+        assert {(job.name, job.crashes, job.attempts) for job in jobs.find_jobs(tx, ["a", "b"])} == {
             ("a", 0, 0),
             ("b", 0, 0),
         }

@@ -60,7 +60,7 @@ def test_stored_sizes_with_stored_reasons_are_not_decided_again(cluster, planner
     engine = MachineEngine(Machine(4, steps=10**9))
     asyncio.run(Loop(cluster.store, engine, SCHEDULER, cluster.clock, planner=planner).run_cycle())
     with cluster.store.begin_read() as tx:
-        assert {job.workers for job in jobs.list_living_jobs(tx)} == {1, 2}
+        assert {job.workers for job in jobs.list_planned_jobs(tx)} == {1, 2}
     assert planner.plan(cluster.clock()).worded == here(cluster).worded
     assert not [one for one in here(cluster).worded if one.decision.action == "start"]
 
@@ -93,4 +93,4 @@ def test_constant_changes_do_not_delay_a_plan_for_ever(cluster, make_spec, monke
 
     asyncio.run(several_turns())
     with cluster.store.begin_read() as tx:
-        assert sum(job.workers for job in jobs.list_living_jobs(tx)) == 4
+        assert sum(job.workers for job in jobs.list_planned_jobs(tx)) == 4

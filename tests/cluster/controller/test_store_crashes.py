@@ -61,7 +61,7 @@ def test_a_full_disk_refuses_changes_and_loses_no_committed_one(small_disk, make
     store.close()
     again = Store(f"sqlite:///{small_disk}/store.db")
     with again.begin_read() as tx:
-        assert len(jobs.list_living_jobs(tx)) == written + 1
+        assert len(jobs.list_planned_jobs(tx)) == written + 1
         assert read_change(tx) == written + 1
         assert history.find_newest_event(tx) == written + 1
     again.close()

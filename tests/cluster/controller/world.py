@@ -275,7 +275,7 @@ class Cluster:
         """Return the devices by job and pool: the larger of the granted and the observed ones."""
         found: dict[tuple[str, str], int] = {}
         with self.api.store.begin_read() as tx:
-            for job in jobs.list_living_jobs(tx):
+            for job in jobs.list_planned_jobs(tx):
                 granted, held = job.grant.workers, job.observed.held
                 for pool in granted.keys() | held.keys():
                     seen = held[pool].workers if pool in held else 0

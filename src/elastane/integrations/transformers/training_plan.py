@@ -7,7 +7,7 @@ import msgspec
 import torch
 
 from elastane.common.errors import BadInput
-from elastane.run.protocol.sampling import count_steps_per_epoch, find_step_samples, mix
+from elastane.run.protocol.sampling import find_step_samples, mix
 
 
 class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,10 +41,6 @@ class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
     def cuts_batches(self) -> bool:
         """A virtual rank computes another part of a step than one batch."""
         return self.microbatch != self.batch
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return count_steps_per_epoch(self.samples, self.global_batch)
 
     def count_batches(self, step: int) -> int:
         """Return the number of the Trainer's batches in a step; the last one of an epoch may have fewer."""

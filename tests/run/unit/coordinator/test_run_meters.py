@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from elastane.common.exposition import count_series, encode_readings
+from elastane.common.exposition import encode_readings
 from elastane.run.coordinator.run_meters import RunMeters
 from elastane.run.nouns import run_metrics
 from elastane.run.nouns.control import Answer, ProcessInfo
@@ -60,8 +60,7 @@ def test_a_new_coordinator_knows_the_newest_checkpoint_and_counts_anew():
 
 
 def test_a_page_has_the_state_of_the_run_and_few_series():
-    readings = RunMeters().read(STATUS)
-    body, _ = encode_readings(readings)
+    body, _ = encode_readings(RunMeters().read(STATUS))
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -71,4 +70,4 @@ def test_a_page_has_the_state_of_the_run_and_few_series():
     assert values["elastane_run_step_traffic_bytes", "received"] == 40
     assert values["elastane_run_loss",] == 0.5
     assert values["elastane_run_state", "training"] == 1
-    assert count_series(readings) == len(values) < 100
+    assert len(values) < 100

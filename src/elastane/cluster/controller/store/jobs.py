@@ -172,12 +172,6 @@ def _filter(query: Select[Any], filters: JobFilters) -> Select[Any]:
     return query
 
 
-def list_living_jobs(tx: Connection) -> tuple[StoredJob, ...]:
-    """Return all jobs that have not ended, oldest first."""
-    found = tx.execute(select(jobs).where(jobs.c.ended_s.is_(None)).order_by(jobs.c.number))
-    return tuple(rows.decode_job(row) for row in found)
-
-
 def list_planned_jobs(tx: Connection, *, running: bool = False) -> tuple[StoredJob, ...]:
     """Return the jobs that have not ended, or that hold devices, as a plan needs them, oldest first."""
     here = jobs.c.state == "running" if running else jobs.c.ended_s.is_(None)
