@@ -124,15 +124,15 @@ def read_limit(option: str, text: str) -> int | None:
     return int(text)
 
 
-def read_labels(option: str, texts: list[str]) -> dict[str, str]:
-    """Return the labels that ``key=value`` texts define."""
+def read_labels(texts: list[str]) -> dict[str, str]:
+    """Return the labels that the texts of ``--label KEY=VALUE`` define."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise BadInput(
-                f"invalid {option}: {text!r} is not KEY=VALUE",
-                do=f"write for example {option} fabric=infiniband",
+                f"invalid --label: {text!r} is not KEY=VALUE",
+                do="write for example --label fabric=infiniband",
             )
         found[key] = value
     return found

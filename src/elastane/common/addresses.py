@@ -116,29 +116,28 @@ def check_address(option: str, address: str) -> IPv4Address | IPv6Address:
         ) from None
 
 
-def check_own_address(option: str, address: str, *, may_be_any: bool = False) -> str:
-    """Return a numeric address of this machine, as typed.
+def check_own_address(address: str, *, may_be_any: bool = False) -> str:
+    """Return a numeric address of this machine, as typed with ``--listen``.
 
     Args:
-        option: its name for the error.
         may_be_any: it may name every interface, because another address is advertised.
 
     Raises:
         BadInput: it is not numeric, names every interface, or this machine does not have it.
     """
-    if check_address(option, address).is_unspecified and not may_be_any:
+    if check_address("--listen", address).is_unspecified and not may_be_any:
         raise BadInput(
-            f"{option} {address} names every interface",
+            f"--listen {address} names every interface",
             means="other machines need the one address at which they reach this one",
-            do=f"{option} ADDRESS, with an address that `ip address` shows; or also --advertise ADDRESS",
+            do="--listen ADDRESS, with an address that `ip address` shows; or also --advertise ADDRESS",
         )
     try:
         with socket.socket(find_family(address)) as probe:
             probe.bind((address, 0))
     except OSError as error:
         raise BadInput(
-            f"{option} {address}: {error.strerror}",
+            f"--listen {address}: {error.strerror}",
             means="this machine does not have the address",
-            do=f"{option} ADDRESS, with an address that `ip address` shows",
+            do="--listen ADDRESS, with an address that `ip address` shows",
         ) from None
     return address

@@ -80,7 +80,7 @@ def set_pool(name: Name, *, options: PoolOptions, as_json: AsJson = False) -> No
             spot=options.spot,
             price=options.price,
             site=options.site,
-            labels=None if options.label is None else read_labels("--label", options.label),
+            labels=None if options.label is None else read_labels(options.label),
             engine=options.engine,
             options=change_options(kept, options.option, {name: getattr(options, name) for name in NAMED}),
         )

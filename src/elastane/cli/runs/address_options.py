@@ -95,7 +95,7 @@ def build_machine_address(
     if listen in {None, DEFAULT_ADDRESS}:
         host = find_address()
     elif is_address(listen):
-        host = check_own_address("--listen", listen, may_be_any=advertise is not None)
+        host = check_own_address(listen, may_be_any=advertise is not None)
     else:
         host = find_interface_address(listen)
     advertised = "" if advertise is None else str(check_address("--advertise", advertise))

@@ -16,6 +16,7 @@ from elastane.run.nouns.spec import RunSpec
 from elastane.run.observability.quantities import format_loss
 
 CELLS = 48
+CURVE_CELLS = 32
 MOST_WORKERS = 12
 BLOCKS = " ▁▂▃▄▅▆▇█"
 HUES = ("bright_blue", "green", "magenta", "cyan", "yellow", "bright_red", "bright_green", "bright_magenta")
@@ -76,11 +77,11 @@ def render_progress(progress: Progress) -> RenderableType:
     return row
 
 
-def draw_sparkline(values: Sequence[float], cells: int = 32) -> str:
-    """Return a curve as at most ``cells`` characters; the height of each is the mean of its stretch."""
+def draw_sparkline(values: Sequence[float]) -> str:
+    """Return a curve as at most `CURVE_CELLS` characters; the height of each is the mean of its stretch."""
     if not values:
         return ""
-    cells = min(cells, len(values))
+    cells = min(CURVE_CELLS, len(values))
     means = []
     for i in range(cells):
         stretch = values[len(values) * i // cells : len(values) * (i + 1) // cells]

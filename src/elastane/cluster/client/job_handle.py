@@ -83,8 +83,9 @@ def build_policy(num_workers: int | tuple[int, int]) -> ElasticPolicy:
     return ElasticPolicy(min_replicas=low, max_replicas=high)
 
 
-def poll_job(cluster: "Cluster", name: str, after: int = 0) -> Iterator[tuple[Job, tuple[Event, ...]]]:
+def poll_job(cluster: "Cluster", name: str) -> Iterator[tuple[Job, tuple[Event, ...]]]:
     """Yield the job and its new events, poll after poll; the last time after the job has ended."""
+    after = 0
     while True:
         # Read the job before its events, so that the events that led to its state are read too.
         job = cluster.jobs.get(name)

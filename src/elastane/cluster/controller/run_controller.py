@@ -165,7 +165,7 @@ def read_run_explanation(run_dir: RunDir) -> JobExplanation | None:
                 job = jobs.find_job(tx, newest[0].name) if newest else None
                 if job is None:
                     return None
-                return render_explanation(job, history.list_decisions(tx, job.name, DECISIONS).items)
+                return render_explanation(job, history.list_decisions(tx, job.name, DECISIONS))
         finally:
             store.close()
 

@@ -39,17 +39,15 @@ class AdmissionRules:
     descriptor_ceiling: int
 
     @classmethod
-    def from_descriptor_limit(
-        cls, descriptors: int, *, deadline_s: float = 10.0, least_s: float = 0.05
-    ) -> "AdmissionRules":
+    def from_descriptor_limit(cls, descriptors: int) -> "AdmissionRules":
         """Return the rules for a process that may have this many descriptors (``RLIMIT_NOFILE``).
 
         Unproven connections take at most an eighth of them and leave the last eighth free.
         """
         return cls(
             most=min(max(descriptors // 8, 8), 256),
-            deadline_s=deadline_s,
-            least_s=least_s,
+            deadline_s=10.0,
+            least_s=0.05,
             descriptor_ceiling=descriptors - min(max(descriptors // 8, 8), 64),
         )
 

@@ -523,10 +523,10 @@ class Roster:
         reported = {worker: report.checkpoints for worker, report in self.reports.items()}
         return group_by_checkpoint(reported, self.gone)
 
-    def make_member(self, worker: WorkerId, speed: float = 1.0) -> Member:
+    def make_member(self, worker: WorkerId) -> Member:
         """Return the member for a worker that has reported, with its address."""
         report = self.reports[worker]
-        return Member(worker, report.host, report.port, speed, report.node, sites=report.sites)
+        return Member(worker, report.host, report.port, node=report.node, sites=report.sites)
 
     def holds_state(self, worker: WorkerId) -> bool:
         """Return whether a worker has all state, or some blocks that other copies can complete."""

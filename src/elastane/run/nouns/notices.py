@@ -15,9 +15,9 @@ NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 """SIGTERM: scancel, systemd, Kubernetes. SIGUSR1: Slurm, SGE. SIGUSR2: SGE. SIGHUP: a closed terminal."""
 
 
-def withstand_notices(notices: tuple[signal.Signals, ...] = NOTICES) -> None:
+def withstand_notices() -> None:
     """Make notices do nothing in this process; programs that it starts have the usual actions."""
-    for number in notices:
+    for number in NOTICES:
         # Programs would inherit SIG_IGN, and `terminate` would not end them.
         signal.signal(number, _do_nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NOTICES)

@@ -31,6 +31,7 @@ LANE_PX = 15
 CHECKPOINTS_PX = 14
 MOST_LANES = 40
 MOST_MARKS = 600
+MOST_SIZES = 3000
 
 
 class MarkStyle(msgspec.Struct, frozen=True):
@@ -203,8 +204,8 @@ def draw_workers_panel(
     yield f'<path class="area" d="{line}V{bottom}H{x(sizes[0][0])}Z"/><path class="edge" d="{line}"/>'
 
 
-def thin_sizes(sizes: Sequence[tuple[int, int]], most: int = 3000) -> Sequence[tuple[int, int]]:
-    every = -(-len(sizes) // most)
+def thin_sizes(sizes: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    every = -(-len(sizes) // MOST_SIZES)
     return sizes if every == 1 else [*sizes[::every], sizes[-1]]
 
 

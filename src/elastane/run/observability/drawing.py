@@ -19,6 +19,8 @@ POWERS_WITH_STEPS = 4
 """Over more powers of ten, steps between them would be more lines than an axis has room for."""
 FEWEST_TICKS = 3
 """Fewer say nothing of the scale."""
+RARE = 0.02
+"""Share of the values of a curve that may be left out at either end."""
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -117,7 +119,7 @@ def choose_log_ticks(low: float, high: float) -> list[float]:
     return inside if len(inside) >= FEWEST_TICKS else choose_ticks(low, high, 5)
 
 
-def compute_robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float, float]:
+def compute_robust_range(values: Sequence[float]) -> tuple[float, float]:
     """Return the range of a curve without its beginning and without rare spikes.
 
     The first steps of a training and single bad batches may lie far above the values that a reader wants to
@@ -125,10 +127,10 @@ def compute_robust_range(values: Sequence[float], *, share: float = 0.02) -> tup
 
     Args:
         values: in the order of the steps, all finite, at least one.
-        share: share of the values after the beginning that may be left out at either end.
     """
     settled = sorted(values[len(values) // 10 :])
-    low, high = settled[int(share * (len(settled) - 1))], settled[math.ceil((1 - share) * (len(settled) - 1))]
+    last = len(settled) - 1
+    low, high = settled[int(RARE * last)], settled[math.ceil((1 - RARE) * last)]
     least, most = min(values), max(values)
     room = high - low or abs(high) * 0.1 or 1.0
     return least if low - least <= room else low, most if most - high <= room else high

@@ -160,7 +160,7 @@ def export_to_store(trained_model: TrainedModel, kind: str, url: str) -> Exporte
         StorageError: the store refuses a file; those that were uploaded are deleted.
     """
     store = open_storage(url)
-    check_is_empty(store, "--out")
+    check_is_empty(store)
     with tempfile.TemporaryDirectory(prefix="elastane-export-") as folder:
         export = export_model(trained_model, kind, Path(folder) / kind)
         names = sorted(export.files, key=lambda name: (name in LAST, name))

@@ -144,7 +144,7 @@ class Notifier:
             }
             if is_time:
                 begun = notification_rows.list_begun_jobs(tx, _list_teams(targets, "stuck", "budget"))
-                since_s = now_s - min(_list_limits(targets, "waits"), default=float("inf"))
+                since_s = now_s - min(_list_wait_limits(targets), default=float("inf"))
                 waiting = tuple(
                     notification_rows.list_waiting_jobs(tx, _list_teams(targets, "waits"), since_s)
                 )
@@ -267,8 +267,8 @@ def start_sender(order: SendMessage) -> "subprocess.Popen[bytes]":
     return process
 
 
-def _list_limits(targets: tuple[StoredTarget, ...], kind: str) -> list[float]:
-    return [occasion.limit for target in targets for occasion in target.on if occasion.kind == kind]
+def _list_wait_limits(targets: tuple[StoredTarget, ...]) -> list[float]:
+    return [occasion.limit for target in targets for occasion in target.on if occasion.kind == "waits"]
 
 
 def _list_teams(targets: tuple[StoredTarget, ...], *kinds: str) -> set[str] | None:

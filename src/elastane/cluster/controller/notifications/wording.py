@@ -22,13 +22,15 @@ _LOOSE = re.compile(r"(?<![^\W_])_+|_+(?![^\W_])")
 """Underscores that are not within a word, as they are in names."""
 
 
-def remove_markup(text: str, longest: int = LONGEST_REASON) -> str:
+def remove_markup(text: str) -> str:
     """Return a text of others in one line, with a space for every character that could be markup."""
-    plain = "".join(c if c.isalnum() or c in PLAIN else " " for c in _LOOSE.sub(" ", text[: 4 * longest]))
+    plain = "".join(
+        c if c.isalnum() or c in PLAIN else " " for c in _LOOSE.sub(" ", text[: 4 * LONGEST_REASON])
+    )
     # An address becomes a link in most services; so does a domain after www.
     broken = plain.replace("://", ": //").replace("www.", "www .")
     joined = " ".join(broken.split())
-    return joined if len(joined) <= longest else joined[: longest - 1] + CUT
+    return joined if len(joined) <= LONGEST_REASON else joined[: LONGEST_REASON - 1] + CUT
 
 
 def write_title(messages: Sequence[StoredNotification]) -> str:

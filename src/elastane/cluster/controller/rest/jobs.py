@@ -246,7 +246,7 @@ def get_job_explanation(caller: CallerParameter, job: Name, limit: Limit = 20) -
     with caller.begin_read() as tx:
         found = find_allowed_job(tx, caller, job, "job.read")
         newest = history.list_decisions(tx, job, limit)
-    return respond(render_explanation(found, newest.items))
+    return respond(render_explanation(found, newest))
 
 
 @router.get("/{job}/events", **describe_route(Page[Event]))

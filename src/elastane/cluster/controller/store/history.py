@@ -126,13 +126,10 @@ def insert_decision(
     )
 
 
-def list_decisions(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[StoredDecision]:
-    """Return a job's decisions, newest first."""
-    query = select(decisions).where(decisions.c.job == job).order_by(decisions.c.id.desc()).limit(limit + 1)
-    if before is not None:
-        query = query.where(decisions.c.id < before)
-    found = [_read_decision(row) for row in tx.execute(query)]
-    return cut_page(found, limit, lambda item: item.id)
+def list_decisions(tx: Connection, job: str, limit: int) -> tuple[StoredDecision, ...]:
+    """Return the newest decisions about a job, newest first."""
+    query = select(decisions).where(decisions.c.job == job).order_by(decisions.c.id.desc()).limit(limit)
+    return tuple(_read_decision(row) for row in tx.execute(query))
 
 
 def _read_decision(row: Row[Any]) -> StoredDecision:

@@ -27,11 +27,8 @@ def copy_file(source: Storage, name: str, into: Storage) -> WrittenFile:
         return into.write(name, read_pieces(file))
 
 
-def check_is_empty(storage: Storage, option: str) -> None:
-    """Check that a storage has no file.
-
-    Args:
-        option: with which it was named.
+def check_is_empty(storage: Storage) -> None:
+    """Check that the storage of ``--out`` has no file.
 
     Raises:
         BadInput: it has some.
@@ -40,7 +37,7 @@ def check_is_empty(storage: Storage, option: str) -> None:
         raise BadInput(
             f"{storage.url} has files already",
             means="nothing is overwritten, so nothing was written",
-            do=f"choose another {option}, or delete them",
+            do="choose another --out, or delete them",
         )
 
 

@@ -28,6 +28,7 @@ WRAPPED = ("base_layer", "original_module", "token_adapter")
 
 LAYERS = ("BaseTunerLayer", "AuxiliaryTrainingWrapper", "ModulesToSaveWrapper")
 """Classes of layers that hold a part of an adapter."""
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,6 @@ def _convert(value: object) -> object:
     return str(value).removeprefix("torch.")
 
 
-def _join_names(names: list[str], most: int = 3) -> str:
-    others = len(names) - most
-    return ", ".join(names[:most]) + (f" and {others} more" if others > 0 else "")
+def _join_names(names: list[str]) -> str:
+    others = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {others} more" if others > 0 else "")

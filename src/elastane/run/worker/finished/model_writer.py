@@ -93,7 +93,7 @@ def _collect_weights(
 ) -> MemoryTensors:
     # The parameters themselves: ``gather`` knows which of them is divided.
     state = model.state_dict() if gather is None else model.state_dict(keep_vars=True)
-    entries = require_tensors(state, "the model")
+    entries = require_tensors(state)
     if gather is not None:
         entries = {name: gather(tensor) for name, tensor in entries.items()}
     return MemoryTensors({strip_compiled(name): tensor for name, tensor in entries.items()})

@@ -134,8 +134,8 @@ def read_state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:
     return stored | {name: stored[first] for name, first in tensors.aliases.items()}
 
 
-def require_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Tensor]:
-    """Return the entries of a state dict if all are tensors.
+def require_tensors(entries: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the entries of the state dict of the model if all are tensors.
 
     Raises:
         BadInput: an entry is not a tensor, so formats of tensors cannot hold it.
@@ -143,7 +143,7 @@ def require_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Te
     for name, entry in entries.items():
         if not isinstance(entry, torch.Tensor):
             raise BadInput(
-                f"{what} has {name}, a {type(entry).__name__}",
+                f"the model has {name}, a {type(entry).__name__}",
                 means="files of tensors cannot hold it, so the written model would lack it",
                 do="keep it in a buffer (register_buffer) or out of get_extra_state",
             )
