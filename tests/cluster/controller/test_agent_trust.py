@@ -36,7 +36,9 @@ def arrive(url, certificate):
         verify=trust_certificate(ticket.url, ticket.certificate),
         timeout_s=5.0,
     ) as connection:
-        connection.send("POST", f"/agents/{ticket.agent}/arrival", body=Arrival())
+        connection.send(
+            "POST", f"/agents/{ticket.agent}/arrival", body=Arrival(host="n1", version="0", process="p")
+        )
 
 
 def test_an_agent_trusts_the_certificate_of_its_ticket_at_any_address(

@@ -128,13 +128,9 @@ def list_health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[T
     """Return lines about the problems of the controller: what, since when, and what to do.
 
     Args:
-        problems: empty if an older controller does not report them.
         now_s: seconds since 1970.
     """
-    head = "the controller is partly failing; jobs continue unchanged"
-    if not problems:
-        return [Text(f"{head}. Its log has the reasons.", style="red")]
-    lines = [Text(f"{head}:", style="red")]
+    lines = [Text("the controller is partly failing; jobs continue unchanged:", style="red")]
     for problem in problems:
         since = f"since {format_timestamp(problem.since_s)}, {format_age(max(0.0, now_s - problem.since_s))}"
         lines.append(Text(f"  {escape_line(problem.what)} ({since})", style="red"))

@@ -17,13 +17,13 @@ class Arrival(RequestBody, frozen=True, kw_only=True):
 
     Args:
         host: the name of the machine, for people.
-        version: of Elastane there; empty: one from before agents said it.
-        process: empty: one from before agents said it.
+        version: of Elastane there.
+        process: names the process of the agent, another one each time that it begins.
     """
 
-    host: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    version: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    process: ProcessWord = ""
+    host: Annotated[str, msgspec.Meta(max_length=255)]
+    version: Annotated[str, msgspec.Meta(max_length=100)]
+    process: ProcessWord
 
 
 class Begin(AnswerBody, frozen=True, kw_only=True, tag="begin"):
@@ -86,4 +86,4 @@ class AgentDeparture(RequestBody, frozen=True, kw_only=True):
 
     code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     why: Annotated[str, msgspec.Meta(max_length=4000)] = ""
-    process: ProcessWord = ""
+    process: ProcessWord

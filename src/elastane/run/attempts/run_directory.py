@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -75,9 +75,6 @@ def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
     """
     with lock_run_directory(run_dir):
         refuse_live_nodes(run_dir)
-        # A run of an older version has none.
-        with suppress(OSError):
-            (run_dir.root / CLAIMS).mkdir(mode=0o755, exist_ok=True)
         yield run_dir
 
 

@@ -47,7 +47,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
 
     For a stream, ``shards`` maps each shard to the positions drawn from it, ``start`` to ``stop``; the step's
     ``start`` and ``stop`` are the sums over all shards. ``ended`` is True if the epoch ended with this step.
-    ``content`` is the sum modulo 2**64 of a hash of the content of every sample, empty in older ledgers.
+    ``content`` is the sum modulo 2**64 of a hash of the content of every sample; only streams have it.
     """
 
     epoch: Position

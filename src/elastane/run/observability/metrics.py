@@ -16,9 +16,8 @@ from elastane.run.observability.series import find_sizes, find_step
 class Score(msgspec.Struct, frozen=True):
     """The totals of one evaluation after ``step``; None for a total that was not finite.
 
-    ``samples`` is the number of evaluated samples, None for a run of an earlier version. ``means`` are the
-    totals divided by ``count``; ``counted`` is the name of the count: samples, or another total of the
-    script.
+    ``samples`` is the number of evaluated samples. ``means`` are the totals divided by ``count``; ``counted``
+    is the name of the count: samples, or another total of the script.
     """
 
     step: int

@@ -135,8 +135,7 @@ def _check_version(caller: AgentCaller, arrival: Arrival) -> None:
     place = f"image {image}" if image else f"environment of engine {here.engine}"
     raise Refusal(
         HTTPStatus.CONFLICT,
-        f"the {place} has Elastane {escape_line(theirs) or 'of an earlier version'}, and the controller has "
-        f"{own}",
+        f"the {place} has Elastane {escape_line(theirs)}, and the controller has {own}",
         means="agents of another version cannot take part in a run; nothing has been trained there",
         do=f"install elastane=={own} there",
     )
