@@ -11,25 +11,21 @@ from typer.testing import CliRunner
 from elastane.cli.main import app
 from elastane.run.nouns.records import Digest, EventLine, LedgerLine, Samples
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import Pinned, RunRecord, RunSpec
+from elastane.run.nouns.spec import RunRecord, RunSpec
 from elastane.run.protocol.sampling import find_sample_index, find_step_samples, hash_sample
+from tests.pinned import SMALL_RUN
 
 if TYPE_CHECKING:
     from tests.run.claims.s3_server import FaultyServer
 
-PINNED = Pinned(
+PINNED = msgspec.structs.replace(
+    SMALL_RUN,
     script_digest="ab" * 32,
     virtual_ranks=2,
     global_batch=4,
     microbatch=2,
-    dataset_length=8,
     steps=4,
-    seed=0,
-    threads=1,
-    convergence="exact",
-    copies=None,
     parameters=10,
-    blocks=1,
     layout_digest="cd" * 32,
     optimizer="SGD(lr=0.1)",
     versions={"torch": "2.13.0"},

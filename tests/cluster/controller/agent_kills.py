@@ -7,14 +7,11 @@ that Python. Controllers, their kills and the requests are those of `controller_
 """
 
 import argparse
-import json
 import os
 import random
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,6 +28,7 @@ from controller_kills import (
     free_port,
     kill_again_and_again,
     make_token,
+    print_summary,
     wait_for,
 )
 from small_member import Start
@@ -267,14 +265,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ray", default="", help="a Python with Ray, in place of the small one")
     parsed = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="elastane-killing-"))
-    try:
+
+    def run(folder: Path) -> dict[str, object]:
         with open_any_ray(parsed.ray) as ray:
-            said = run_story(f"sqlite:///{folder / 'store.db'}", parsed.kills, parsed.seed, folder, ray)
-    except PromiseBroken as wrong:
-        sys.exit(f"seed {parsed.seed}: {wrong}\nits files are in {folder}")
-    shutil.rmtree(folder)
-    sys.stdout.write(json.dumps(said, indent=1) + "\n")
+            return run_story(f"sqlite:///{folder / 'store.db'}", parsed.kills, parsed.seed, folder, ray)
+
+    print_summary(run, f"seed {parsed.seed}")
 
 
 if __name__ == "__main__":

@@ -557,6 +557,17 @@ def kill_remaining_processes(places: EngineDirectories) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def print_summary(run: Callable[[Path], dict[str, object]], name: str) -> None:
+    """Run a story of this name in a folder, and print its summary; exit with a broken promise."""
+    folder = Path(tempfile.mkdtemp(prefix="elastane-killing-"))
+    try:
+        summary = run(folder)
+    except PromiseBroken as broken:
+        sys.exit(f"{name}: {broken}\nits files are in {folder}")
+    shutil.rmtree(folder)
+    sys.stdout.write(json.dumps(summary, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
@@ -565,19 +576,17 @@ def main() -> None:
     parser.add_argument("--store", default="", help="URL of an empty database; by default SQLite")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
     options = parser.parse_args()
-    with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="elastane-killing-"))
-        url = options.store or f"sqlite:///{folder / 'store.db'}"
-        if options.postgres:
-            from postgres import postgres_server
 
-            url = stack.enter_context(postgres_server())("postgres")
-        try:
-            said = run_story(url, options.kills, options.seed, options.training, folder)
-        except PromiseBroken as wrong:
-            sys.exit(f"seed {options.seed}: {wrong}\nits files are in {folder}")
-    shutil.rmtree(folder)
-    sys.stdout.write(json.dumps(said, indent=1) + "\n")
+    def run(folder: Path) -> dict[str, object]:
+        with ExitStack() as stack:
+            url = options.store or f"sqlite:///{folder / 'store.db'}"
+            if options.postgres:
+                from postgres import postgres_server
+
+                url = stack.enter_context(postgres_server())("postgres")
+            return run_story(url, options.kills, options.seed, options.training, folder)
+
+    print_summary(run, f"seed {options.seed}")
 
 
 if __name__ == "__main__":

@@ -7,25 +7,21 @@ job of Slurm may be left, and none may have been submitted twice.
 """
 
 import argparse
-import json
 import os
 import random
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 from agent_kills import KIND, Site, build_member_options, run_story
 from controller_kills import (
     PROCESSES,
-    PromiseBroken,
     expect,
     fork_server,
+    print_summary,
     wait_for,
 )
 
@@ -198,17 +194,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parsed = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="elastane-killing-"))
-    try:
-        with ExitStack() as stack:
-            warm = stack.enter_context(fork_server(folder))
-            slurm = stack.enter_context(run_slurm())
+
+    def run(folder: Path) -> dict[str, object]:
+        with fork_server(folder) as warm, run_slurm() as slurm:
             site = SlurmSite(slurm, warm, folder / "home", parsed.seed)
-            said = run_story(f"sqlite:///{folder / 'store.db'}", parsed.kills, parsed.seed, folder, site)
-    except PromiseBroken as wrong:
-        sys.exit(f"seed {parsed.seed}: {wrong}\nits files are in {folder}")
-    shutil.rmtree(folder)
-    sys.stdout.write(json.dumps(said, indent=1) + "\n")
+            return run_story(f"sqlite:///{folder / 'store.db'}", parsed.kills, parsed.seed, folder, site)
+
+    print_summary(run, f"seed {parsed.seed}")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,10 @@ dies then. No step may pause, and afterwards every agent and every record must b
 """
 
 import argparse
-import json
 import os
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,12 +17,12 @@ from pathlib import Path
 from controller_kills import (
     PROCESSES,
     Controllers,
-    PromiseBroken,
     expect,
     fork_server,
     free_port,
     list_step_intervals,
     make_token,
+    print_summary,
     summarize,
     wait_for,
 )
@@ -214,13 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parsed = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="elastane-outage-"))
-    try:
-        said = run_story(folder, parsed.seconds)
-    except PromiseBroken as wrong:
-        sys.exit(f"{wrong}\nits files are in {folder}")
-    shutil.rmtree(folder)
-    sys.stdout.write(json.dumps(said, indent=1) + "\n")
+    print_summary(lambda folder: run_story(folder, parsed.seconds), f"{parsed.seconds:g} s away")
 
 
 if __name__ == "__main__":

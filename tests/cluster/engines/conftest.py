@@ -2,14 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 
 import pytest
 
+from elastane.cluster.engines.kubernetes.engine import KubernetesEngine
+from elastane.cluster.engines.kubernetes.options import KubernetesOptions
 from tests.cluster.engines.api_double.cluster import SmallCluster, run_small_cluster
 from tests.cluster.engines.slurm_daemons import SlurmDaemons, SlurmNotInstalled, run_slurm
-from tests.cluster.processes.small_cluster import SOURCES
+from tests.cluster.processes.small_cluster import SOURCES, ElastaneCommand, open_cluster
 from tests.run.processes.skipping import skip_except_in_ci
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +39,24 @@ def cluster() -> Iterator[SmallCluster]:
     passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     with run_small_cluster(passed | {"PYTHONPATH": paths}) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def open_in_kubernetes(
+    stage, tmp_path, monkeypatch, cluster
+) -> Callable[[Mapping[str, str]], AbstractContextManager[ElastaneCommand]]:
+    """Return a function that starts a controller with one pool, which has these options, in Kubernetes."""
+    options = KubernetesOptions(
+        command=stage.build_command("elastane.cli.main"),
+        kubeconfig=str(cluster.kubeconfig),
+        image="train:1",
+        answer_s=WAIT_S,
+    )
+    return lambda pool: open_cluster(
+        stage,
+        tmp_path,
+        monkeypatch,
+        open_engine=lambda id_: KubernetesEngine(id_, options),
+        options=pool,
+        kind="kubernetes",
+    )

@@ -5,15 +5,13 @@ import signal
 
 import pytest
 
-from elastane.cluster.engines.kubernetes.engine import KubernetesEngine
-from elastane.cluster.engines.kubernetes.options import KubernetesOptions
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.attempts.verification import verify_run
 from elastane.run.observability.run_files import read_run
 from tests.cluster.engines.api_double.cluster import DEVICE, NAMESPACE
 from tests.cluster.engines.api_double.kueue import run_kueue
-from tests.cluster.processes.small_cluster import count_members, open_cluster, submit_training
-from tests.waiting import WAIT_S, wait_until
+from tests.cluster.processes.small_cluster import count_members, submit_training
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 STEPS = 80
@@ -30,22 +28,9 @@ def kueue(cluster):
 
 
 @pytest.fixture
-def run_elastane(stage, tmp_path, monkeypatch, cluster, kueue):
+def run_elastane(open_in_kubernetes, kueue):
     """Run a command of a controller with one pool, in Kubernetes, with a queue."""
-    options = KubernetesOptions(
-        command=stage.build_command("elastane.cli.main"),
-        kubeconfig=str(cluster.kubeconfig),
-        image="train:1",
-        answer_s=WAIT_S,
-    )
-    with open_cluster(
-        stage,
-        tmp_path,
-        monkeypatch,
-        open_engine=lambda id_: KubernetesEngine(id_, options),
-        options=POOL,
-        kind="kubernetes",
-    ) as run:
+    with open_in_kubernetes(POOL) as run:
         yield run
 
 

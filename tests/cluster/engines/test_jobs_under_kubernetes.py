@@ -8,21 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from elastane.cluster.engines.kubernetes.engine import KubernetesEngine
-from elastane.cluster.engines.kubernetes.options import KubernetesOptions
 from elastane.cluster.engines.local.engine import EngineDirectories
 from elastane.run.observability.run_files import read_last_step, read_run
 from tests.cluster.engines.api_double.cluster import DEVICE, SmallCluster
 from tests.cluster.engines.job_contract import JobContract
 from tests.cluster.processes.small_cluster import (
     assert_same_bytes,
-    open_cluster,
     read_json,
     submit_training,
     wait_for_members,
     wait_for_state,
 )
-from tests.waiting import WAIT_S, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 STEPS = 60
@@ -33,22 +30,9 @@ POOL = {"resource": DEVICE}
 
 
 @pytest.fixture
-def run_elastane(stage, tmp_path, monkeypatch, cluster):
+def run_elastane(open_in_kubernetes):
     """Run a command of a controller with one pool, in Kubernetes."""
-    options = KubernetesOptions(
-        command=stage.build_command("elastane.cli.main"),
-        kubeconfig=str(cluster.kubeconfig),
-        image="train:1",
-        answer_s=WAIT_S,
-    )
-    with open_cluster(
-        stage,
-        tmp_path,
-        monkeypatch,
-        open_engine=lambda id_: KubernetesEngine(id_, options),
-        options=POOL,
-        kind="kubernetes",
-    ) as run:
+    with open_in_kubernetes(POOL) as run:
         yield run
 
 

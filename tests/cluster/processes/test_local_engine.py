@@ -42,6 +42,13 @@ def build_spec(name: str = "j", *args: str, script: str = "training.py", **env: 
     )
 
 
+def build_impatient_spec(*args: str) -> JobSpec:
+    """Return the spec of a job with half a second for each end."""
+    spec = build_spec("j", *args)
+    policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
+    return msgspec.structs.replace(spec, elastic_policy=policy)
+
+
 class Loop:
     """The controller's loop around one job, without its store and its plan."""
 
@@ -231,12 +238,8 @@ def test_a_settled_job_leaves_no_zombie(tmp_path):
 
 
 def test_a_cancelled_job_that_never_ends_its_step_is_killed_after_the_timeout(engine, tmp_path):
-    spec = build_spec("j", "--paced-from=3")
-    policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
-    spec = msgspec.structs.replace(spec, elastic_policy=policy)
-
     async def drive():
-        loop = Loop(engine, tmp_path, spec)
+        loop = Loop(engine, tmp_path, build_impatient_spec("--paced-from=3"))
         await loop.wait_for_step(2)
         loop.lifecycle = cancel_lifecycle(loop.lifecycle, time.time())
         await loop.wait_for_end()
@@ -248,12 +251,8 @@ def test_a_cancelled_job_that_never_ends_its_step_is_killed_after_the_timeout(en
 
 
 def test_a_worker_that_does_not_leave_in_time_is_killed_and_the_job_trains_on(engine, tmp_path):
-    spec = build_spec("j", "--paced-from=5")
-    policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
-    spec = msgspec.structs.replace(spec, elastic_policy=policy)
-
     async def drive():
-        loop = Loop(engine, tmp_path, spec, workers=2)
+        loop = Loop(engine, tmp_path, build_impatient_spec("--paced-from=5"), workers=2)
         await loop.wait_for_step(4)
         # A worker leaves only at a commit, and the job makes none.
         loop.grant(1)

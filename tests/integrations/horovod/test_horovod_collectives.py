@@ -123,15 +123,6 @@ def test_three_processes_cut_and_join_tensors_along_the_first_dimension(stage, t
     assert [parts["gathered"] for parts in found] == [rows, rows, rows]
 
 
-@pytest.fixture
-def alone(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "ELASTANE_RUN_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    hvd.init()
-    yield
-    hvd.shutdown()
-
-
 def test_one_process_trains_like_its_optimizer(alone):
     def train(wrap):
         torch.manual_seed(0)

@@ -96,15 +96,6 @@ def test_a_killed_process_loses_no_commit_and_no_sample_of_it(stage, tmp_path):
     assert '"processed": 76' in output
 
 
-@pytest.fixture
-def alone(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "ELASTANE_RUN_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    hvd.init()
-    yield
-    hvd.shutdown()
-
-
 def test_restore_returns_to_the_last_commit(alone):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.AdamW(model.parameters())

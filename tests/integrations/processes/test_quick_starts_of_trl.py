@@ -5,8 +5,9 @@ import json
 import pytest
 
 from tests.integrations.test_equality_with_trl import make_model, make_tokenizer
+from tests.run.processes.stage import add_kill_and_drain_workers
 
-from .test_trainers_of_transformers import MODULES, add_kill_and_drain_workers, assert_trained_as
+from .test_trainers_of_transformers import MODULES, assert_trained_as
 
 pytestmark = pytest.mark.processes
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elastane.run.nouns.control import AskDrain
 from tests.run.processes.attempts import play_from_checkpoint
-from tests.run.processes.stage import find_members, kill
+from tests.run.processes.stage import add_kill_and_drain_workers, find_members
 
 pytestmark = pytest.mark.processes
 
@@ -68,19 +67,6 @@ def assert_trained_as(ended, reference):
     assert read_folders(ended) == read_folders(reference)
     assert read_history(ended) == read_history(reference)
     assert ended.verdict.problems == (), ended.describe()
-
-
-async def add_kill_and_drain_workers(run):
-    await run.wait_for_step(1)
-    await run.resize(3)
-    for joiner in (1, 2):
-        await run.wait_for_event("worker.ready", f"worker {joiner}")
-    await run.step_until(lambda answer: len(find_members(answer)) == 3)
-    answer = await run.wait_until(lambda _: True)
-    kill(answer, "worker", 1)
-    await run.step_until(lambda answer: len(find_members(answer)) >= 2 and 1 not in find_members(answer))
-    await run.ask(AskDrain(worker=0))
-    run.stop_pacing()
 
 
 def test_a_trainer_writes_what_it_writes_alone(play_reference):

@@ -373,3 +373,16 @@ async def add_worker_2_and_drain_worker_0(run: LiveRun) -> None:
     assert answer.ok
     await run.step_until(lambda answer: get_state(answer, 0) == "")
     run.stop_pacing()
+
+
+async def add_kill_and_drain_workers(run: LiveRun) -> None:
+    """Disturb a paced run: it grows to three workers, worker 1 is killed, and worker 0 is drained."""
+    await run.wait_for_step(1)
+    await run.resize(3)
+    for joiner in (1, 2):
+        await run.wait_for_event("worker.ready", f"worker {joiner}")
+    await run.step_until(lambda answer: len(find_members(answer)) == 3)
+    kill(await run.wait_until(lambda _: True), "worker", 1)
+    await run.step_until(lambda answer: len(find_members(answer)) >= 2 and 1 not in find_members(answer))
+    await run.ask(AskDrain(worker=0))
+    run.stop_pacing()

@@ -2,10 +2,9 @@
 
 import pytest
 
-from elastane.run.nouns.control import AskDrain
 from elastane.run.observability.compare import compare_runs
 
-from .stage import find_members, kill
+from .stage import add_kill_and_drain_workers
 
 pytestmark = pytest.mark.processes
 
@@ -50,19 +49,6 @@ def test_each_step_has_its_values_and_files_once(reference):
     assert None in {line.logged["of_right"] for line in reference.run.ledger}
     assert set(read_artifacts(reference)) == {f"step-{step}/weights.txt" for step in (5, 10, 15, 20)}
     assert reference.verdict.ok
-
-
-async def add_kill_and_drain_workers(run):
-    await run.wait_for_step(2)
-    await run.resize(3)
-    for joiner in (1, 2):
-        await run.wait_for_event("worker.ready", f"worker {joiner}")
-    await run.step_until(lambda answer: len(find_members(answer)) == 3)
-    answer = await run.wait_until(lambda _: True)
-    kill(answer, "worker", 1)
-    await run.step_until(lambda answer: len(find_members(answer)) >= 2 and 1 not in find_members(answer))
-    await run.ask(AskDrain(worker=0))
-    run.stop_pacing()
 
 
 @pytest.mark.parametrize("copies", [None, 1])

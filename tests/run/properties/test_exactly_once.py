@@ -8,11 +8,11 @@ earlier step, with the ledger cut there. At the end the test verifies the ledger
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.run.nouns.records import LedgerLine, Samples
-from elastane.run.nouns.spec import Pinned
 from elastane.run.observability.coverage import SampleRules
 from elastane.run.observability.verify import verify_ledger
 from elastane.run.protocol.commit import compute_outcome
@@ -30,28 +30,21 @@ from elastane.run.protocol.sampling import (
 )
 from elastane.run.protocol.shares import assign_missing, assign_shares
 from elastane.run.protocol.tree import expand_spans
+from tests.pinned import SMALL_RUN
 
 RULES = SampleRules(find_sample_index, hash_sample, hash_stream_sample)
 MASK = (1 << 64) - 1
 
 
 def make_pinned(length, virtual_ranks, microbatch, steps, seed):
-    return Pinned(
-        script_digest="",
+    return msgspec.structs.replace(
+        SMALL_RUN,
         virtual_ranks=virtual_ranks,
         global_batch=virtual_ranks * microbatch,
         microbatch=microbatch,
         dataset_length=length,
         steps=steps,
         seed=seed,
-        threads=1,
-        convergence="exact",
-        copies=None,
-        parameters=1,
-        blocks=1,
-        layout_digest="",
-        optimizer="",
-        versions={},
     )
 
 

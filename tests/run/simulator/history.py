@@ -21,7 +21,8 @@ from elastane.run.nouns.control import (
 )
 from elastane.run.nouns.membership import NodeName, WorkerId
 from elastane.run.nouns.records import OUTCOMES, EventLine
-from elastane.run.nouns.spec import CheckpointPolicy, Pinned, RunSpec
+from elastane.run.nouns.spec import CheckpointPolicy, RunSpec
+from tests.pinned import SMALL_RUN
 from tests.run.simulator import faults
 from tests.run.simulator.agent import SimAgent
 from tests.run.simulator.checkers import Checker, Unchecked, Violation, expect
@@ -104,22 +105,15 @@ class History:
         self.clock = Clock(plan.seed)
         # Of their own, so that seeds of histories without them stay what they are.
         self._read_times = Random(f"times of reads of {plan.seed}")
-        self.pinned = Pinned(
-            script_digest="",
+        self.pinned = msgspec.structs.replace(
+            SMALL_RUN,
             virtual_ranks=layout.virtual_ranks,
             global_batch=layout.virtual_ranks,
-            microbatch=1,
             dataset_length=1000,
             steps=plan.shape.steps,
-            seed=0,
-            threads=1,
-            convergence="exact",
             copies=layout.copies,
             parameters=layout.units,
             blocks=layout.blocks,
-            layout_digest="",
-            optimizer="",
-            versions={},
             rank_sites=layout.rank_sites,
             absent=layout.absent,
         )

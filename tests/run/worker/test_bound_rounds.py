@@ -4,6 +4,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn, optim
@@ -11,13 +12,14 @@ from torch.nn import functional
 
 import elastane
 from elastane.common.errors import BadInput
-from elastane.run.nouns.spec import DataPosition, Pinned, RunOrigin
+from elastane.run.nouns.spec import DataPosition, RunOrigin
 from elastane.run.protocol.sampling import derive_random_key, find_sample_index
 from elastane.run.worker import worker_settings
 from elastane.run.worker.data.bound_data import BoundBatchSource
 from elastane.run.worker.data.data_continuity import check_continuity
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.data.round_plans import bind_ranks, make_round_plan
+from tests.pinned import SMALL_RUN
 
 from .lessons import CLASSES, FEATURES, SEED, build_spec, make_samples
 
@@ -165,22 +167,14 @@ def test_bound_data_that_cannot_be_used_is_refused(data, changes, wishes, words)
 
 
 def make_pinned(**changes):
-    return Pinned(
-        script_digest="",
+    return msgspec.structs.replace(
+        SMALL_RUN,
         virtual_ranks=RANKS,
         global_batch=BATCH,
         microbatch=2,
         dataset_length=0,
         steps=ROUNDS,
         seed=SEED,
-        threads=1,
-        convergence="exact",
-        copies=None,
-        parameters=1,
-        blocks=1,
-        layout_digest="",
-        optimizer="",
-        versions={},
         **changes,
     )
 

@@ -24,8 +24,9 @@ from elastane.run.nouns.attempts import Attempt, AttemptOutcome
 from elastane.run.nouns.control import Answer, ProcessInfo
 from elastane.run.nouns.records import EventLine, LedgerLine, Samples
 from elastane.run.nouns.rundir import RunDir
-from elastane.run.nouns.spec import Pinned, RunRecord, RunSpec
+from elastane.run.nouns.spec import RunRecord, RunSpec
 from tests.hostile import STAND_INS, damaged_documents, replace_with_stand_in
+from tests.pinned import SMALL_RUN
 from tests.waiting import WAIT_S, wait_until
 
 OVER = Attempt(
@@ -48,22 +49,8 @@ EVENTS = (
 RECORD = RunRecord(
     spec=RunSpec(name="j", script="/train.py"),
     created="",
-    pinned=Pinned(
-        script_digest="",
-        virtual_ranks=4,
-        global_batch=64,
-        microbatch=16,
-        dataset_length=640,
-        steps=100,
-        seed=0,
-        threads=1,
-        convergence="exact",
-        copies=None,
-        parameters=1,
-        blocks=1,
-        layout_digest="",
-        optimizer="",
-        versions={},
+    pinned=msgspec.structs.replace(
+        SMALL_RUN, virtual_ranks=4, global_batch=64, microbatch=16, dataset_length=640, steps=100
     ),
 )
 FILES = ("run", "attempt", "ledger", "events", "presence", "lock", "endpoint", "secret")

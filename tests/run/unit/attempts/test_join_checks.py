@@ -2,6 +2,7 @@
 
 import hashlib
 
+import msgspec
 import pytest
 
 import elastane
@@ -15,24 +16,15 @@ from elastane.run.machines.joining.join_checks import (
     check_script_text,
     check_software,
 )
-from elastane.run.nouns.spec import Pinned, RunSoftware, RunSpec
+from elastane.run.nouns.spec import RunSoftware, RunSpec
 from elastane.run.observability.run_files import read_record
+from tests.pinned import SMALL_RUN
 
-PINNED = Pinned(
+PINNED = msgspec.structs.replace(
+    SMALL_RUN,
     script_digest=hashlib.sha256(b"train\n").hexdigest(),
-    virtual_ranks=8,
-    global_batch=8,
-    microbatch=1,
     dataset_length=100,
-    steps=10,
-    seed=0,
-    threads=1,
-    convergence="exact",
-    copies=None,
     parameters=1 << 27,
-    blocks=1,
-    layout_digest="",
-    optimizer="",
     versions={"elastane": "1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
 )
 

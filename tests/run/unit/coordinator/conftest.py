@@ -34,19 +34,16 @@ from elastane.run.nouns.control import (
 )
 from elastane.run.nouns.membership import Generation, NodeAddress
 from elastane.run.nouns.records import EventLine, LedgerLine, Samples
-from elastane.run.nouns.spec import CheckpointPolicy, Pinned, RunSpec
+from elastane.run.nouns.spec import CheckpointPolicy, RunSpec
+from tests.pinned import SMALL_RUN
 
-PINNED = Pinned(
+PINNED = msgspec.structs.replace(
+    SMALL_RUN,
     script_digest="abc",
-    virtual_ranks=8,
     global_batch=64,
     microbatch=8,
     dataset_length=640,
     steps=100,
-    seed=0,
-    threads=1,
-    convergence="exact",
-    copies=None,
     parameters=1000,
     blocks=4,
     layout_digest="def",

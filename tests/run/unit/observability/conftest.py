@@ -17,18 +17,16 @@ from elastane.run.protocol.sampling import (
     hash_sample,
     hash_stream_sample,
 )
+from tests.pinned import SMALL_RUN
 
-PINNED = Pinned(
+PINNED = msgspec.structs.replace(
+    SMALL_RUN,
     script_digest="ab" * 32,
     virtual_ranks=4,
-    global_batch=8,
     microbatch=2,
     dataset_length=20,
     steps=6,
     seed=7,
-    threads=1,
-    convergence="exact",
-    copies=None,
     parameters=100,
     blocks=3,
     layout_digest="cd" * 32,
