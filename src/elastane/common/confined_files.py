@@ -19,12 +19,13 @@ from elastane.common.untrusted_data import LARGEST_BYTES, Malformed, check_regul
 MOST_NAMES = 100_000
 """The most entries of a directory that are listed."""
 HOLES_BYTES, HOLES_PER_BYTE = 1 << 30, 64
-"""A file with this many bytes of holes, and this many for each byte on the disk besides, is refused."""
+"""A file that is larger than the first number, plus the second one for each of its bytes on the disk, is
+refused."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ConfinedDirectory(msgspec.Struct, frozen=True):
-    """A directory to read from, to which links may lead, through none below it, and without ever waiting."""
+    """A directory to read from without waiting. Links may lead to it, and none below it is followed."""
 
     root: Path
 

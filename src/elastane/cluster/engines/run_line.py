@@ -137,7 +137,7 @@ class RunLine:
         return await self.ask(AskStatus())
 
     def observe(self, job: str, counts: "WorkerCounts") -> Observation:
-        """Return what the run says of itself, and its coordinator counts; the caller adds processes."""
+        """Return what the files and the coordinator of the run show; the caller adds its processes."""
         return Observation(
             job=job,
             workers=counts.workers,

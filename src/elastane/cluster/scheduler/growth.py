@@ -5,8 +5,8 @@ On the quota of one node the next step is that of
 1. the higher priority;
 2. a job that would miss its deadline at the size it has;
 3. a job that was resized a moment ago, for the workers it already holds;
-4. the cohort, then the team, with the smaller dominant share: for workers that the job already has the share
-   without them, for new ones the share with them, so that large steps do not take turns;
+4. the cohort, then the team, with the smaller dominant share. New workers of the step count in it, and those
+   that the job already has do not, so that large steps do not take turns;
 5. the job that a device speeds up most, in proportion. Workers that a job already holds count for more, by
    what a resize would cost, so that a swap must earn that back within the horizon.
 
@@ -120,7 +120,7 @@ def _grant_step(
         allocation.grant(job, node, parts, growth=True)
         return _find_next_step(job, node, rules, new_only=not step.held)
     if step.held:
-        # It may have a right to these workers on a quota further up, and on this one to new ones beside them.
+        # The job may have a right to these workers on a quota further up, and to new ones on this quota.
         return _find_next_step(job, node, rules, new_only=True)
     if level == job.level:
         job.stop_reason = explain_no_room(

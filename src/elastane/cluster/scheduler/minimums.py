@@ -2,11 +2,11 @@
 
 The jobs below the node come
 
-1. by priority; but jobs that were started a moment ago before any that wait, because a start must be worth
-   its cost;
+1. by priority; but jobs that were started a moment ago come before all that wait, because a start must be
+   worth its cost;
 2. running jobs before waiting ones, because fairness stops no job; of the running ones first those that can
    stay where they are or may move on what their team or cohort owns, then those that would borrow another
-   place; of each the one that was started first;
+   place; among equals the one that was started first;
 3. of the waiting ones first those that have run out of patience, oldest first; then by the dominant shares of
    their cohorts and teams; then the oldest.
 

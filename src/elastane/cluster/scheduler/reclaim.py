@@ -53,9 +53,9 @@ def reclaim(
 
 
 def may_fit(allocation: Allocation, job: PlannedJob, workers: int, level: int, place: Place) -> bool:
-    """Return whether workers that do not fit might do so once the job had taken back all that it may.
+    """Return whether workers that do not fit might fit once all is taken back that the job may take back.
 
-    False is certain, and costs the same however much could be taken back; True has to be tried.
+    False is certain, True has to be tried. The time does not depend on how much could be taken back.
     """
     pools = {pool for group in list_open_groups(job) for pool in group.for_minimum}
     most = {pool: allocation.reclaimable.compute_most(job, level, pool) for pool in pools}

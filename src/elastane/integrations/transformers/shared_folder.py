@@ -53,7 +53,7 @@ def is_written(folder: Path, stamp: str) -> bool:
 
 
 def write_folder(folder: Path, stamp: str, write: Callable[[Path], None]) -> None:
-    """Write a folder under another name, and move it to its place; an older one of this name goes.
+    """Write a folder under another name, and move it to its place; one that is there is removed.
 
     The lock of its parent is held; ``stamp`` identifies the content.
     """

@@ -121,8 +121,7 @@ def may_go_on_with(turn: Turn, present: Collection[WorkerId]) -> bool:
     """Return whether an unplanned generation of these workers may be claimed now.
 
     Wait while this coordinator itself may be cut off, see `awaits_signs`, or if a generation may be at work
-    without a member among these workers.
-    If such members stay silent, their state is lost, and the run fails.
+    without a member among these workers. If such members stay silent, their state is lost, and the run fails.
     """
     roster = turn.roster
     if not roster.spec.listen:
@@ -161,10 +160,10 @@ def _fail_without_state(turn: Turn, why: str) -> None:
 
 
 def _find_later_workers(roster: Roster, present: Collection[WorkerId]) -> tuple[WorkerId, ...]:
-    """Return the workers of the last step in the ledger if it was made without these; empty: one took part.
+    """Return the workers of the last step in the ledger; empty if one of the present ones took part in it.
 
-    These have an older state then. Perhaps no claim shows that: later generations may have been planned, and
-    the members of a claimed one may have left.
+    If none did, all of them have an older state. Perhaps no claim shows that: later generations may have been
+    planned, and the members of a claimed one may have left.
     """
     line = roster.claiming.last
     if line is None or any(

@@ -1,9 +1,9 @@
 """Spot checks: another worker computes a virtual rank once more, and both must find the same bits.
 
-They find faults of hardware that change results in silence, and scripts with gradients that depend on what
+They find faults of hardware that change results silently, and scripts with gradients that depend on what
 a worker has computed before. A step commits only after its check. A result is right if two workers have found
 it. If two workers differ, a third one computes the virtual rank too; if all differ, each computes it again.
-If still no two agree, as if each worker of a script has a cache of its own, that cannot be decided.
+If still no two agree, for example because each worker of a script has its own cache, none can be called right.
 
 Faults of the first kind are common at scale: Dixit et al., Silent Data Corruptions at Scale,
 arXiv:2102.11245, 2021.

@@ -27,8 +27,8 @@ class SampleSelection:
 
     def __init__(self, samples: SampleSource, held: NDArray[np.int64], *, is_held_out: bool) -> None:
         self._samples, self._held, self._is_held_out = samples, held, is_held_out
-        # The positions before each held one that are not held: position i of the others is i plus the number
-        # of held ones before it.
+        # For each held position, how many others come before it: sample i of the others is at i plus the
+        # number of held positions before it.
         self._others_before = held - np.arange(len(held))
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class SampleSelection:
 def hold_out(samples: SampleSource, fraction: float) -> tuple[SampleSource, SampleSource | None]:
     """Divide samples into those for training, and a fraction for evaluations, spread evenly, at least one.
 
-    The division depends on the number of samples and the fraction alone; 0: there are none for evaluations.
+    The division depends on the number of samples and the fraction alone. A fraction of 0 holds out none.
     """
     if fraction == 0:
         return samples, None

@@ -71,7 +71,7 @@ def take_part(machine: JoinedMachine, record: RunRecord) -> tuple[RunOver, bool]
     """Take part in a run to its end, and write its results if this machine is in charge then.
 
     Args:
-        machine: this machine; its name is held for as long.
+        machine: this machine; no other one gets its name meanwhile.
         record: of the present attempt.
 
     Returns:
