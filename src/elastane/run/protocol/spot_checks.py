@@ -3,7 +3,7 @@
 They find faults of hardware that change results silently, and scripts with gradients that depend on what
 a worker has computed before. A step commits only after its check. A result is right if two workers have found
 it. If two workers differ, a third one computes the virtual rank too; if all differ, each computes it again.
-If still no two agree, for example because each worker of a script has its own cache, none can be called right.
+If still no two agree, for example because each worker of a script has its own cache, that cannot be decided.
 
 Faults of the first kind are common at scale: Dixit et al., Silent Data Corruptions at Scale,
 arXiv:2102.11245, 2021.
