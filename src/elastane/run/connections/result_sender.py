@@ -1,11 +1,12 @@
-"""The logs and artifacts of one machine on their way to the controller of a job.
+"""What one machine of a run sends to the controller of its job: logs, artifacts and the finished model.
 
-They arrive some seconds late. What a machine has written just before it was lost is lost with it.
+Logs and artifacts arrive some seconds late. What a machine has written just before it was lost is lost
+with it.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,7 @@ import msgspec
 
 from elastane.common.errors import ElastaneError
 from elastane.common.untrusted_data import Malformed
-from elastane.run.connections.record_store import RecordStore, cut_end, cut_whole
+from elastane.run.connections.record_store import RecordStore, cut_end, cut_whole, find_record_store
 from elastane.run.nouns.record_parts import LARGEST_LOG_BYTES, RecordPart, is_log, is_result
 from elastane.run.nouns.rundir import RunDir
 
@@ -23,6 +24,9 @@ SETTLED_S = 1.0
 """An artifact that was written before this time is complete."""
 LAST_S = 60.0
 """How long the last ones may take at the end."""
+GIVE_UP_S = 600.0
+"""How long the controller may be away when the model is finished."""
+AGAIN_S = 1.0
 
 
 class ResultSender:
@@ -93,3 +97,26 @@ class ResultSender:
                 with suppress(FileNotFoundError):
                     if is_result(name) and (root / folder / file).stat().st_mtime <= before_s:
                         yield name
+
+
+def send_model(files: RunDir, names: Iterable[str]) -> None:
+    """Send the files of the finished model, the one last without which a reader finds no model.
+
+    Args:
+        names: of the files, in the run directory.
+
+    Raises:
+        OSError: the controller did not take them for `GIVE_UP_S`.
+    """
+    store = find_record_store(files)
+    assert store is not None, "a private directory names the store"
+    markers = (files.model_files.weights.name, files.model_files.weight_index.name)
+    ordered = sorted(names, key=lambda name: (name in markers, markers.index(name) if name in markers else 0))
+    give_up_s = time.monotonic() + GIVE_UP_S
+    while True:
+        try:
+            return store.send_results(files, ordered)
+        except ElastaneError as error:
+            if time.monotonic() > give_up_s:
+                raise OSError(f"the controller of the job did not take it: {error.what}") from error
+        time.sleep(AGAIN_S)

@@ -22,7 +22,6 @@ from elastane.run.worker.artifacts import remove_unfinished
 from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.error_hints import find_hint
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
-from elastane.run.worker.finished.model_sender import send_model
 from elastane.run.worker.finished.model_writer import write_finished
 from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 from elastane.run.worker.heartbeat import Heartbeat
@@ -197,6 +196,8 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
     try:
         written = write_finished(state, files, spec)
         if files.is_private:
+            from elastane.run.connections.result_sender import send_model
+
             send_model(files, written)
         return control.ModelWritten(worker=worker, files=written)
     except (OSError, MemoryError, RuntimeError) as error:
