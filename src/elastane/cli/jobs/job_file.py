@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.cluster.nouns.job_checks import CODE_DIGEST, make_job_document, parse_unchecked_job_spec
+from elastane.cluster.nouns.job_checks import CODE_DIGEST, make_job_document, parse_job_spec
 from elastane.cluster.nouns.jobs import JobSpec
 from elastane.common.document_parser import describe_type
 from elastane.common.documents import format_yaml, read_document, read_json, read_yaml
@@ -28,7 +28,7 @@ def read_job(path: Path, *, name: str, team: str) -> JobSpec:
     """
     document = {"name": name, "team": team} | _read_mapping(path)
     try:
-        return anchor_paths(parse_unchecked_job_spec(document), path.absolute().parent)
+        return anchor_paths(parse_job_spec(document), path.absolute().parent)
     except BadField as error:
         raise BadInput(f"{path}: {error.what}", means=error.means, do=error.do) from error
 

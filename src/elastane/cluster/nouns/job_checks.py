@@ -33,12 +33,7 @@ CODE_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def parse_job_spec(document: object) -> JobSpec:
-    """Parse a document into a spec, and check it."""
-    return check_job_spec(parse_unchecked_job_spec(document))
-
-
-def parse_unchecked_job_spec(document: object) -> JobSpec:
-    """Parse a document into a spec without checking its values."""
+    """Parse a document into a spec; `check_job_spec` checks its values."""
     if isinstance(document, dict) and document.get("version", 1) != 1:
         raise make_field_error(
             "version", f"{document['version']!r} is unknown", "write 1, or upgrade elastane"

@@ -18,7 +18,7 @@ from elastane.cluster.nouns.config import (
     Team,
     Weekly,
 )
-from elastane.cluster.nouns.job_checks import make_job_document, parse_job_spec
+from elastane.cluster.nouns.job_checks import check_job_spec, make_job_document, parse_job_spec
 from elastane.cluster.nouns.jobs import ElasticPolicy
 from elastane.cluster.nouns.pools import Pool
 from elastane.cluster.scheduler.explanations import explain_decision
@@ -28,8 +28,12 @@ from elastane.common.errors import BadInput
 JOB = {"version": 1, "name": "train", "team": "vision", "script": "train.py"}
 
 
+def read_job_spec(document):
+    return check_job_spec(parse_job_spec(document))
+
+
 def test_a_job_document_has_fields_in_camel_case():
-    spec = parse_job_spec(
+    spec = read_job_spec(
         JOB
         | {
             "priorityClass": "high",
@@ -49,11 +53,11 @@ def test_a_job_document_has_fields_in_camel_case():
     )
     assert spec.elastic_policy.graceful_shutdown_timeout_in_seconds == 600
     assert spec.deadline == datetime(2026, 12, 1, tzinfo=UTC)
-    assert parse_job_spec(make_job_document(spec)) == spec
+    assert read_job_spec(make_job_document(spec)) == spec
 
 
 def test_discrete_values_need_no_limits_beside_them():
-    spec = parse_job_spec(JOB | {"elasticPolicy": {"replicaDiscreteValues": [2, 4, 8]}})
+    spec = read_job_spec(JOB | {"elasticPolicy": {"replicaDiscreteValues": [2, 4, 8]}})
     assert spec.elastic_policy.replica_discrete_values == (2, 4, 8)
 
 
@@ -192,14 +196,14 @@ def test_discrete_values_need_no_limits_beside_them():
 )
 def test_an_error_names_the_field_and_says_what_to_write(change, field, write):
     with pytest.raises(BadInput) as caught:
-        parse_job_spec(JOB | change)
+        read_job_spec(JOB | change)
     assert caught.value.what.startswith(field)
     assert write in caught.value.do
 
 
 def test_an_error_names_the_missing_field():
     with pytest.raises(BadInput, match="team: is missing"):
-        parse_job_spec({"name": "train", "script": "train.py"})
+        read_job_spec({"name": "train", "script": "train.py"})
 
 
 POOL = Pool(name="a", device="h100", devices=8)
@@ -328,7 +332,7 @@ def test_numbers_out_of_range_are_refused(wrong, said, write):
 def test_the_most_extreme_valid_numbers_can_be_planned_and_explained():
     night = Weekly(days=DAYS, start=time(22), end=time(6), zone="Europe/Berlin")
     rules = SchedulingRules(horizon_s=LONGEST_S, cooldown_s=LONGEST_S, fairness_grain=LEAST_DIVISOR)
-    spec = parse_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
+    spec = read_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
     shrunk = JobState(
         number=1,
         spec=spec,
@@ -365,5 +369,5 @@ def test_consistent_settings_are_accepted():
 
 
 def test_a_policy_in_python_equals_the_same_policy_in_a_file():
-    spec = parse_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
+    spec = read_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
     assert spec.elastic_policy == ElasticPolicy(max_replicas=4)
