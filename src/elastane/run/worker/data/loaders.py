@@ -73,7 +73,6 @@ class Loaders:
         self._open_requests: deque[Request | None] = deque()
         self._loaded: dict[Request, Any] = {}
         siblings = set(multiprocessing.active_children())
-        before = signal.getsignal(signal.SIGCHLD)
         self._answers: Iterator[Any] | None = iter(
             DataLoader(
                 _BatchDataset(load),
@@ -94,7 +93,6 @@ class Loaders:
         self._closing = False
         if vital and threading.current_thread() is threading.main_thread():
             # PyTorch's handler raises inside the script, which ends the run; a death ends only this worker.
-            self._before = before
             signal.signal(signal.SIGCHLD, self._handle_dead_loader)
 
     def refresh(self) -> None:

@@ -58,7 +58,7 @@ class PayloadExchange:
         decode: Callable[[bytes], AnyPeerMessage],
         bytes_: StreamBytes,
     ) -> None:
-        self._bytes, self._put = bytes_, put
+        self._bytes = bytes_
         self._offers = PayloadOffers(memory.lent, put, lambda why: memory.report(peer, worker, why))
         self._reads = PayloadReads(memory.agent, put, decode, lambda why: memory.report(worker, peer, why))
         put(Reachable(memory.agent.description), ())
