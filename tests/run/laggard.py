@@ -15,7 +15,8 @@ from random import Random
 
 import torch
 
-from elastane.run.protocol import events
+from elastane.common.errors import RunFailed
+from elastane.run.protocol import actions, events
 from elastane.run.worker.reactor import Reactor
 from elastane.run.worker.work_queue import Work, WorkQueue
 
@@ -78,13 +79,24 @@ class LaggardQueue(WorkQueue):
 
 def install(seed: int) -> None:
     """Let the workers of this process, and of those that it forks, use such a device."""
-    make = Reactor.__init__
+    make, act = Reactor.__init__, Reactor._act
 
     def make_with_laggard(reactor: Reactor, *parts: object, **options: object) -> None:
         make(reactor, *parts, **options)
-        reactor.queue = LaggardQueue(reactor.post, seed)
+        # The processes of a worker lag differently: an event counts when the last of them has posted it.
+        reactor.queue = LaggardQueue(reactor.post, seed + int(os.environ.get("RANK", "0")))
 
-    Reactor.__init__ = make_with_laggard
+    def act_with_laggard(reactor: Reactor, action: actions.Action) -> None:
+        if not isinstance(reactor.queue, LaggardQueue):
+            # A worker that ended with another error would be replaced again and again.
+            raise RunFailed(
+                f"{type(reactor).__name__} has a queue of its own",
+                means="this test would not have a device that lags",
+                do="let `Reactor._choose_queue` choose it",
+            )
+        act(reactor, action)
+
+    Reactor.__init__, Reactor._act = make_with_laggard, act_with_laggard
 
 
 def find_variables(seed: int) -> dict[str, str]:

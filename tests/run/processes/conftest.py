@@ -20,7 +20,7 @@ ON_A_LAGGARD = {
         *("a_death_in_a_step", "a_death_in_other_rounds", "several_deaths", "joining_and_leaving"),
         *("any_number_of_workers", "between_steps", "devices", "fast_convergence", "forward_caches"),
         *("control_plane", "hung_and_slow", "mixed_precision", "notices", "spot_checks", "threads"),
-        *("several_nodes", "node_deaths", "resume"),
+        *("several_nodes", "node_deaths", "resume", "gangs"),
     )
 }
 """The modules with scenarios that also run on a device that lags; with `LAGGARD` in the environment every

@@ -166,10 +166,14 @@ class Reactor:
             threading.Thread(target=self._run, name="elastane-reactor", daemon=True).start()
 
     def _choose_queue(self, placement: Placement) -> WorkQueue:
-        answer_now, stream = self._answers.append, placement.side_stream
+        stream = placement.side_stream
         if placement.rooms is None or stream is None or not stream.is_gpu:
-            return AtOnce(answer_now)
-        return OnStream(self.post, answer_now, self._fail, stream)
+            return AtOnce(self._answer_now)
+        return OnStream(self.post, self._answer_now, self._fail, stream)
+
+    def _answer_now(self, answer: events.Event) -> None:
+        """Take the answer of work that has ended before its action has; it comes before the next event."""
+        self._answers.append(answer)
 
     def _fail(self, error: BaseException) -> None:
         self.directives.put(ReactorFailure(error))

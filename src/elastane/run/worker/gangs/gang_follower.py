@@ -40,7 +40,6 @@ from elastane.run.worker.reactor import (
 )
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
-from elastane.run.worker.work_queue import AtOnce
 
 
 class HeadLink:
@@ -101,10 +100,12 @@ class FollowingReactor(Reactor):
         super().__init__(member, gradients, state, measure_norms=measure_norms)
         self._link = link
         self._payloads = self._gang_payloads = GangPayloads(gradients, state, member)
-        self.queue = AtOnce(self.post)
         self._begins_alone = False
         link.send(Introduced(describe_plane(gradients, state)))
         threading.Thread(target=self._perform_orders, name="elastane-reactor", daemon=True).start()
+
+    def _answer_now(self, answer: events.Event) -> None:
+        self.post(answer)
 
     def post(self, event: events.Event) -> None:
         if isinstance(event, events.RoundEntered):

@@ -50,7 +50,6 @@ from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.reactor import CoordinatorSink, Reactor, ReportKeeper, restore_state
 from elastane.run.worker.state.gradients import Gradients
 from elastane.run.worker.state.training_state import TrainingState
-from elastane.run.worker.work_queue import AtOnce
 
 
 class GangLinks:
@@ -194,7 +193,6 @@ class HeadReactor(Reactor):
             reports=reports,
         )
         self._payloads = self._gang_payloads
-        self.queue = AtOnce(self._take_own_answer)
         links.wake = mesh.wake
         mesh.wake()
 
@@ -231,9 +229,9 @@ class HeadReactor(Reactor):
         for event in self._combine(process, result):
             self._handle(_build_event(event))
 
-    def _take_own_answer(self, event: events.Event | StateRestored) -> None:
-        assert isinstance(event, Result), "work on sums and state has results"
-        self._answers.extend(map(_build_event, self._combine(0, event)))
+    def _answer_now(self, answer: events.Event | StateRestored) -> None:
+        assert isinstance(answer, Result), "work on sums and state has results"
+        self._answers.extend(map(_build_event, self._combine(0, answer)))
 
     def _combine(self, process: int, result: Result) -> list[Result]:
         try:
@@ -341,7 +339,7 @@ class HeadReactor(Reactor):
             case actions.RestoreState():
                 self._links.send(action)
                 assert self.source is not None, "only a run that resumes restores"
-                self._take_own_answer(StateRestored(restore_state(self.source, action)))
+                self._answer_now(StateRestored(restore_state(self.source, action)))
             case actions.MergeSums() | actions.Recompute():
                 raise AssertionError(f"a gang has no {type(action).__name__} yet: see `check_gang`")
             case _:
