@@ -69,6 +69,12 @@ def test_frozen_parameters_are_divided_too(play):
     assert_equal(play("--frozen", processes=2, start=2), alone, digests=False)
 
 
+def test_the_finished_model_has_what_the_script_of_each_process_changed_last(play):
+    ended, alone = play("--edit-late", processes=2), play("--edit-late", processes=1)
+    assert ended.outcome.code == 0, ended.describe()
+    assert ended.model_digest == alone.model_digest
+
+
 TENSOR = ("--clip=0.5", "--tensor=2", "--sequence")
 
 
@@ -136,18 +142,19 @@ def assert_undisturbed(play, references):
     return check
 
 
-def test_workers_of_two_processes_join_and_leave(play, assert_undisturbed):
-    async def disturb(run):
-        await run.wait_for_step(2)
-        await run.resize(2)
-        await run.wait_for_event("worker.ready", "worker 1")
-        await run.step_until(lambda answer: find_members(answer) == {0, 1})
-        # Worker 1 goes on with the state that it has got from worker 0.
-        assert (await run.ask(AskDrain(worker=0))).ok
-        await run.step_until(lambda answer: get_state(answer, 0) == "")
-        run.stop_pacing()
+async def join_and_leave(run):
+    await run.wait_for_step(2)
+    await run.resize(2)
+    await run.wait_for_event("worker.ready", "worker 1")
+    await run.step_until(lambda answer: find_members(answer) == {0, 1})
+    # Worker 1 goes on with the state that it has got from worker 0.
+    assert (await run.ask(AskDrain(worker=0))).ok
+    await run.step_until(lambda answer: get_state(answer, 0) == "")
+    run.stop_pacing()
 
-    ended = play("--steps=40", "--paced-from=3", "--edit", disturb=disturb)
+
+def test_workers_of_two_processes_join_and_leave(play, assert_undisturbed):
+    ended = play("--steps=40", "--paced-from=3", "--edit", disturb=join_and_leave)
     assert ended.get_shares(1).keys() == {0}
     assert ended.get_shares(40).keys() == {1}
     assert_undisturbed(ended, "--steps=40", "--edit")

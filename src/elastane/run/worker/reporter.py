@@ -225,7 +225,7 @@ class Reporter:
     def prepare_writing(self) -> None:
         """Let this worker write the whole model, of which other processes have parts."""
         if isinstance(self._reactor, HeadReactor) and self.state is not None:
-            self.state.gather_tensor = GatheredShards(self.state, self._reactor.find_planes()).gather
+            self.state.gather_tensor = GatheredShards(self.state, self._reactor.find_final_planes()).gather
 
     def send(self, message: control.FromWorker) -> None:
         """Send a message to the coordinator once."""

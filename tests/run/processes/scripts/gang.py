@@ -25,6 +25,7 @@ parser.add_argument("--clip", type=float)
 parser.add_argument("--seconds", type=float, default=0.0, help="extra seconds of each virtual rank")
 parser.add_argument("--fault", default="", help="WORKER.PROCESS:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--edit", action="store_true", help="the script changes a parameter between two steps")
+parser.add_argument("--edit-late", action="store_true", help="likewise after the last step, process 1 later")
 parser.add_argument("--plain", default="", help="a module that is not divided, a buffer, or stages")
 parser.add_argument(
     "--tensor", type=int, default=1, help="processes that divide matrices: one of the data each"
@@ -132,3 +133,8 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=options.steps, 
     with run.artifact("loss.txt") as path:
         path.write_text(f"{step.loss!r}")
     run.print(f"step {step.number}: {step.loss!r} {step.norm!r}")
+if options.edit_late:
+    time.sleep(rank)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.99)

@@ -44,7 +44,7 @@ from elastane.run.worker.gangs.gang_messages import (
     encode_message,
 )
 from elastane.run.worker.gangs.gang_payloads import MEMORY_MESSAGES, GangPayloads
-from elastane.run.worker.gangs.gang_pipe import GangPipe, has_lost_process
+from elastane.run.worker.gangs.gang_pipe import LOOK_S, GangPipe, has_lost_process
 from elastane.run.worker.links.frames import Payload
 from elastane.run.worker.links.mesh import Mesh
 from elastane.run.worker.reactor import CoordinatorSink, Reactor, ReportKeeper, restore_state
@@ -181,6 +181,7 @@ class HeadReactor(Reactor):
         self._planes: dict[int, Plane] = {0: describe_plane(gradients, state)}
         self._probes: dict[int, Probe | None] = {}
         self._all_ready = threading.Event()
+        self._all_ended = threading.Event()
         self._deliveries: Deliveries[FromPeer] = Deliveries(links.processes)
         self._states_on_the_way: deque[_StateOnTheWay] = deque()
         super().__init__(
@@ -201,8 +202,17 @@ class HeadReactor(Reactor):
         self._all_ready.wait()
         return combine_probes([own, *(self._probes[number] for number in sorted(self._probes))])
 
-    def find_planes(self) -> list[Plane]:
-        """Return the memory of every process, in their order."""
+    def find_final_planes(self) -> list[Plane]:
+        """Wait until the script has ended in every process; return their memory, in their order.
+
+        Raises:
+            RunFailed, StateLost: the reactor has failed meanwhile.
+        """
+        while not self._all_ended.wait(LOOK_S):
+            self.raise_failure()
+        return self._find_planes()
+
+    def _find_planes(self) -> list[Plane]:
         return [self._planes[number] for number in range(self._links.processes)]
 
     # -- events in -----------------------------------------------------------------------------------------
@@ -228,6 +238,8 @@ class HeadReactor(Reactor):
     def _take_result(self, process: int, result: Result) -> None:
         for event in self._combine(process, result):
             self._handle(_build_event(event))
+            if isinstance(event, events.ScriptEnded):
+                self._all_ended.set()
 
     def _answer_now(self, answer: events.Event | StateRestored) -> None:
         assert isinstance(answer, Result), "work on sums and state has results"
@@ -349,7 +361,7 @@ class HeadReactor(Reactor):
         if not isinstance(message, MEMORY_MESSAGES):
             self._send(peer, message, None)
             return
-        planes = self.find_planes()
+        planes = self._find_planes()
         if isinstance(message, messages.PartialSumsReady):
             slots = [self._results.find_slots(part.spans) for part in message.parts]
             planes = [
@@ -382,7 +394,7 @@ class HeadReactor(Reactor):
             self._states_on_the_way.popleft()
             planes = [
                 msgspec.structs.replace(plane, state=first.addresses[number])
-                for number, plane in enumerate(self.find_planes())
+                for number, plane in enumerate(self._find_planes())
             ]
             self._send(first.peer, first.state, [encode_message(planes)])
 
