@@ -431,3 +431,57 @@ def test_a_checkpoint_of_tied_tensors_is_read_by_another_number_of_processes(sta
                 ended = second.wait_for_end()
                 assert ended.outcome.code == 0, ended.describe()
                 assert (ended.losses, ended.model_digest) == (whole.losses[3:], whole.model_digest)
+
+
+# -- on a device, for which other memory of the host stands ------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [("--clip=0.5",), ("--edit",), ("--frozen",)])
+@pytest.mark.parametrize(("processes", "start"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)])
+def test_mirrored_gangs_have_the_bytes_of_one_process_in_place(play, args, processes, start):
+    alone = play(*args, processes=1)
+    assert_equal(play("--mirrored", *args, processes=processes, start=start), alone, digests=False)
+
+
+def test_mirrored_gangs_join_and_leave(play, assert_undisturbed):
+    ended = play("--mirrored", "--steps=40", "--paced-from=3", "--edit", disturb=join_and_leave)
+    assert ended.get_shares(40).keys() == {1}
+    assert_undisturbed(ended, "--steps=40", "--edit")
+
+
+@pytest.mark.parametrize(
+    ("process", "moment"),
+    [
+        ("1", "in-backward"),
+        *(
+            pytest.param(process, moment, marks=pytest.mark.long)
+            for process, moment in (
+                ("1", "before-reduce"),
+                ("1", "after-taking"),
+                ("1", "before-apply-here"),
+                ("0", "after-first-ready"),
+                ("0", "before-vote"),
+            )
+        ),
+    ],
+)
+def test_a_process_of_a_mirrored_gang_may_die(play, assert_undisturbed, process, moment):
+    fault = f"--fault=1.{process}:{STEP}:{moment}"
+    ended = play("--mirrored", "--clip=0.5", fault, start=2, max_workers=4)
+    assert ended.find_subjects("worker.died") == ["worker 1"], ended.describe()
+    assert_undisturbed(ended, "--clip=0.5")
+
+
+def test_a_mirrored_gang_resumes_from_its_rows_as_another_number_of_processes(attempts, play, stage):
+    stage.preload(*MODULES)
+    args = ("--steps=7", "--clip=0.5", "--frozen", "--paced-from=6")
+    options = ("--workers=1:2", "--start=1", "--checkpoint-every=2 steps", "--digest-every=2")
+    attempts.begin("--processes=2", *options, script="gang.py", args=("--mirrored", *args))
+    attempts.wait_for_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    attempts.touch("gates")
+    attempts.resume("--processes=1", "--start=1")
+    ended, expected = attempts.wait_for_end(), play("--steps=7", "--clip=0.5", "--frozen", processes=1)
+    assert ended.outcome.code == 0, ended.describe()
+    assert (ended.losses, ended.model_digest) == (expected.losses, expected.model_digest), ended.describe()
+    assert ended.verdict.problems == (), ended.describe()

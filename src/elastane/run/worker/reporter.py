@@ -196,6 +196,9 @@ class Reporter:
         """Report that the script has ended and that this worker waits for its dismissal."""
         self.finished = self.script_ended = True
         if self._reactor is not None:
+            if self.state is not None and self._seat.processes > 1:
+                # Process 0 reads the whole model there, with the last changes of the script.
+                self.state.placement.commit_values()
             self._reactor.post(events.ScriptEnded())
         if self._link is not None:
             self._link.request_report()

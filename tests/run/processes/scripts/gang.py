@@ -16,6 +16,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import elastane
+from elastane.run.worker import assembly
+from elastane.run.worker.state.placement import Mirrored
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=6)
@@ -40,6 +42,7 @@ parser.add_argument(
 parser.add_argument(
     "--frozen", action="store_true", help="with frozen layers: alone in a group of FSDP, beside others, whole"
 )
+parser.add_argument("--mirrored", action="store_true", help="train as on a device, beside the arena")
 parser.add_argument("--sequence", action="store_true", help="with a norm that sees parts of the sequence")
 parser.add_argument(
     "--mistake", default="", choices=["", "rank", "raise", "outputs", "in-step", "copies", "moved", "frozen"]
@@ -50,6 +53,8 @@ processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RA
 faults.pace(options.paced_from)
 if options.fault:
     gang_faults.arm(options.fault)
+if options.mirrored:
+    assembly.choose_placement = Mirrored
 
 run = elastane.join()
 width = 256 if options.tensor > 1 else options.width

@@ -71,6 +71,10 @@ class InPlace:
         """Return the memory that `place_sums` would return; it is all zeros if ``sums`` are."""
         return sums
 
+    def allocate_frozen(self, frozen: Arena) -> Sections:
+        """Return the memory in which the model has the parts of frozen parameters; here it is the arena's."""
+        return frozen.tensors
+
     def copy_to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return tensors of the model's device as tensors on the host; here they are the same tensors."""
         return list(tensors)
@@ -88,7 +92,7 @@ class InPlace:
         """Complete the receipt of values, which are in `received`; ``view`` selects them."""
 
     def commit_values(self) -> None:
-        """Copy all values to the arena, before inner steps change those of the model."""
+        """Copy all values to the arena, also those that the script has changed."""
 
     def mark_writes(self) -> None:
         """Let the reactor thread wait for the changes that this thread has queued on the device."""
@@ -131,7 +135,7 @@ class Separated(InPlace):
         self.update_model(view)
 
     def commit_values(self) -> None:
-        """Copy all values to the arena, before inner steps change those of the model."""
+        """Copy all values to the arena, also those that the script has changed."""
         blocks = range(len(self._layout.blocks))
         self._stale |= self._select_trained(blocks)
         self.update_arena(blocks)
@@ -191,6 +195,10 @@ class Mirrored(Separated):
     def allocate_sums(self, sums: Sections) -> Sections:
         """Return the memory that `place_sums` would return; it is zeros before the first round."""
         return self.slots.sums
+
+    def allocate_frozen(self, frozen: Arena) -> Sections:
+        """Return memory on the device for the parts of frozen parameters; the arena has copies of them."""
+        return tuple(torch.zeros_like(section, device=self._layout.device) for section in frozen.tensors)
 
     def copy_to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return copies on the host; the copies are complete on return."""

@@ -73,7 +73,7 @@ class TrainingState:
     Attributes:
         gather_tensor: returns the whole of a tensor of a divided model, after the scripts have ended; None:
             the model is not divided.
-        frozen: the parts of frozen parameters that this process has; None: it has none.
+        frozen: the parts of frozen parameters that this process has, in host memory; None: it has none.
         replicated: the state outside the blocks, which every worker holds.
         guard: refuses optimizer steps by the script.
         auxiliary_modules: modules that the script uses beside the model.
@@ -152,14 +152,22 @@ class TrainingState:
 
     @torch.no_grad()
     def _move_frozen(self) -> Arena:
-        """Move the parts of frozen parameters, one by one, to memory that other processes can read."""
+        """Move the parts of frozen parameters, one by one, to memory of the placement.
+
+        Returns:
+            The arena in which other processes can read them.
+        """
         layout = self.layout
         arena = Arena("frozen", layout.frozen_sections)
+        sections = self.placement.allocate_frozen(arena)
 
         def copy_parts() -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
             for parameter, extent in zip(layout.divided_frozen, layout.frozen_extents, strict=True):
-                extent.view(arena.tensors).copy_(get_local(parameter))
-                yield parameter, arena.tensors[extent.section][extent.start :]
+                part = get_local(parameter)
+                extent.view(arena.tensors).copy_(part)
+                if sections is not arena.tensors:
+                    extent.view(sections).copy_(part)
+                yield parameter, sections[extent.section][extent.start :]
 
         self.get_shards().place(copy_parts())
         return arena
