@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ from typing import NoReturn
 
 import pytest
 
-from elastane.run.worker.state.gpu_locks import lock_gpu
+from elastane.run.worker.gangs import gang_gpus
+from elastane.run.worker.gangs.seat import Seat
+from elastane.run.worker.state.gpu_locks import VISIBLE, lock_gpu, lock_gpus
 
 
 class Workers:
@@ -22,14 +25,30 @@ class Workers:
 
     def start(self, folder: Path, names: str, number: int, user: int | None = None) -> tuple[int, str]:
         """Start a worker, as this user; return its process id and its GPU."""
+        pid, reading = self._begin(lambda: lock_gpu(names.split(","), number, folder), user)
+        return pid, self.finish(reading)
+
+    def start_gang(self, folder: Path, names: str, processes: int) -> tuple[int, str]:
+        """Start process 0 of a worker of several processes; return its process id and the GPUs."""
+        pid, reading = self.begin_gang(folder, names, processes)
+        return pid, self.finish(reading)
+
+    def begin_gang(self, folder: Path, names: str, processes: int) -> tuple[int, int]:
+        """Start such a process; return its id, and the descriptor from which `finish` reads the GPUs."""
+        return self._begin(lambda: ",".join(lock_gpus(names.split(","), processes, folder)))
+
+    def finish(self, reading: int) -> str:
+        with os.fdopen(reading) as answer:
+            return answer.readline().strip()
+
+    def _begin(self, lock: Callable[[], str], user: int | None = None) -> tuple[int, int]:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _hold_gpu(writing, folder, names.split(","), number, user)
+            _hold_gpus(writing, lock, user)
         self._living.append(pid)
         os.close(writing)
-        with os.fdopen(reading) as answer:
-            return pid, answer.readline().strip()
+        return pid, reading
 
     def kill(self, pid: int) -> None:
         self._living.remove(pid)
@@ -41,11 +60,11 @@ class Workers:
             self.kill(pid)
 
 
-def _hold_gpu(answer: int, folder: Path, names: list[str], number: int, user: int | None) -> NoReturn:
+def _hold_gpus(answer: int, lock: Callable[[], str], user: int | None) -> NoReturn:
     try:
         if user is not None:
             os.setuid(user)
-        os.write(answer, f"{lock_gpu(names, number, folder)}\n".encode())
+        os.write(answer, f"{lock()}\n".encode())
         signal.pause()
     except BaseException:  # noqa: BLE001 - the forked process must not go on as pytest
         traceback.print_exc()
@@ -141,3 +160,87 @@ def test_workers_of_different_users_share_a_lock_folder_of_root(workers):
         assert [workers.start(folder, "0,1", 0, user)[1] for user in (65534, 65533)] == ["0", "1"]
     finally:
         shutil.rmtree(place)
+
+
+# -- workers of several processes ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lock_several(workers, tmp_path) -> Callable[..., str]:
+    """Return a function that starts a gang of two processes and returns its GPUs."""
+    return lambda names="0,1,2,3": workers.start_gang(tmp_path / "locks", names, 2)[1]
+
+
+def test_gangs_have_different_gpus(lock_several):
+    assert [lock_several(), lock_several()] == ["0,1", "2,3"]
+
+
+def test_a_gang_takes_the_gpus_that_single_workers_have_left(lock, lock_several):
+    assert lock(1, "0,1,2,3") == "1"
+    assert lock_several() == "0,2"
+
+
+def test_a_gang_with_too_few_free_gpus_gets_none_and_gives_back_those_that_it_has_locked(lock, lock_several):
+    assert lock(2, "0,1,2") == "2"
+    assert lock_several("0,2") == ""
+    assert lock(0, "0,1,2") == "0"
+
+
+def test_the_gpus_of_a_dead_gang_are_free(workers, tmp_path):
+    dead, its = workers.start_gang(tmp_path / "locks", "0,1", 2)
+    assert workers.start_gang(tmp_path / "locks", "0,1", 2)[1] == ""
+    workers.kill(dead)
+    assert workers.start_gang(tmp_path / "locks", "0,1", 2)[1] == its == "0,1"
+
+
+def test_gangs_that_start_together_do_not_take_each_others_gpus(workers, tmp_path):
+    """Each of the two would find a GPU of the other locked if they looked at the same time."""
+    for _ in range(20):
+        begun = [workers.begin_gang(tmp_path / "locks", names, 2) for names in ("0,1", "1,0")]
+        found = sorted(workers.finish(reading) for _, reading in begun)
+        assert found[0] == ""
+        assert set(found[1].split(",")) == {"0", "1"}
+        workers.kill_all()
+
+
+def test_a_gang_gets_no_gpu_if_others_may_change_the_folder(lock_several, folder):
+    folder.chmod(0o777)
+    assert lock_several() == ""
+    assert list(folder.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_turn_is_not_followed(lock_several, folder, tmp_path):
+    aim = tmp_path / "aim"
+    (folder / "turn").symlink_to(aim)
+    assert lock_several() == ""
+    assert not aim.exists()
+
+
+@pytest.fixture
+def seats() -> Iterator[tuple[Seat, Seat, socket.socket]]:
+    """The seats of process 0 and of process 1, and the end of process 0 of the socket between them."""
+    first, second = socket.socketpair()
+    with first, second:
+        yield Seat(0, 2, (first.fileno(),)), Seat(1, 2, (second.fileno(),)), first
+
+
+@pytest.mark.parametrize(
+    ("locked", "visible"), [(["4", "7"], "4,7"), (["GPU-a", "GPU-b"], "GPU-a,GPU-b"), ([], ""), (None, "5")]
+)
+def test_all_processes_of_a_gang_see_its_gpus(monkeypatch, seats, locked, visible):
+    head, follower, end = seats
+    monkeypatch.setattr(gang_gpus, "find_gpus", lambda _processes: locked)
+    for seat in (head, follower):
+        monkeypatch.setenv(VISIBLE, "5")
+        gang_gpus.assign_gpus(seat)
+        assert os.environ[VISIBLE] == visible
+    # What process 0 sends next belongs to the link.
+    end.send(b"order")
+    assert os.read(follower.sockets[0], 9) == b"order"
+
+
+def test_a_process_ends_if_process_0_has_ended_before_it_has_named_gpus(seats):
+    _, follower, end = seats
+    end.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(SystemExit):
+        gang_gpus.assign_gpus(follower)

@@ -23,6 +23,7 @@ from elastane.run.worker.data.determinism import seed_everything
 from elastane.run.worker.error_hints import find_hint
 from elastane.run.worker.exhaustion import exit_for_replacement, find_exhausted_resource, find_own_exhaustion
 from elastane.run.worker.finished.model_writer import write_finished
+from elastane.run.worker.gangs.gang_gpus import assign_gpus
 from elastane.run.worker.gangs.seat import LONE_SEAT, Seat
 from elastane.run.worker.heartbeat import Heartbeat
 from elastane.run.worker.notice import take_notices
@@ -69,6 +70,8 @@ def run_worker(files: RunDir, worker: int, lifeline: int, attempt: int, seat: Se
     worker_settings.set_settings(files, worker, spec, record.resumed, record.origin, seat, sites)
     if seat.processes == 1:
         assign_gpu(worker)
+    else:
+        assign_gpus(seat)
     # A script may build its model before it joins; every worker then has the same initial values.
     seed_everything(spec.seed)
     disown_finalizers()

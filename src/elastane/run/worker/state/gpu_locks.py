@@ -5,8 +5,9 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -18,6 +19,9 @@ OPENING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _held: list[int] = []
 """Descriptors of the locks that this process holds until it ends."""
+
+TURN = "turn"
+"""The file that a worker of several processes locks while it locks GPUs."""
 
 logger = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -57,6 +61,56 @@ def lock_gpu(names: Sequence[str], worker: int, folder: Path) -> str:
         return shared_gpu
     finally:
         os.close(descriptor)
+
+
+def lock_gpus(names: Sequence[str], count: int, folder: Path) -> list[str]:
+    """Lock several GPUs for this process, in the order of their names, or none.
+
+    Processes of one worker cannot share a GPU, so there is no sharing in turn.
+
+    Args:
+        names: the names of the GPUs.
+        count: the number to lock.
+        folder: the folder of the locks; created if missing.
+
+    Returns:
+        The names of the locked GPUs; empty: fewer were free, or the folder is not usable.
+    """
+    try:
+        descriptor = _open_folder(folder)
+        try:
+            with _take_turn(descriptor):
+                return _lock_all(names, count, descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        logger.warning("cannot lock GPUs in %s (%s); this worker sees none", folder, error)
+        return []
+
+
+@contextmanager
+def _take_turn(folder: int) -> Iterator[None]:
+    """Let one worker after the other lock several GPUs: two that have some each would both get none."""
+    descriptor = _open_file(TURN, folder)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_all(names: Sequence[str], count: int, folder: int) -> list[str]:
+    before = len(_held)
+    free = (name for name in names if _lock_file(name.replace("/", "_"), folder))
+    locked = list(islice(free, count))
+    if len(locked) == count:
+        return locked
+    while len(_held) > before:
+        os.close(_held.pop())
+    logger.warning(
+        "%d of %d GPUs are free, and this worker needs %d; it sees none", len(locked), len(names), count
+    )
+    return []
 
 
 def _open_folder(path: Path) -> int:
@@ -111,7 +165,7 @@ def _open_file(name: str, folder: int) -> int:
     return descriptor
 
 
-# -- the assignment of one GPU of the machine to a worker ------------------------------------------------
+# -- the assignment of GPUs of the machine to a worker ---------------------------------------------------
 #
 # It does not initialise CUDA: a process that has initialised CUDA cannot fork workers.
 
@@ -127,6 +181,14 @@ def assign_gpu(worker: int) -> None:
         os.environ[VISIBLE] = lock_gpu(
             list_gpu_names(count, os.environ.get(VISIBLE)), worker, find_lock_directory()
         )
+
+
+def find_gpus(processes: int) -> list[str] | None:
+    """Lock as many GPUs of the agent as a worker has processes, or none; None: the machine has no GPU."""
+    count = torch.cuda.device_count()
+    if not count:
+        return None
+    return lock_gpus(list_gpu_names(count, os.environ.get(VISIBLE)), processes, find_lock_directory())
 
 
 def list_gpu_names(count: int, visible: str | None) -> list[str]:
