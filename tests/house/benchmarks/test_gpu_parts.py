@@ -8,7 +8,7 @@ import pytest
 import torch
 
 FILE = Path(__file__).parents[3] / "benchmarks" / "gpu" / "all_parts.py"
-MOST_S = 8 * 60
+MOST_S = 9 * 60
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def run_program(all_parts, text, limit_s):
     return all_parts.run_part(part, small=True)
 
 
-def test_all_parts_take_less_than_eight_minutes(all_parts):
+def test_all_parts_take_less_than_nine_minutes(all_parts):
     assert sum(part.limit_s for part in all_parts.PARTS) < MOST_S
     assert len({part.name for part in all_parts.PARTS}) == len(all_parts.PARTS)
 
