@@ -129,7 +129,7 @@ bench: setup ## measure against plain PyTorch, DDP and torchrun; writes docs/ben
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
 # Without `setup`: a machine that is lent with a GPU may have no network, and brings its own torch.
-gpu: ## all tests and measurements on one GPU, in nine minutes; without a GPU nothing (PART=rooms, SMALL=1 on the CPU)
+gpu: ## all tests and measurements on one GPU, in eight minutes; without a GPU nothing (PART=rooms, SMALL=1 on the CPU)
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu/all_parts.py $(if $(PART),--part $(PART)) $(if $(SMALL),--small)
 
 chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared with a reference run (SEED=1 EVENTS=20)

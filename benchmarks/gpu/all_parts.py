@@ -1,4 +1,4 @@
-"""Run all tests and measurements that need a GPU, on one GPU, in at most nine minutes: ``make gpu``.
+"""Run all tests and measurements that need a GPU, on one GPU, in at most eight minutes: ``make gpu``.
 
 The most valuable part comes first. Each part has a process and a limit of its own, and ends with a line of
 JSON, also if it fails or reaches its limit. ``--part NAME`` runs one part again (``make gpu PART=NAME``).
@@ -104,16 +104,16 @@ def build_trainer(small: bool, figures: Path) -> list[str]:
 
 PARTS = (
     Part("facts", 30, build_program("facts.py")),
-    Part("tests", 120, build_tests),
+    Part("tests", 100, build_tests),
     Part("rooms", 30, build_program("rooms.py", "--mib=8")),
-    Part("workers", 90, build_program("workers.py", "--small")),
+    Part("workers", 80, build_program("workers.py", "--small")),
     Part("85m", 60, build_throughput(LAYERS_OF_85M, 15)),
     Part("trainer", 45, build_trainer),
     Part("sums", 25, build_program("sums.py", "--mib=4")),
-    Part("1b", 75, build_throughput(LAYERS_OF_1B, 9)),
-    Part("gangs", 60, build_program("divided_workers.py", "--small")),
+    Part("1b", 65, build_throughput(LAYERS_OF_1B, 9)),
+    Part("gangs", 40, build_program("divided_workers.py", "--small")),
 )
-"""The sum of all limits is less than nine minutes."""
+"""The sum of all limits is less than eight minutes."""
 
 
 def main() -> None:
