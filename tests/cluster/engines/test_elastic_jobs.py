@@ -347,16 +347,20 @@ def test_an_event_that_is_refused_holds_up_no_other(site):
 
 
 def test_events_of_the_job_are_events_of_the_resource(site):
+    def read_events():
+        uid = site.get("first")["metadata"]["uid"]
+        events = site.objects.list_all("events", NAMESPACE)
+        return {event["reason"]: event for event in events if event["involvedObject"]["uid"] == uid}
+
     site.settle()
     site.apply("first")
-    site.settle()
+    site.wait_for(lambda: read_events().keys() == {"Submitted"}, "its submission is told")
     with site.store.begin_write() as tx:
         history.append_event(tx, "job.held_up", "it cannot start now", site.now_s, job="first")
         history.append_event(tx, "job.held_up", "of another job", site.now_s, job="second")
+    site.wait_for(lambda: len(read_events()) > 1, "its wait is told")
     site.settle()
-    uid = site.get("first")["metadata"]["uid"]
-    events = site.objects.list_all("events", NAMESPACE)
-    found = {event["reason"]: event for event in events if event["involvedObject"]["uid"] == uid}
+    found = read_events()
     assert found.keys() == {"Submitted", "HeldUp"}
     assert found["HeldUp"]["message"] == "it cannot start now"
     assert found["HeldUp"]["type"] == "Warning"
