@@ -1,6 +1,7 @@
 """The process of the driver of Ray: in each case the engine gets an answer, or learns why there is none."""
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elastane.cluster.engines.ray import driver_process
+from elastane.cluster.client.cluster import Cluster
+from elastane.cluster.engines.ray import doctor, driver_process
 from elastane.cluster.engines.ray.doctor import examine_ray, judge_version
 from elastane.cluster.engines.ray.driver_process import RayDriver
 from elastane.cluster.engines.ray.engine import RayEngine
@@ -314,6 +316,18 @@ def test_the_doctor_names_a_python_without_ray(drivers):
     assert "/nowhere/python" in findings[0].what
     missing = Away("the driver has ended: No module named 'ray'")
     assert "has no ray" in judge_version(missing, RayOptions())[0].what
+
+
+def test_the_doctor_says_what_a_driver_says_that_does_not_connect(drivers, monkeypatch):
+    patience_s = inspect.signature(Cluster).parameters["timeout_s"].default
+    assert patience_s >= doctor.CONNECT_S + 5, "the command line gives up before the doctor does"
+    monkeypatch.setattr(doctor, "CONNECT_S", HASTY_S)
+    says = "sys.stderr.write('no route to 10.0.0.9\\n')\nsys.stderr.flush()\ntime.sleep(100)"
+    options = RayOptions(python=drivers.write(says), address="10.0.0.9:6379")
+    _, finding = asyncio.run(examine_ray(options, {}))
+    assert not finding.ok
+    assert finding.what.startswith("no connection to Ray at 10.0.0.9:6379: the driver did not connect")
+    assert finding.what.endswith("no route to 10.0.0.9")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from elastane.common.safe_text import escape_line, fold_text
 
 NOBODY = "doctor"
 """A cluster without agents: the doctor makes no actor, and sees none."""
-CONNECT_S = 60.0
+CONNECT_S = 20.0
+"""How long the driver may take to connect: the command line waits 30 s for all findings."""
 OLDEST = (2, 49)
 """The oldest version of Ray that has the options of actors that the engine uses; tested is 2.60."""
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})[0-9A-Za-z.+]{0,32}")

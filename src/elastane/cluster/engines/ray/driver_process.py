@@ -170,14 +170,14 @@ class RayDriver:
         except msgspec.ValidationError as error:
             return Away(f"the driver of Ray gave no readable answer: {error}")
 
-    async def find_version(self, patience_s: float = START_S) -> str | Away:
+    async def find_version(self, patience_s: float) -> str | Away:
         """Return the version of Ray, once the driver has connected to it."""
         running = await self._get_running()
         if isinstance(running, Away):
             return running
         await asyncio.wait([running.hello], timeout=patience_s)
         if not running.hello.done():
-            return Away(f"the driver did not connect to Ray within {patience_s:g} s")
+            return Away(f"the driver did not connect to Ray within {patience_s:g} s: {running.complaint}")
         hello = running.hello.result()
         if hello.away:
             return Away(hello.away)
