@@ -89,7 +89,7 @@ test: setup ## all tests but the long ones; with DRAW=COMMIT those that .ci/run 
 test-changed: setup ## the tests of the houses that differ from SINCE=REVISION, and a sixteenth of the others
 	$(PYTEST) -m "not long" --changed-since $(SINCE)
 
-test-fast: setup ## unit tests and the rules of the house, for the inner loop (about a minute)
+test-fast: setup ## unit tests and the rules of the house, for the inner loop (a minute and a half)
 	$(PYTEST) --numprocesses $$(expr $$(getconf _NPROCESSORS_ONLN) + 1) -m "not processes and not long" \
 	  tests/*/unit tests/house
 
