@@ -140,7 +140,7 @@ def _describe_loss_reason(why: LossReason, name_job: NameJob) -> str:
             there, here = format_money(why.target_price), format_money(why.price)
             return (
                 f"a device costs {there} an hour in {target} and {here} in {pool}, so one of its workers "
-                f"moves there: in {why.horizon_s:g} s that saves {format_money(saved)}, more than the "
+                f"moves there: in {why.horizon_s:.0f} s that saves {format_money(saved)}, more than the "
                 f"{format_money(cost)} that the move costs"
             )
         case SizeNotLegal(workers=workers):
